@@ -1,0 +1,59 @@
+"""Penstock: exactly-once streaming into lake tables from Spark 4, in Python.
+
+    import penstock
+
+    penstock.register(spark)
+    df.writeStream.format("penstock.delta").option("path", "/lake/flights")...
+
+Names are loaded when first used: importing the package loads neither Spark nor a table library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .committers.errors import (
+        CheckpointMismatchError,
+        CommitStateUnknownError,
+        ConfigurationError,
+        FencedError,
+        ManifestCorruptError,
+        PenstockError,
+        RetryableError,
+        SchemaMismatchError,
+        TableChangedError,
+        TableNotSupportedError,
+    )
+    from .datasource.delta import DeltaDataSource
+    from .datasource.registration import register
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointMismatchError",
+    "CommitStateUnknownError",
+    "ConfigurationError",
+    "DeltaDataSource",
+    "FencedError",
+    "ManifestCorruptError",
+    "PenstockError",
+    "RetryableError",
+    "SchemaMismatchError",
+    "TableChangedError",
+    "TableNotSupportedError",
+    "register",
+]
+
+_HOME = {"DeltaDataSource": "datasource.delta", "register": "datasource.registration"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME.get(name, 'committers.errors')}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

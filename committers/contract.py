@@ -1,0 +1,262 @@
+"""The contract between writers, committers and the manifest store.
+
+Everything that crosses a process boundary is here: what one task attempt hands back, what is made
+durable, what a commit ends in. Plain values, no I/O; importable on executors (standard library only).
+
+The words follow Flink's unified sink (FLIP-143: writer, committable, committer) and RisingWave's sink
+coordinator (RFC 0061: the coordinator persists the pre-commit metadata of all writers first, commits
+after, and recovers at start).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Protocol, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKey:
+    """One query writing one table.
+
+    A fresh checkpoint restarts batch ids at 0 under a new query id, so a path alone names nothing.
+    """
+
+    query_id: str
+    table_uri: str
+
+    def __str__(self) -> str:
+        return f"{self.query_id} -> {self.table_uri}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch of a stream, as Spark's offset log has it.
+
+    `digest` covers the batch's source offsets (hex SHA-256): the same batch id with another digest is
+    other rows.
+    """
+
+    stream: StreamKey
+    batch_id: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A closed data file, invisible until committed.
+
+    `path` is relative to the table's location, unencoded. `partition_values` are in partition-column
+    order, as the table format writes them (NULL is None). `statistics` is the column statistics as JSON
+    in the table format's own form. Both are empty where a format has none.
+    """
+
+    path: str
+    size_bytes: int
+    rows: int
+    partition_values: tuple[tuple[str, str | None], ...] = ()
+    statistics: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """What one task attempt hands back. Pickled on the executor, read on the driver."""
+
+    batch: Batch
+    run_id: str
+    partition: int
+    attempt: int
+    files: tuple[DataFile, ...]
+    skipped: bool = False
+    """True if the batch was committed before this attempt ran and nothing was written."""
+    version: int = 1
+
+
+class ManifestState(str, Enum):
+    PREPARED = "PREPARED"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The durable list of one batch's committables.
+
+    To the two-phase committer and the store `content` is opaque: `kind` and `version` say which table
+    committer reads it. The counts are for people.
+    """
+
+    batch: Batch
+    kind: str
+    version: int
+    content: bytes = field(repr=False)
+    files: int
+    rows: int
+    size_bytes: int
+    is_empty: bool
+    """True if committing it would change nothing in the table: then there is no table commit."""
+
+    @property
+    def content_sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRecord:
+    """What the store knows of one batch, without the content."""
+
+    batch: Batch
+    state: ManifestState
+    kind: str
+    version: int
+    files: int
+    rows: int
+    size_bytes: int
+    run_id: str
+    prepared_at: datetime
+    finished_at: datetime | None = None
+    table_version: int | None = None
+    """Version of the table that holds the batch, where the committer knows it."""
+    reason: str = ""
+    """Why the batch was aborted, or what the last attempt to commit it ended in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The manifest that holds for a batch after `prepare`."""
+
+    record: ManifestRecord
+    is_ours: bool
+    """False if an earlier manifest holds: then no manifest names the files of the one given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The stream's last batch, as the table itself has it. The table is the truth about *committed*."""
+
+    batch_id: int
+    digest: str
+    """As many leading bytes of the batch's digest as the format can hold, hex."""
+
+    def matches(self, digest: str) -> bool:
+        return digest.startswith(self.digest)
+
+
+# Outcomes of one attempt to commit: expected endings are values -----------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The table holds the batch since this attempt."""
+
+    table_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyCommitted:
+    """The table held the batch before this attempt; nothing was added."""
+
+    table_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Another writer took the version; the batch provably did not land. Try again."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Committed | AlreadyCommitted | Conflict
+
+
+class TableCommitter(Protocol):
+    """Commits manifests to one table. Runs on the driver and in the delivery process, one per call.
+
+    An instance looks at the table when it is first asked, and again at the start of every `commit`.
+    """
+
+    def token(self, query_id: str) -> Token | None:
+        """The last batch of the query that the table holds."""
+        ...
+
+    def missing_files(self, manifest: Manifest) -> Sequence[str]:
+        """Files that the manifest names and that are gone."""
+        ...
+
+    def commit(self, manifest: Manifest) -> Outcome:
+        """Add all files of the manifest and its token in one table commit, if the token is not there yet.
+
+        The token is checked on the very table version that the commit is based on. Idempotent.
+
+        Raises:
+            SchemaMismatchError: the table can no longer take these files; the batch did not land.
+            CommitStateUnknownError: the batch may have landed. Delete nothing.
+            CheckpointMismatchError: the table holds the batch id with other offsets.
+        """
+        ...
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+        ...
+
+
+class ManifestStore(Protocol):
+    """The truth about *pending*: manifests, their state, and which run may prepare. Runs on the driver.
+
+    Every method is one short database transaction.
+    """
+
+    def register(self, stream: StreamKey, kind: str, query_name: str = "") -> None:
+        """Make the stream known. Idempotent."""
+        ...
+
+    def claim(self, stream: StreamKey, run_id: str) -> None:
+        """Make `run_id` the run that may prepare batches of the stream.
+
+        A run that was never seen takes over (the newest start wins). The one that was taken over is
+        fenced for good.
+
+        Raises:
+            FencedError: another run has taken over since.
+        """
+        ...
+
+    def prepare(self, manifest: Manifest, run_id: str) -> Prepared:
+        """Make the manifest durable, PREPARED, unless the batch has one: first prepared wins.
+
+        An ABORTED batch is prepared anew; a PREPARED or COMMITTED one is left as it is and returned.
+
+        Raises:
+            FencedError: `run_id` does not hold the claim.
+        """
+        ...
+
+    def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
+        """What is known of the batch; None if it was never prepared."""
+        ...
+
+    def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
+        """The whole manifest, its content checked against the checksum written with it.
+
+        Raises:
+            ManifestCorruptError: the content is not what was written.
+        """
+        ...
+
+    def pending(self, stream: StreamKey) -> Sequence[ManifestRecord]:
+        """PREPARED batches in ascending order."""
+        ...
+
+    def finish(
+        self,
+        batch: Batch,
+        state: ManifestState,
+        *,
+        table_version: int | None = None,
+        reason: str = "",
+    ) -> bool:
+        """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so."""
+        ...

@@ -1,0 +1,58 @@
+"""Named places where a process may die: one at every step boundary of the protocol.
+
+`docs/protocol.md` has a row for each. In production `reach` does nothing. A test kills there in one of
+two ways: in-process, with a handler that raises; or across processes, with
+
+    PENSTOCK_PAUSE_AT="prepare.done@7"    point, and optionally the batch id
+    PENSTOCK_PAUSE_FILE=/path/to/file     written when the point is reached
+
+whereupon the process waits to be killed, and ends by itself when its parent does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+CRASH_POINTS = (
+    "table.created",
+    "write.file_open",
+    "write.files_closed",
+    "prepare.start",
+    "prepare.done",
+    "evolve.done",
+    "commit.start",
+    "commit.landed",
+    "mark.done",
+    "recover.start",
+    "recover.done",
+)
+
+Handler = Callable[[str, int], None]
+
+_handler: Handler | None = None
+
+
+def install(handler: Handler | None) -> None:
+    """Call `handler(point, batch_id)` at every crash point of this process; None removes it."""
+    global _handler
+    _handler = handler
+
+
+def reach(point: str, batch_id: int) -> None:
+    """Called by the protocol's own code at the step boundary `point` of a batch."""
+    assert point in CRASH_POINTS, point
+    if _handler is not None:
+        _handler(point, batch_id)
+    elif os.environ.get("PENSTOCK_PAUSE_AT") in (point, f"{point}@{batch_id}"):
+        _pause()
+
+
+def _pause() -> None:
+    parent = os.getppid()
+    Path(os.environ["PENSTOCK_PAUSE_FILE"]).write_text(str(os.getpid()))
+    while os.getppid() == parent:
+        time.sleep(0.05)
+    os._exit(137)

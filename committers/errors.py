@@ -1,0 +1,57 @@
+"""What can go wrong, by what the caller may do about it.
+
+    PenstockError
+    ├── ConfigurationError          fix the options or the environment, start again
+    ├── SchemaMismatchError         the rows do not fit the table: change the query or the table
+    ├── TableNotSupportedError      the table needs something that direct commits would violate
+    ├── TableChangedError           dropped, re-created or restored under the stream: an operator decides
+    ├── CheckpointMismatchError     the checkpoint and the table disagree about a batch: an operator decides
+    ├── FencedError                 another run of the query has taken over: let this one end
+    ├── RetryableError              nothing landed: start again, the same batch is tried anew
+    ├── CommitStateUnknownError     the batch may have landed: start again, recovery looks at the table
+    └── ManifestCorruptError        the store's content is damaged: restore the store
+
+All carry one message and nothing else, so that they survive pickling between Spark's processes.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Root of all errors that Penstock raises on purpose."""
+
+
+class ConfigurationError(PenstockError):
+    """Options or environment are wrong. Raised before any data moves."""
+
+
+class SchemaMismatchError(PenstockError):
+    """The rows cannot be written into the table without changing or losing something."""
+
+
+class TableNotSupportedError(PenstockError):
+    """The table has a feature that committing data files directly would violate. Names the feature."""
+
+
+class TableChangedError(PenstockError):
+    """The table is no longer the one that the stream wrote: dropped, re-created, or restored to before it."""
+
+
+class CheckpointMismatchError(PenstockError):
+    """A committed batch id came back with other source offsets: reset, rewound or copied checkpoint."""
+
+
+class FencedError(PenstockError):
+    """A newer run of the same query holds the claim on the stream."""
+
+
+class RetryableError(PenstockError):
+    """The commit provably did not land. The batch stays PREPARED and the next start commits it."""
+
+
+class CommitStateUnknownError(PenstockError):
+    """The commit may or may not have landed. Nothing is deleted; the next recovery looks at the table."""
+
+
+class ManifestCorruptError(PenstockError):
+    """A manifest read from the store is not the one that was written."""
