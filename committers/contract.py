@@ -209,7 +209,7 @@ class ManifestStore(Protocol):
     Every method is one short database transaction.
     """
 
-    def register(self, stream: StreamKey, kind: str, query_name: str = "") -> None:
+    def register(self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "") -> None:
         """Make the stream known. Idempotent."""
         ...
 

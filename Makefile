@@ -1,0 +1,137 @@
+# Everything that a fresh clone needs. `make` alone prints what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The first Python that is new enough; `make PYTHON=/path/to/python test` overrides it.
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$python && break; done)
+
+BIN := .venv/bin
+BIN40 := .venv-spark40/bin
+
+# Spark starts its workers with `python3` from PATH unless told otherwise, and that one lacks pyarrow.
+export PYSPARK_PYTHON = $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON = $(PYSPARK_PYTHON)
+# A name that resolves everywhere: Spark on a laptop otherwise binds to whatever the network says today.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+# More for pytest: make test ARGS="-k delta -x"
+ARGS ?=
+PYTEST_ARGS := --durations=10 $(ARGS)
+
+.PHONY: help
+help: ## Print this list
+	@echo "Penstock: exactly-once streaming into lake tables. Needs Python 3.10+ and Java 17+; the rest is installed"
+	@echo "into .venv on first use."
+	@echo
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: .venv/.installed java ## Stream real flights into a Delta table, kill the driver, restart, prove every row
+	@$(BIN)/python notebooks/demo.py
+
+.PHONY: test
+test: .venv/.installed java ## All tests on the newest Spark
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: check
+check: lint test ## What CI runs first: lint, types, direction of imports, all tests
+
+.PHONY: lint
+lint: .venv/.installed ## Format, lint, types and direction of imports, without tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: .venv/.installed ## Rewrite the code the way `make lint` wants it
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: test-spark40
+test-spark40: export PYSPARK_PYTHON = $(CURDIR)/$(BIN40)/python
+test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0
+	@$(BIN40)/pytest -m spark $(PYTEST_ARGS)
+
+.PHONY: kills
+kills: .venv/.installed java ## SIGKILL the driver three times at every crash point; figures at the end
+	@PENSTOCK_KILLS=3 $(BIN)/pytest -m kills -s $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: .venv/.installed java ## All benchmarks, each with hardware, rows and seconds
+	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+
+.PHONY: notebook
+notebook: .venv/.installed java ## Execute the quickstart notebook into build/
+	@$(BIN)/python -m nbconvert --to notebook --execute --output-dir build notebooks/01_quickstart.ipynb
+
+.PHONY: pyfiles
+pyfiles: .venv/.installed ## dist/penstock-<version>.zip for spark-submit --py-files
+	@rm -rf dist/*.whl
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
+	@# A wheel is a zip with the package at its root; Spark only looks at the suffix.
+	@for wheel in dist/*.whl; do name=$${wheel%-py3-none-any.whl}; cp $$wheel $$name.zip; echo $$name.zip; done
+
+.PHONY: lock
+lock: .venv/.installed ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgrade takes new versions
+	@$(call lock,requirements/dev.txt,--group dev)
+	@$(call lock,requirements/spark40.txt,--group test requirements/spark40.in)
+
+.PHONY: clean
+clean: ## Remove what was built, cached and generated; the environments stay
+	@rm -rf build dist demo-data spark-warehouse metastore_db derby.log artifacts
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## The same, and the environments too
+	@rm -rf .venv .venv-spark40
+
+# What the targets need -----------------------------------------------------------------------------
+
+# No registry is named in the locks: pip takes the one that this machine is configured for.
+.venv/.locked: requirements/dev.txt
+	@$(call create,.venv,$<)
+
+.venv-spark40/.locked: requirements/spark40.txt
+	@$(call create,.venv-spark40,$<)
+
+%/.installed: %/.locked pyproject.toml
+	@$*/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+.PRECIOUS: %/.locked
+
+define create
+if [ -z "$(PYTHON)" ]; then \
+	echo "Penstock needs Python 3.10 or newer, and none of python3.13 ... python3.10, python3 on PATH is." >&2; \
+	echo "Install one (apt install python3 python3-venv; brew install python@3.13), or name it:" >&2; \
+	echo "    make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; \
+	exit 1; \
+fi; \
+echo "Installing $(2) into $(1) with $$($(PYTHON) --version), one to two minutes"; \
+$(PYTHON) -m venv $(1); \
+$(1)/bin/python -m pip install --quiet --require-hashes --requirement $(2); \
+touch $(1)/.locked
+endef
+
+define lock
+$(BIN)/uv pip compile pyproject.toml $(2) --extra all --output-file $(1) --universal --python-version 3.10 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet $(UPGRADE)
+endef
+
+# Spark takes the Java of JAVA_HOME, else the one on PATH.
+.PHONY: java
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p' | head -n 1) || true; \
+	if [ "$${version:-0}" -lt 17 ]; then \
+		echo "Spark needs Java 17 or newer. $$java: $${version:-not found}" >&2; \
+		echo "Install one (apt install openjdk-17-jre-headless; brew install openjdk@17; https://adoptium.net)" >&2; \
+		echo "and set JAVA_HOME to it, or put its java on PATH." >&2; \
+		exit 1; \
+	fi

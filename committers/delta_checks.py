@@ -1,0 +1,200 @@
+"""Which Delta tables take data files committed directly, and which would be violated by it.
+
+Whoever commits files directly evaluates no constraint, generates no value and rewrites nothing. What a
+table demands beyond that is refused by name: at start, and again on the very version that a commit is
+based on. Features are those of the Delta protocol (`PROTOCOL.md`, "Table Features"); one not listed here is
+refused, because what it demands is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake import DeltaTable
+
+from .errors import TableNotSupportedError
+
+ALLOWED_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Harmless as such: those that a table can list without using are looked for in its columns and properties."""
+
+_REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
+    "allowColumnDefaults": (
+        "missing columns would have to be filled with the table's defaults",
+        "drop the feature: ALTER TABLE ... DROP FEATURE allowColumnDefaults",
+    ),
+    "catalogManaged": ("the catalog, not the log directory, decides which commit holds", "use another table"),
+    "catalogOwned-preview": (
+        "the catalog, not the log directory, decides which commit holds",
+        "use another table",
+    ),
+    "clustering": (
+        "files must keep the columns that it clusters by within domain metadata",
+        "ALTER TABLE ... CLUSTER BY NONE, then DROP FEATURE clustering; or partition the table",
+    ),
+    "coordinatedCommits-preview": (
+        "a coordinator, not the log directory, decides which commit holds",
+        "use another table",
+    ),
+    "domainMetadata": (
+        "the Delta library cannot commit to it",
+        "ALTER TABLE ... DROP FEATURE domainMetadata, after the feature that needs it",
+    ),
+    "icebergCompatV1": ("files would need Iceberg's field ids", "use a table without it"),
+    "icebergCompatV2": ("files would need Iceberg's field ids", "use a table without it"),
+    "icebergCompatV3": ("files would need Iceberg's field ids", "use a table without it"),
+    "inCommitTimestamp": (
+        "every commit would have to carry a timestamp later than the last one",
+        "ALTER TABLE ... DROP FEATURE inCommitTimestamp",
+    ),
+    "rowTracking": (
+        "every file would need row ids of its own",
+        "ALTER TABLE ... SET TBLPROPERTIES ('delta.enableRowTracking' = 'false'), then DROP FEATURE rowTracking",
+    ),
+    "typeWidening": (
+        "files of older types are read differently, which the Delta library does not know",
+        "ALTER TABLE ... DROP FEATURE typeWidening",
+    ),
+    "typeWidening-preview": (
+        "files of older types are read differently, which the Delta library does not know",
+        "ALTER TABLE ... DROP FEATURE 'typeWidening-preview'",
+    ),
+    "variantType": ("variant columns are not written", "store the value as a string column"),
+    "variantType-preview": ("variant columns are not written", "store the value as a string column"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that a direct commit would violate."""
+
+    feature: str
+    why: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.feature}: {self.why}. Way out: {self.way_out}."
+
+
+def check_supported(table: DeltaTable, overwrite: bool) -> None:
+    """
+    Raises:
+        TableNotSupportedError: names everything that committing files directly would violate.
+    """
+    found = [
+        *_of_properties(table.metadata().configuration, overwrite),
+        *_of_schema(table),
+        *_of_protocol(table),
+    ]
+    if found:
+        lines = "\n".join(f"  - {violation}" for violation in found)
+        raise TableNotSupportedError(
+            f"The Delta table {table.table_uri} cannot be written into by adding data files:\n{lines}\n"
+            f"Nothing was written. Otherwise write it with an engine that evaluates these, such as Delta's own."
+        )
+
+
+def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[Violation]:
+    for key, value in sorted(properties.items()):
+        if key.startswith("delta.constraints."):
+            name = key.removeprefix("delta.constraints.")
+            yield Violation(
+                f"CHECK constraint {name!r} ({value})",
+                "rows would not be checked",
+                f"filter the rows in the query and ALTER TABLE ... DROP CONSTRAINT {name}",
+            )
+    mapping = properties.get("delta.columnMapping.mode", "none")
+    if mapping != "none":
+        yield Violation(
+            f"column mapping (delta.columnMapping.mode = {mapping})",
+            "files would need the table's physical column names and ids",
+            "ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')",
+        )
+    if overwrite and properties.get("delta.appendOnly", "false").lower() == "true":
+        yield Violation(
+            "append-only table (delta.appendOnly = true)",
+            "overwriting removes rows",
+            "use append, or ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
+        )
+
+
+_COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
+    "delta.invariants": ("invariant", "rows would not be checked", "re-create the table without it"),
+    "delta.generationExpression": (
+        "generated column",
+        "its values would not be generated or checked",
+        "compute the column in the query and re-create the table without the expression",
+    ),
+    "delta.identity.start": (
+        "identity column",
+        "its values would not be generated",
+        "re-create the table with an ordinary column",
+    ),
+    "CURRENT_DEFAULT": (
+        "column default",
+        "missing values would become NULL instead",
+        "ALTER TABLE ... ALTER COLUMN ... DROP DEFAULT",
+    ),
+    "__COLLATIONS": (
+        "collation",
+        "statistics would be in another order than the column's",
+        "use a column without collation",
+    ),
+    "delta.typeChanges": (
+        "widened column type",
+        "files of older types are read differently, which the Delta library does not know",
+        "ALTER TABLE ... DROP FEATURE typeWidening",
+    ),
+}
+
+
+def _of_schema(table: DeltaTable) -> Iterator[Violation]:
+    for path, metadata in _columns(json.loads(table.schema().to_json())):
+        for key, (what, why, way_out) in _COLUMN_KEYS.items():
+            if key in metadata:
+                yield Violation(f"{what} {path!r} ({metadata[key]})", why, way_out)
+
+
+def _columns(schema: Any, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(dotted path, field metadata) of every field, however deep."""
+    if not isinstance(schema, dict):
+        return
+    for column in schema.get("fields", ()):
+        path = f"{prefix}{column['name']}"
+        yield path, column.get("metadata") or {}
+        yield from _columns(column["type"], f"{path}.")
+    for part in ("elementType", "keyType", "valueType"):
+        yield from _columns(schema.get(part), f"{prefix}{part.removesuffix('Type')}.")
+
+
+def _of_protocol(table: DeltaTable) -> Iterator[Violation]:
+    protocol = table.protocol()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    for feature in sorted(features - ALLOWED_FEATURES):
+        why, way_out = _REFUSED_FEATURES.get(
+            feature,
+            ("what it demands of writers is not known here", f"ALTER TABLE ... DROP FEATURE {feature}"),
+        )
+        yield Violation(f"table feature {feature!r}", why, way_out)
+    if protocol.min_writer_version > 7 or protocol.min_reader_version > 3:
+        yield Violation(
+            f"Delta protocol ({protocol.min_reader_version}, {protocol.min_writer_version})",
+            "it is newer than the versions known here (3, 7)",
+            "update Penstock",
+        )

@@ -1,0 +1,108 @@
+"""What other writers did to a Delta table since a version: the commits that a stream must not ignore.
+
+Reads the commit infos of the versions in question only; in the normal case there are none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from .contract import Batch
+
+NOTE_KEY = "userMetadata"
+"""Where Delta keeps what users say of a commit; `DESCRIBE HISTORY` shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One commit of the table's log."""
+
+    version: int
+    operation: str
+    parameters: Mapping[str, Any]
+    note: str
+
+    @property
+    def is_restore(self) -> bool:
+        return self.operation == "RESTORE"
+
+    @property
+    def is_vacuum(self) -> bool:
+        return self.operation.startswith("VACUUM")
+
+    def holds(self, batch: Batch) -> bool:
+        """True for the commit that Penstock made for this batch."""
+        try:
+            said = json.loads(self.note)["penstock"]
+            return (said["query_id"], said["batch_id"], said["digest"]) == _names(batch)
+        except (ValueError, KeyError, TypeError):
+            return False
+
+
+def commit_note(batch: Batch, files: int, rows: int) -> str:
+    """What Penstock says of its commits, for people and for `CommitInfo.holds`."""
+    query_id, batch_id, digest = _names(batch)
+    said = {"query_id": query_id, "batch_id": batch_id, "digest": digest, "files": files, "rows": rows}
+    return json.dumps({"penstock": said})
+
+
+def _names(batch: Batch) -> tuple[str, int, str]:
+    return batch.stream.query_id, batch.batch_id, batch.digest
+
+
+def commits_since(table: DeltaTable, version: int) -> Sequence[CommitInfo]:
+    """Commits after `version` up to the handle's own, oldest first.
+
+    Those whose log file is cleaned up, or that carry no commit info, are left out.
+    """
+    count = table.version() - version
+    if count <= 0:
+        return ()
+    infos = [_info(raw) for raw in table.history(count)]
+    return sorted((info for info in infos if info.version > version), key=lambda info: info.version)
+
+
+def restored_to_before(table: DeltaTable, commits: Sequence[CommitInfo], version: int) -> CommitInfo | None:
+    """The first RESTORE among `commits` that undid `version`: it was made after it and leads to before it."""
+    for commit in commits:
+        if commit.is_restore and commit.version > version and _restored_version(table, commit) < version:
+            return commit
+    return None
+
+
+def _restored_version(table: DeltaTable, commit: CommitInfo) -> int:
+    """The version that the RESTORE went back to; -1 if the log does not tell."""
+    wanted = commit.parameters.get("version")
+    if wanted not in (None, ""):
+        return int(wanted)
+    moment = _moment(commit.parameters)
+    if moment is None:
+        return -1
+    try:
+        past = DeltaTable(table.table_uri, version=commit.version - 1, storage_options=table._storage_options)
+        past.load_as_version(moment)
+    except DeltaError:
+        return -1
+    return past.version()
+
+
+def _moment(parameters: Mapping[str, Any]) -> datetime | None:
+    """When a RESTORE by time went back to: delta-rs notes milliseconds, Spark a timestamp in its own zone."""
+    milliseconds = str(parameters.get("datetime", ""))
+    return datetime.fromtimestamp(int(milliseconds) / 1000, timezone.utc) if milliseconds.isdigit() else None
+
+
+def _info(raw: Mapping[str, Any]) -> CommitInfo:
+    return CommitInfo(
+        version=int(raw["version"]),
+        operation=str(raw.get("operation", "")),
+        parameters=raw.get("operationParameters") or {},
+        note=str(raw.get(NOTE_KEY, "")),
+    )

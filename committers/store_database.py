@@ -1,0 +1,295 @@
+"""The database under the manifest store: opening, engine settings per dialect, transactions, errors.
+
+Runs on the driver, in the delivery process and in the command line.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.engine import URL, Connection, Engine
+
+from .errors import (
+    CommitStateUnknownError,
+    ConfigurationError,
+    ManifestCorruptError,
+    PenstockError,
+    RetryableError,
+)
+from .store_tables import SCHEMA_VERSIONS, VERSION_TABLE
+
+LOCK_TIMEOUT_S = 30.0
+"""How long a transaction waits for another process before it gives up."""
+STATEMENT_TIMEOUT_S = 120
+IDLE_TRANSACTION_TIMEOUT_S = 15
+"""Shorter than LOCK_TIMEOUT_S: a driver paused inside a transaction loses it before others give up."""
+CONNECT_TIMEOUT_S = 10
+
+SUPPORTED = "sqlite:////path/to/store.db or postgresql+psycopg://user:password@host/database"
+
+_FAILURES = (exc.DBAPIError, exc.TimeoutError)
+_UPGRADE_LOCK_KEY = 0x70656E73746F636B  # "penstock" in ASCII: the key of the Postgres advisory lock
+_upgrade_lock = threading.Lock()  # Alembic's `op` and `context` are globals of the process
+
+
+class Database:
+    """One database with the store's tables in their newest schema version. Safe to share among threads."""
+
+    def __init__(self, url: str) -> None:
+        """Connect, and create or upgrade the tables where needed.
+
+        Raises:
+            ConfigurationError: wrong URL, missing driver, unreachable, not permitted, or the tables are of
+                a newer version of Penstock.
+        """
+        parsed = _parsed(url)
+        self.name = _displayed(parsed)
+        self._is_sqlite = parsed.get_backend_name() == "sqlite"
+        try:
+            self.engine = _sqlite_engine(parsed) if self._is_sqlite else _postgres_engine(parsed)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"The manifest store {self.name} needs a database driver that is not installed ({error}). "
+                "Run: pip install 'penstock[postgres]'"
+            ) from error
+        self._writer = self.engine.execution_options(penstock_writes=True)
+        self._ensure_schema()
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that changes nothing.
+
+        Raises:
+            RetryableError: the database did not answer.
+            ManifestCorruptError: the database itself is damaged.
+        """
+        try:
+            with self.engine.connect() as connection:
+                yield connection
+        except _FAILURES as error:
+            self._raise_for(error, RetryableError)
+            raise
+
+    @contextmanager
+    def write(self, unless_landed: type[PenstockError] = RetryableError) -> Iterator[Connection]:
+        """A transaction that is committed when the block ends without an exception.
+
+        Raises:
+            RetryableError: nothing was written. `unless_landed` names another class for callers to
+                whom the failure of the database leaves more open than that.
+            CommitStateUnknownError: the answer to the database's own COMMIT was lost.
+            ManifestCorruptError: the database itself is damaged.
+        """
+        kind = unless_landed
+        try:
+            with self._writer.connect() as connection, connection.begin():
+                yield connection
+                kind = CommitStateUnknownError
+        except _FAILURES as error:
+            self._raise_for(error, kind)
+            raise
+
+    def _raise_for(self, error: exc.DBAPIError | exc.TimeoutError, kind: type[PenstockError]) -> None:
+        """Raise what the error means to the caller. An error in our own SQL stays what it is."""
+        if type(error) is exc.DatabaseError:
+            raise ManifestCorruptError(
+                f"The manifest store {self.name} is damaged: {_said(error)}. "
+                "Restore it from a backup, then start the query again."
+            ) from error
+        is_outage = isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError))
+        if not is_outage and not (isinstance(error, exc.DBAPIError) and error.connection_invalidated):
+            return
+        wrote = (
+            "Nothing was written" if kind is RetryableError else "It may have recorded the last step or not"
+        )
+        raise kind(
+            f"The manifest store {self.name} failed: {_said(error)}. {wrote}. "
+            "When the store answers again, start the query again: it goes on where it stopped."
+        ) from error
+
+    # Schema -----------------------------------------------------------------------------------------
+
+    def _ensure_schema(self) -> None:
+        try:
+            with self.engine.connect() as connection:
+                is_newest = self._schema_version(connection) == SCHEMA_VERSIONS[-1]
+            if not is_newest:
+                self._upgrade()
+        except (*_FAILURES, OSError) as error:
+            self.close()
+            raise ConfigurationError(
+                f"The manifest store {self.name} cannot be opened: {_said(error)}. {self._hint()}"
+            ) from error
+        except PenstockError:
+            self.close()
+            raise
+
+    def _hint(self) -> str:
+        if self._is_sqlite:
+            return (
+                "Check that it is a Penstock store, and that this user may write the file and its directory."
+            )
+        return (
+            "Check host, port, database, user and password, and that the user may create tables "
+            "(GRANT CREATE ON SCHEMA public TO the user)."
+        )
+
+    def _schema_version(self, connection: Connection) -> str | None:
+        """The database's version; None if it has no tables yet, an error if this code does not know it."""
+        if not sa.inspect(connection).has_table(VERSION_TABLE):
+            return None
+        version = connection.scalar(sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE)))
+        if version not in SCHEMA_VERSIONS:
+            raise ConfigurationError(
+                f"The manifest store {self.name} has schema version {version}, which is newer than this "
+                f"version of Penstock knows ({SCHEMA_VERSIONS[-1]}). Run: pip install --upgrade penstock"
+            )
+        return str(version)
+
+    def _upgrade(self) -> None:
+        """Bring the tables to the newest version. Processes that arrive meanwhile wait, then find it done."""
+        with _upgrade_lock, self._writer.begin() as connection:
+            if not self._is_sqlite:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK_KEY)))
+            if self._schema_version(connection) != SCHEMA_VERSIONS[-1]:
+                _run_migrations(connection)
+
+
+def _run_migrations(connection: Connection) -> None:
+    """Alembic takes scripts from a real directory only, and the package may be inside a zip: copy them."""
+    from alembic import command
+    from alembic.config import Config
+
+    with TemporaryDirectory(prefix="penstock-migrations-") as folder:
+        source = files(__package__).joinpath("migrations")
+        for name in ("", "versions"):
+            Path(folder, name).mkdir(exist_ok=True)
+            for script in source.joinpath(name).iterdir() if name else source.iterdir():
+                if script.name.endswith(".py"):
+                    Path(folder, name, script.name).write_bytes(script.read_bytes())
+        config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
+        config.set_main_option("script_location", folder.replace("%", "%%"))
+        command.upgrade(config, "head")
+
+
+# URLs -----------------------------------------------------------------------------------------------
+
+
+def _parsed(url: str) -> URL:
+    """The URL with its driver. Errors show nothing of a URL that cannot be read: it may have a password."""
+    try:
+        parsed = sa.make_url(url)
+    except (exc.ArgumentError, ValueError):
+        raise ConfigurationError(
+            f"The store URL cannot be read. Write it as {SUPPORTED}, with special characters of the "
+            "password percent-encoded (@ as %40, / as %2F)."
+        ) from None
+    if "@" in (parsed.host or ""):
+        raise ConfigurationError(
+            "The store URL has more than one @: percent-encode the special characters of the password "
+            "(@ as %40)."
+        )
+    if parsed.drivername in ("postgres", "postgresql"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername in ("sqlite+pysqlite", "postgresql+psycopg"):
+        return parsed
+    if parsed.drivername != "sqlite":
+        raise ConfigurationError(
+            f"The store URL names the driver {parsed.drivername!r}, which Penstock does not support. "
+            f"Use {SUPPORTED}."
+        )
+    return parsed
+
+
+def _displayed(url: URL) -> str:
+    """Without the password, and without the query, in which drivers take passwords too."""
+    shown = {key: value for key, value in url.query.items() if key in ("host", "port")}
+    return url.set(query=shown).render_as_string(hide_password=True)
+
+
+def _said(error: Exception) -> str:
+    """The driver's own words, on one line, without the statement and its parameters."""
+    original = error.orig if isinstance(error, exc.DBAPIError) else error
+    return " ".join(str(original).split()).rstrip(".")
+
+
+# Engines --------------------------------------------------------------------------------------------
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    if url.database in (None, "", ":memory:") or "mode" in url.query:
+        raise ConfigurationError(
+            f"The store {_displayed(url)} is not a file: manifests must survive this process. "
+            "Use sqlite:////path/to/store.db"
+        )
+    folder = Path(str(url.database)).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The directory {folder} of the manifest store cannot be created: {error.strerror}. "
+            "Choose another with the option `store`, or let this user write there."
+        ) from error
+    # isolation_level None: the driver begins no transactions of its own, `begin` below does.
+    connect_args = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None}
+    engine = sa.create_engine(url, connect_args=connect_args, hide_parameters=True)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA fullfsync=ON")
+        connection.execute("PRAGMA foreign_keys=ON")
+        # Written into the file once. Fails while another process uses the file, and the next connection
+        # tries again: until then the store is as durable, but its readers wait for its writers.
+        with suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA journal_mode=WAL")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        """Take the write lock at once: who reads first and writes later fails if another one came between."""
+        writes = connection.get_execution_options().get("penstock_writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgres_engine(url: URL) -> Engine:
+    connect_args: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "keepalives_idle": 30,
+        "tcp_user_timeout": int(1000 * LOCK_TIMEOUT_S),
+        "application_name": "penstock",
+    }
+    engine = sa.create_engine(
+        url,
+        # `prepare` takes a lock and then reads what its holders before wrote: only READ COMMITTED shows it.
+        isolation_level="READ COMMITTED",
+        connect_args={key: value for key, value in connect_args.items() if key not in url.query},
+        pool_size=1,
+        max_overflow=4,
+        pool_pre_ping=True,
+        hide_parameters=True,
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        connection.execute(
+            f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'; "
+            f"SET statement_timeout = '{STATEMENT_TIMEOUT_S}s'; "
+            f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_TIMEOUT_S}s'"
+        )
+        connection.commit()
+
+    return engine

@@ -1,0 +1,186 @@
+"""The SQL of the manifest store. Everything here runs inside a transaction that the caller holds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Row
+
+from .contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
+from .store_tables import IS_PREPARED, contents, manifests, runs, streams
+
+REASON_CHARS_MAX = 4000
+
+WHOLE_MANIFESTS = sa.select(manifests, contents.c.content).select_from(
+    manifests.outerjoin(
+        contents,
+        sa.and_(contents.c.stream_id == manifests.c.stream_id, contents.c.batch_id == manifests.c.batch_id),
+    )
+)
+"""Manifests with their content, which is NULL where it got lost."""
+
+
+def is_stream(stream: StreamKey) -> sa.ColumnElement[bool]:
+    return sa.and_(streams.c.query_id == stream.query_id, streams.c.table_uri == stream.table_uri)
+
+
+def of_stream(stream: StreamKey) -> sa.ColumnElement[bool]:
+    return manifests.c.stream_id == sa.select(streams.c.id).where(is_stream(stream)).scalar_subquery()
+
+
+def storable(reason: str) -> str:
+    """Reasons are other people's error messages: bounded, and without what Postgres or UTF-8 refuses."""
+    return reason[:REASON_CHARS_MAX].replace("\0", "").encode("utf-8", "replace").decode()
+
+
+# Streams and runs -----------------------------------------------------------------------------------
+
+
+def put_stream(
+    connection: Connection, stream: StreamKey, kind: str, query_name: str, table_id: str, now: datetime
+) -> None:
+    """Insert or update; a stream that has committed keeps the table that it has committed to."""
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    kept_table = sa.case((streams.c.table_version.is_(None), table_id), else_=streams.c.table_id)
+    connection.execute(
+        insert(streams)
+        .values(
+            query_id=stream.query_id,
+            table_uri=stream.table_uri,
+            kind=kind,
+            query_name=query_name,
+            created_at=now,
+            table_id=table_id,
+            committed_batches=0,
+            committed_rows=0,
+            committed_bytes=0,
+        )
+        .on_conflict_do_update(
+            index_elements=["query_id", "table_uri"], set_={"query_name": query_name, "table_id": kept_table}
+        )
+    )
+
+
+def lock_stream(connection: Connection, stream: StreamKey) -> int | None:
+    """The stream's id, once no other transaction changes the stream any more; None if it is unknown.
+
+    On SQLite the transaction has locked the whole database already.
+    """
+    query = sa.select(streams.c.id).where(is_stream(stream)).with_for_update(key_share=True)
+    return connection.scalar(query)
+
+
+def current_run(connection: Connection, stream_id: int) -> Row[Any] | None:
+    query = sa.select(runs).where(runs.c.stream_id == stream_id).order_by(runs.c.fence.desc()).limit(1)
+    return connection.execute(query).one_or_none()
+
+
+def was_seen(connection: Connection, stream_id: int, run_id: str) -> bool:
+    query = sa.select(runs.c.fence).where(runs.c.stream_id == stream_id, runs.c.run_id == run_id)
+    return connection.scalar(query) is not None
+
+
+def put_run(connection: Connection, stream_id: int, fence: int, run_id: str, now: datetime) -> None:
+    values = {"stream_id": stream_id, "fence": fence, "run_id": run_id, "claimed_at": now}
+    connection.execute(sa.insert(runs).values(values))
+
+
+# Manifests ------------------------------------------------------------------------------------------
+
+
+def find_manifest(connection: Connection, stream_id: int, batch_id: int) -> Row[Any] | None:
+    key = (manifests.c.stream_id == stream_id, manifests.c.batch_id == batch_id)
+    return connection.execute(sa.select(manifests).where(*key)).one_or_none()
+
+
+def put_manifest(
+    connection: Connection, stream_id: int, manifest: Manifest, checksum: str, run_id: str, now: datetime
+) -> None:
+    """Insert a manifest, in the place of an aborted one if there is one."""
+    key = {"stream_id": stream_id, "batch_id": manifest.batch.batch_id}
+    for table in (contents, manifests):
+        connection.execute(sa.delete(table).filter_by(**key))
+    connection.execute(
+        sa.insert(manifests).values(
+            **key,
+            state=ManifestState.PREPARED.value,
+            digest=manifest.batch.digest,
+            kind=manifest.kind,
+            version=manifest.version,
+            files=manifest.files,
+            rows=manifest.rows,
+            size_bytes=manifest.size_bytes,
+            is_empty=manifest.is_empty,
+            content_sha256=checksum,
+            run_id=run_id,
+            prepared_at=now,
+            reason="",
+        )
+    )
+    connection.execute(sa.insert(contents).values(**key, content=manifest.content))
+
+
+def update_prepared(connection: Connection, stream_id: int, batch: Batch, values: dict[str, Any]) -> bool:
+    """Compare-and-set on (batch, digest, PREPARED)."""
+    update = (
+        sa.update(manifests)
+        .where(manifests.c.stream_id == stream_id, manifests.c.batch_id == batch.batch_id)
+        .where(manifests.c.digest == batch.digest, manifests.c.state == ManifestState.PREPARED.value)
+        .values(values)
+    )
+    return connection.execute(update).rowcount == 1
+
+
+def put_table(connection: Connection, stream_id: int, values: dict[str, Any]) -> None:
+    """Which table, and which version of it, the stream has committed to."""
+    connection.execute(sa.update(streams).where(streams.c.id == stream_id).values(values))
+
+
+def add_to_sums(connection: Connection, stream_id: int, batch_id: int) -> None:
+    """Count a batch that was just marked COMMITTED."""
+
+    def of_batch(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
+        key = (manifests.c.stream_id == stream_id, manifests.c.batch_id == batch_id)
+        return sa.select(column).where(*key).scalar_subquery()
+
+    connection.execute(
+        sa.update(streams)
+        .where(streams.c.id == stream_id)
+        .values(
+            committed_batches=streams.c.committed_batches + 1,
+            committed_rows=streams.c.committed_rows + of_batch(manifests.c.rows),
+            committed_bytes=streams.c.committed_bytes + of_batch(manifests.c.size_bytes),
+        )
+    )
+
+
+def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:
+    return ManifestRecord(
+        batch=Batch(stream, row.batch_id, row.digest),
+        state=ManifestState(row.state),
+        kind=row.kind,
+        version=row.version,
+        files=row.files,
+        rows=row.rows,
+        size_bytes=row.size_bytes,
+        run_id=row.run_id,
+        prepared_at=row.prepared_at,
+        finished_at=row.finished_at,
+        table_version=row.table_version,
+        reason=row.reason,
+    )
+
+
+def newest(connection: Connection, stream: StreamKey, limit: int) -> list[ManifestRecord]:
+    query = sa.select(manifests).where(of_stream(stream)).order_by(manifests.c.batch_id.desc()).limit(limit)
+    return [to_record(stream, row) for row in connection.execute(query)]
+
+
+def count_pending(connection: Connection, stream_id: int) -> tuple[int, datetime | None]:
+    """How many batches are PREPARED, and when the longest waiting one was prepared."""
+    query = sa.select(sa.func.count(), sa.func.min(manifests.c.prepared_at))
+    count, oldest = connection.execute(query.where(manifests.c.stream_id == stream_id, IS_PREPARED)).one()
+    return count, oldest

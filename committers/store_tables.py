@@ -1,0 +1,114 @@
+"""The tables of the manifest store, as the newest schema version has them.
+
+`migrations/` holds how a database gets there; a test compares the two. All names carry the prefix
+`penstock_`, so that the store can share a Postgres database with other applications.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+SCHEMA_VERSIONS = ("0001",)
+"""All schema versions, oldest first: the revisions in `migrations/versions`."""
+
+VERSION_TABLE = "penstock_alembic_version"
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC datetime, in microseconds; SQLite, which knows no time zones, holds it without one."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"the store takes datetimes with a time zone, not {value!r}")
+        utc = value.astimezone(timezone.utc)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+
+
+metadata = sa.MetaData()
+
+streams = sa.Table(
+    "penstock_streams",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("query_id", sa.Text, nullable=False),
+    sa.Column("table_uri", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("query_name", sa.Text, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    # The table that the committed batches went into, and its version that holds the last of them.
+    sa.Column("table_id", sa.Text, nullable=False),
+    sa.Column("table_version", sa.BigInteger),
+    # Sums over the committed manifests, kept by `finish`: status never adds up a million rows.
+    sa.Column("committed_batches", sa.BigInteger, nullable=False),
+    sa.Column("committed_rows", sa.BigInteger, nullable=False),
+    sa.Column("committed_bytes", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("query_id", "table_uri", name="penstock_streams_key"),
+)
+
+runs = sa.Table(
+    "penstock_runs",
+    metadata,
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
+    sa.Column("fence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("claimed_at", UtcDateTime, nullable=False),
+    sa.UniqueConstraint("stream_id", "run_id", name="penstock_runs_run"),
+)
+
+manifests = sa.Table(
+    "penstock_manifests",
+    metadata,
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
+    sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("files", sa.BigInteger, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("is_empty", sa.Boolean, nullable=False),
+    sa.Column("content_sha256", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("prepared_at", UtcDateTime, nullable=False),
+    sa.Column("finished_at", UtcDateTime),
+    sa.Column("table_version", sa.BigInteger),
+    sa.Column("reason", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+IS_PREPARED = manifests.c.state == sa.literal_column("'PREPARED'")
+"""Spelled out, never a bound parameter: otherwise neither database uses the partial index below."""
+
+sa.Index(
+    "penstock_manifests_pending",
+    manifests.c.stream_id,
+    manifests.c.batch_id,
+    sqlite_where=IS_PREPARED,
+    postgresql_where=IS_PREPARED,
+)
+
+contents = sa.Table(
+    "penstock_manifest_contents",
+    metadata,
+    sa.Column("stream_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.ForeignKeyConstraint(
+        ["stream_id", "batch_id"], ["penstock_manifests.stream_id", "penstock_manifests.batch_id"]
+    ),
+)

@@ -1,0 +1,305 @@
+"""The two-phase committer: every decision of the commit protocol, and no I/O of its own.
+
+Runs on the driver (and later in the delivery process). The store knows what is *pending*, the table what
+is *committed*; where they disagree the table is right. `docs/protocol.md` draws the states and says, for
+each crash point, what a restart finds and does.
+
+Protocol: RisingWave RFC 0061 (persist the metadata of all writers, commit after, recover at start), with
+the idempotency token inside the table's own commit.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from . import crash_points
+from .contract import (
+    AlreadyCommitted,
+    Batch,
+    Committable,
+    Committed,
+    Conflict,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    ManifestStore,
+    StreamKey,
+    TableCommitter,
+    Token,
+)
+from .errors import (
+    CheckpointMismatchError,
+    FencedError,
+    PenstockError,
+    RetryableError,
+    SchemaMismatchError,
+    TableChangedError,
+)
+
+
+class Decision(Enum):
+    """What the executors shall do with a batch."""
+
+    WRITE = "write"
+    SKIP = "skip"
+    """The batch is in the table already, with the same source offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """How recovery ended for one pending batch."""
+
+    record: ManifestRecord
+    state: ManifestState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Bounds of the commit loop. The wait doubles from `wait_s` up to `wait_s_max`, with full jitter."""
+
+    attempts_max: int = 20
+    wait_s: float = 0.05
+    wait_s_max: float = 5.0
+
+    def waits(self, rng: random.Random) -> Iterator[float]:
+        for attempt in range(self.attempts_max - 1):
+            yield rng.uniform(0, min(self.wait_s * 2**attempt, self.wait_s_max))
+
+
+class TwoPhaseCommitter:
+    """Takes the batches of one stream through prepare, commit and mark; recovers what a crash left.
+
+    Args:
+        store: the manifest store
+        table: commits to the stream's table
+        retry: bounds of the commit loop
+        sleep, rng: injected, so that tests run without waiting
+    """
+
+    def __init__(
+        self,
+        store: ManifestStore,
+        table: TableCommitter,
+        retry: Retry | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._retry = retry or Retry()
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+
+    # Before the write -----------------------------------------------------------------------------
+
+    def begin(self, batch: Batch) -> Decision:
+        """Recover what is pending, then say whether the executors have to write this batch.
+
+        Called once per batch, after Spark has logged its offsets and before any task starts.
+
+        Raises:
+            CheckpointMismatchError: the batch id is committed with other source offsets.
+        """
+        self.recover(batch.stream, replay=batch)
+        record = self._store.record(batch.stream, batch.batch_id)
+        if record is not None and record.state is ManifestState.COMMITTED:
+            if record.batch.digest != batch.digest:
+                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+            return Decision.SKIP
+        return self._decide_by_token(batch)
+
+    def _decide_by_token(self, batch: Batch) -> Decision:
+        """The store has not seen the batch committed. The table may have, if the store was lost."""
+        token = self._table.token(batch.stream.query_id)
+        if token is None or token.batch_id < batch.batch_id:
+            return Decision.WRITE
+        if _holds(token, batch):
+            return Decision.SKIP
+        if token.batch_id == batch.batch_id:
+            raise CheckpointMismatchError(_mismatch(batch, "in the table from other source offsets"))
+        raise CheckpointMismatchError(
+            _mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
+        )
+
+    # Recovery -------------------------------------------------------------------------------------
+
+    def recover(self, stream: StreamKey, replay: Batch | None = None) -> list[Recovered]:
+        """Finish phase two of every pending batch of the stream, in ascending order.
+
+        Args:
+            replay: the batch that Spark is about to run. Only that batch may be given up for its replay.
+
+        Raises:
+            TableChangedError, TableNotSupportedError, SchemaMismatchError: the table cannot take a pending
+                batch and no replay will write it again. The batch stays PREPARED.
+        """
+        return [self._recover_one(record, replay) for record in self._store.pending(stream)]
+
+    def _recover_one(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
+        batch = record.batch
+        crash_points.reach("recover.start", batch.batch_id)
+        recovered = self._recovery_of(record, replay)
+        crash_points.reach("recover.done", batch.batch_id)
+        return recovered
+
+    def _recovery_of(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
+        batch = record.batch
+        if self._is_in_table(batch):
+            return self._finish(record, ManifestState.COMMITTED, "found in the table")
+        is_replayed = replay is not None and replay.batch_id == batch.batch_id
+        if is_replayed and replay is not None and replay.digest != batch.digest:
+            return self._finish(record, ManifestState.ABORTED, "superseded: the checkpoint has other offsets")
+        manifest = self._manifest(batch)
+        missing = self._table.missing_files(manifest)
+        if missing:
+            reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
+            return self._give_up(record, is_replayed, replay, reason)
+        try:
+            outcome = self._land(manifest)
+        except SchemaMismatchError as error:
+            if not is_replayed:
+                raise
+            return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {error}")
+        return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
+
+    def _give_up(
+        self, record: ManifestRecord, is_replayed: bool, replay: Batch | None, reason: str
+    ) -> Recovered:
+        """The batch's files are gone. That is no loss as long as Spark runs the batch again."""
+        if is_replayed:
+            return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {reason}")
+        if replay is None:
+            return Recovered(
+                record, ManifestState.PREPARED, f"{reason}; the query's next start writes it again"
+            )
+        raise TableChangedError(
+            f"Batch {record.batch.batch_id} of {record.batch.stream} cannot be committed ({reason}), and the "
+            f"checkpoint has moved on to batch {replay.batch_id}: its rows would be lost. Restore the files "
+            "(was the table vacuumed with a short retention?), or set the checkpoint back to that batch."
+        )
+
+    def _finish(self, record: ManifestRecord, state: ManifestState, reason: str) -> Recovered:
+        self._store.finish(record.batch, state, reason=reason)
+        return Recovered(record, state, reason)
+
+    # Prepare and commit ---------------------------------------------------------------------------
+
+    def commit(self, manifest: Manifest, committables: Sequence[Committable]) -> Committed | AlreadyCommitted:
+        """Phase one and two of a batch whose tasks have all succeeded.
+
+        If an earlier manifest holds for the batch, that one is committed instead, and the files of this
+        one, which nothing names, are deleted.
+
+        Raises:
+            FencedError: a newer run of the query has taken over.
+            RetryableError: the table was too busy; the batch stays PREPARED.
+            CommitStateUnknownError: the batch may have landed; it stays PREPARED.
+        """
+        batch, run_id = manifest.batch, committables[0].run_id
+        self._store.claim(batch.stream, run_id)
+        crash_points.reach("prepare.start", batch.batch_id)
+        prepared = self._store.prepare(manifest, run_id)
+        crash_points.reach("prepare.done", batch.batch_id)
+        if prepared.is_ours:
+            return self._land(manifest)
+        if prepared.record.batch.digest != batch.digest:
+            raise CheckpointMismatchError(
+                _mismatch(batch, "prepared from other source offsets by another run")
+            )
+        outcome = self._land(self._manifest(batch))
+        self.abort(committables)
+        return outcome
+
+    def confirm_skipped(self, batch: Batch) -> None:
+        """Check, after the tasks, that a batch which no task wrote is in the table indeed."""
+        if self._state(batch) is not ManifestState.COMMITTED and not self._is_in_table(batch):
+            raise RetryableError(
+                f"Batch {batch.batch_id} of {batch.stream} was skipped but is not in the table."
+            )
+
+    def abort(self, committables: Sequence[Committable]) -> int:
+        """Delete the files of a batch that failed, unless a manifest may name them; the number deleted.
+
+        Spark calls abort for a failing `commit` too, which may have landed. File names carry the run, and a
+        run prepares a batch at most once: if any manifest of this run is on record, its files stay.
+        """
+        written = [committable for committable in committables if committable.files]
+        if not written:
+            return 0
+        batch, run_id = written[0].batch, written[0].run_id
+        record = self._store.record(batch.stream, batch.batch_id)
+        if record is not None and record.run_id == run_id:
+            return 0
+        return self._table.delete_files(file.path for committable in written for file in committable.files)
+
+    def _land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
+        """Commit with bounded retries, then mark. The token is checked anew on every attempt."""
+        batch = manifest.batch
+        outcome = self._commit_with_retries(manifest)
+        marked = self._store.finish(batch, ManifestState.COMMITTED, table_version=outcome.table_version)
+        crash_points.reach("mark.done", batch.batch_id)
+        if not marked and self._state(batch) is not ManifestState.COMMITTED:
+            raise FencedError(
+                f"Batch {batch.batch_id} of {batch.stream} landed, but another run has given it up "
+                "meanwhile. Let one driver run the query; its next start finds the batch in the table."
+            )
+        return outcome
+
+    def _state(self, batch: Batch) -> ManifestState | None:
+        record = self._store.record(batch.stream, batch.batch_id)
+        return record.state if record is not None and record.batch.digest == batch.digest else None
+
+    def _commit_with_retries(self, manifest: Manifest) -> Committed | AlreadyCommitted:
+        if manifest.is_empty:
+            return AlreadyCommitted()
+        waits = self._retry.waits(self._rng)
+        while True:
+            outcome = self._table.commit(manifest)
+            if not isinstance(outcome, Conflict):
+                return outcome
+            wait_s = next(waits, None)
+            if wait_s is None:
+                raise RetryableError(
+                    f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} lost against other writers "
+                    f"{self._retry.attempts_max} times, last: {outcome.reason}. It is prepared; the query's "
+                    "next start commits it. To try longer, raise maxCommitAttempts."
+                )
+            self._sleep(wait_s)
+
+    def _is_in_table(self, batch: Batch) -> bool:
+        """True if the table holds the batch.
+
+        A token ahead of a pending batch means that it landed: the next one is begun only after.
+        """
+        token = self._table.token(batch.stream.query_id)
+        return token is not None and (token.batch_id > batch.batch_id or _holds(token, batch))
+
+    def _manifest(self, batch: Batch) -> Manifest:
+        manifest = self._store.manifest(batch.stream, batch.batch_id)
+        if manifest is None:
+            raise PenstockError(
+                f"The store has a record of batch {batch.batch_id} of {batch.stream} but no manifest."
+            )
+        return manifest
+
+
+def _holds(token: Token, batch: Batch) -> bool:
+    return token.batch_id == batch.batch_id and token.matches(batch.digest)
+
+
+def _mismatch(batch: Batch, what: str) -> str:
+    query_id = batch.stream.query_id
+    return (
+        f"Batch {batch.batch_id} of query {query_id} is {what}: the checkpoint was reset, rewound or copied. "
+        f"Nothing was written to {batch.stream.table_uri}. Compare with\n"
+        f"    penstock show {query_id} {batch.batch_id}\n"
+        "and then either put back the checkpoint that wrote the table, or, to write these rows as a new "
+        "stream beside what the table holds, give the checkpoint a new query id with\n"
+        "    penstock renew <checkpoint>"
+    )

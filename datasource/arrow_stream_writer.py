@@ -1,0 +1,20 @@
+"""The stream writer for Spark 4.1 and newer, which hands Arrow batches to Python streaming sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from .stream_writer import DeltaStreamWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class DeltaStreamArrowWriter(DeltaStreamWriter, DataSourceStreamArrowWriter):
+    """See `DeltaStreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.write_batches(iterator)

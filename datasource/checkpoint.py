@@ -1,0 +1,146 @@
+"""What Spark's checkpoint directory says about the batch that runs now. Driver only, read only.
+
+Spark writes `offsets/<batch id>` before a batch runs and `commits/<batch id>` after its sink has committed,
+so the newest entry in `offsets/` is the batch at hand, whether it is new or replayed after a crash.
+
+Format: Spark's `OffsetSeqLog` (a version line, one line of metadata, one line per source) and, for file
+sources, `FileStreamSourceLog` under `sources/<n>/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from ..committers.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+NO_OFFSET = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBatch:
+    """The batch that the checkpoint says is running."""
+
+    query_id: str
+    batch_id: int
+    digest: str
+    """SHA-256 over the source offsets, hex."""
+
+
+class Checkpoint:
+    """A query's checkpoint directory.
+
+    Args:
+        filesystem: where it lives
+        root: its path there
+        location: as the user gave it, for messages
+    """
+
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str, location: str) -> None:
+        self._filesystem = filesystem
+        self._root = PurePosixPath(root)
+        self._location = location
+
+    def running_batch(self) -> RunningBatch:
+        """The query id and the newest batch of the offset log.
+
+        Raises:
+            ConfigurationError: this is not the checkpoint of a query that is running.
+        """
+        batch_ids = self._log_entries("offsets")
+        if not batch_ids:
+            raise ConfigurationError(
+                f"There is no batch in the offset log of checkpointLocation {self._location!r}. The option "
+                "must name the very directory that Spark uses for this query: give it with "
+                '.option("checkpointLocation", ...) on the stream writer.'
+            )
+        batch_id = max(batch_ids)
+        return RunningBatch(self.query_id(), batch_id, self.digest(batch_id))
+
+    def query_id(self) -> str:
+        """Spark's id of the query; it lives as long as the checkpoint."""
+        return str(json.loads(self._read("metadata"))["id"])
+
+    def digest(self, batch_id: int) -> str:
+        """SHA-256 over the source offsets of a batch, hex: the same digest means the same rows.
+
+        Watermark, clock and configuration in the entry are left out, for they do not choose rows. The
+        offset of a file source is only a position in its own log, so the files listed there are taken in.
+        """
+        offsets = self._source_offsets(batch_id)
+        before = self._source_offsets(batch_id - 1) if batch_id > 0 else []
+        digest = hashlib.sha256()
+        for source, offset in enumerate(offsets):
+            start = before[source] if source < len(before) else NO_OFFSET
+            digest.update(offset.encode() + b"\n")
+            for entry in self._files_between(source, start, offset):
+                digest.update(entry.encode() + b"\n")
+        return digest.hexdigest()
+
+    def _source_offsets(self, batch_id: int) -> list[str]:
+        _version, _metadata, *offsets = self._read(f"offsets/{batch_id}").split("\n")
+        return offsets
+
+    def _files_between(self, source: int, start: str, end: str) -> Iterator[str]:
+        """The entries of a file source's log after `start` up to and with `end`; none for other sources."""
+        last = _log_position(end)
+        if last is None:
+            return
+        before = _log_position(start)
+        for position in range(0 if before is None else before + 1, last + 1):
+            yield from self._file_source_entries(source, position)
+
+    def _file_source_entries(self, source: int, position: int) -> Iterator[str]:
+        folder = f"sources/{source}"
+        if self._exists(f"{folder}/{position}"):
+            name = str(position)
+        else:
+            compacted = [n for n in self._log_entries(folder, suffix=".compact") if n >= position]
+            if not compacted:
+                raise ConfigurationError(
+                    f"{self._location}/{folder} has no entry {position}, which the offset log refers to: the "
+                    "checkpoint is not whole. Restore it, or start with a new checkpoint directory."
+                )
+            name = f"{min(compacted)}.compact"
+        _version, *entries = self._read(f"{folder}/{name}").split("\n")
+        yield from (entry for entry in entries if json.loads(entry)["batchId"] == position)
+
+    def _log_entries(self, folder: str, suffix: str = "") -> list[int]:
+        import pyarrow.fs as fs
+
+        infos = self._filesystem.get_file_info(
+            fs.FileSelector(str(self._root / folder), allow_not_found=True)
+        )
+        stems = (info.base_name.removesuffix(suffix) for info in infos if info.base_name.endswith(suffix))
+        return [int(stem) for stem in stems if stem.isdecimal()]
+
+    def _exists(self, name: str) -> bool:
+        import pyarrow.fs as fs
+
+        return bool(self._filesystem.get_file_info(str(self._root / name)).type == fs.FileType.File)
+
+    def _read(self, name: str) -> str:
+        try:
+            with self._filesystem.open_input_stream(str(self._root / name)) as stream:
+                return stream.read().decode()
+        except FileNotFoundError:
+            raise ConfigurationError(
+                f"{self._location}/{name} does not exist: checkpointLocation is not the checkpoint directory "
+                "of this query, or it was removed while the query runs."
+            ) from None
+
+
+def _log_position(offset: str) -> int | None:
+    """The position that a file source's offset stands for; None for an offset of another kind of source."""
+    try:
+        parsed: Any = json.loads(offset)
+    except ValueError:
+        return None
+    return parsed["logOffset"] if isinstance(parsed, dict) and set(parsed) == {"logOffset"} else None

@@ -1,0 +1,83 @@
+"""What crosses from the driver to the tasks and back: the plan of a batch, and each task's committable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from ..committers.contract import Batch, Committable, DataFile
+from ..committers.delta_manifest import DeltaManifest
+from ..committers.errors import PenstockError
+from ..writers.data_files import DataFileWriter
+from ..writers.plan import FileNames, WritePlan
+from .task import TaskAttempt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class CommittableMessage(WriterCommitMessage):
+    """One task's committable on its way to the driver."""
+
+    committable: Committable
+    content: DeltaManifest | None
+    """From the plan, which the committing process cannot see; None if the task wrote nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """All that the tasks of one batch need to know. Made on the driver, before any data moves."""
+
+    batch: Batch
+    files: WritePlan | None = None
+    """None if the batch is in the table already: then the tasks write nothing."""
+    content: DeltaManifest | None = None
+    """What the batch does to the table, files left out; None with `files`."""
+    run_id: str = ""
+    """Set for a batch write; a stream's run is known only to its tasks."""
+
+    def check_task(self, task: TaskAttempt) -> None:
+        """A task of another batch than the planned one would put its rows under the wrong token."""
+        planned = (self.batch.stream.query_id, self.batch.batch_id)
+        if (task.query_id, task.batch_id) != planned:
+            raise PenstockError(
+                f"Spark runs batch {task.batch_id} of query {task.query_id}, but the directory given as "
+                f"checkpointLocation is at batch {planned[1]} of query {planned[0]}. The option must name "
+                "the very directory that Spark uses for this query."
+            )
+
+    def write(self, batches: Iterable[pa.RecordBatch], task: TaskAttempt) -> CommittableMessage:
+        """Write one partition; on any error the files of this attempt are deleted."""
+        names = FileNames(
+            query_id=self.batch.stream.query_id,
+            run_id=self.run_id or task.run_id,
+            batch_id=self.batch.batch_id,
+            partition=task.partition,
+            attempt=task.attempt,
+        )
+        committable = Committable(
+            batch=self.batch,
+            run_id=names.run_id,
+            partition=task.partition,
+            attempt=task.attempt,
+            files=() if self.files is None else _write_files(self.files, names, batches),
+            skipped=self.files is None,
+        )
+        return CommittableMessage(committable, self.content)
+
+
+def _write_files(
+    plan: WritePlan, names: FileNames, batches: Iterable[pa.RecordBatch]
+) -> tuple[DataFile, ...]:
+    writer = DataFileWriter(plan, names)
+    try:
+        for batch in batches:
+            writer.write(batch)
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise

@@ -1,0 +1,35 @@
+"""Make the data sources known to a Spark session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from .delta import DeltaDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DATA_SOURCES = (DeltaDataSource,)
+
+
+def register(spark: SparkSession) -> None:
+    """Register every data source of Penstock with the session, once per session.
+
+    In local mode Spark's Python workers shall be this very Python, where Penstock is installed, unless
+    something else was asked for: Spark's own default is the `python3` on the PATH. On a cluster Penstock
+    has to be installed for the workers' Python.
+    """
+    _use_this_python_in_local_mode(spark)
+    for data_source in DATA_SOURCES:
+        spark.dataSource.register(data_source)
+
+
+def _use_this_python_in_local_mode(spark: SparkSession) -> None:
+    context = getattr(spark, "_sc", None)  # a Spark Connect session has none
+    if context is None or not context.master.startswith("local"):
+        return
+    asked_for = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not asked_for:
+        context.pythonExec = sys.executable

@@ -1,0 +1,120 @@
+"""The stream writer: what Spark calls on the executors for every task, on the driver for every batch.
+
+    planner process     streamWriter()     options, checkpoint, recovery, table -> BatchPlan
+    executors           write(rows)        data files -> CommittableMessage
+    commit process      commit(messages)   manifest -> prepare -> table commit -> mark
+                        abort(messages)    delete what no manifest names
+
+Nothing lives on `self` between batches: each call is made on another object, mostly in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyspark.sql.datasource as spark_api
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+
+from ..committers.errors import PenstockError
+from .options import DeltaOptions
+from .plan import BatchPlan, CommittableMessage
+from .task import current_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Row
+    from pyspark.sql.types import StructType
+
+
+def delta_stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, *, plans: bool
+) -> DataSourceStreamWriter:
+    """A writer for the Spark at hand: of Arrow batches from 4.1 on, of rows on 4.0.
+
+    Args:
+        plans: plan the batch at hand (planner process), or only commit or abort it (commit process)
+    """
+    parsed = DeltaOptions.parse(options)
+    plan = None
+    if plans:
+        from .planning import plan_stream_batch
+
+        plan = plan_stream_batch(parsed, schema, overwrite)
+    if hasattr(spark_api, "DataSourceStreamArrowWriter"):
+        return _arrow_writer(parsed, plan)
+    return DeltaStreamRowWriter(parsed, plan, schema)
+
+
+class DeltaStreamWriter:
+    """What both kinds of stream writer do with Arrow batches, committables and manifests."""
+
+    def __init__(self, options: DeltaOptions, plan: BatchPlan | None) -> None:
+        self._options = options
+        self._plan = plan
+
+    def write_batches(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
+        """Executor, once per task attempt: write the data files of one partition.
+
+        Raises:
+            SchemaMismatchError: a value does not fit its column. The task's files are deleted.
+        """
+        task = current_task()
+        if self._plan is None:
+            raise PenstockError(
+                "This stream writer has no plan: Spark has shipped a writer meant for commits."
+            )
+        self._plan.check_task(task)
+        return self._plan.write(batches, task)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Driver, once per batch, when all tasks have succeeded."""
+        from .committing import commit_stream_batch
+
+        commit_stream_batch(self._options, _checked(messages, batchId))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
+        from .committing import abort_stream_batch
+
+        written = [message for message in messages if isinstance(message, CommittableMessage)]
+        if written:
+            abort_stream_batch(self._options, written)
+
+
+class DeltaStreamRowWriter(DeltaStreamWriter, DataSourceStreamWriter):
+    """For Spark 4.0, which hands rows to Python streaming sinks."""
+
+    def __init__(self, options: DeltaOptions, plan: BatchPlan | None, schema: StructType) -> None:
+        super().__init__(options, plan)
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        from .rows import arrow_batches
+
+        return self.write_batches(arrow_batches(iterator, self._schema))
+
+
+def _arrow_writer(options: DeltaOptions, plan: BatchPlan | None) -> DataSourceStreamWriter:
+    """The class exists only where Spark has its base class, so it is made on demand."""
+    from .arrow_stream_writer import DeltaStreamArrowWriter
+
+    return DeltaStreamArrowWriter(options, plan)
+
+
+def _checked(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[CommittableMessage]:
+    """All messages of the batch, one per task.
+
+    Spark's continuous mode is accepted for Python sinks but never calls `write`: its commits come with
+    None or no messages at all, and every row would be lost without a word.
+    """
+    checked = [message for message in messages if isinstance(message, CommittableMessage)]
+    if not checked or len(checked) < len(messages):
+        raise PenstockError(
+            f"Batch {batch_id} came to commit without anything written: Spark does not call Python sinks "
+            "in continuous mode (Trigger.Continuous). Use trigger(processingTime=...) or "
+            "trigger(availableNow=True)."
+        )
+    if any(message.committable.batch.batch_id != batch_id for message in checked):
+        raise PenstockError(f"Spark commits batch {batch_id}, but its tasks wrote another batch.")
+    return checked

@@ -1,0 +1,183 @@
+"""Spark's types and the Arrow types that data files hold: lossless, or refused with a way out.
+
+Types are told apart by the names of their classes: not every supported Spark has all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ..committers.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructField, StructType
+
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "BooleanType": pa.bool_(),
+    "ByteType": pa.int8(),
+    "ShortType": pa.int16(),
+    "IntegerType": pa.int32(),
+    "LongType": pa.int64(),
+    "FloatType": pa.float32(),
+    "DoubleType": pa.float64(),
+    "StringType": pa.string(),
+    "BinaryType": pa.binary(),
+    "DateType": pa.date32(),
+    "TimestampType": pa.timestamp("us", "UTC"),
+    "TimestampNTZType": pa.timestamp("us"),
+}
+
+WAYS_OUT = {
+    "TimeType": "cast({0} AS STRING)",
+    "DayTimeIntervalType": "cast({0} AS STRING)",
+    "YearMonthIntervalType": "cast({0} AS STRING)",
+    "CalendarIntervalType": "cast({0} AS STRING)",
+    "VariantType": "to_json({0})",
+    "NullType": "cast({0} AS STRING)",
+    "CharType": "cast({0} AS STRING)",
+    "VarcharType": "cast({0} AS STRING)",
+    "GeometryType": "st_asbinary({0})",
+    "GeographyType": "st_asbinary({0})",
+    "UserDefinedType": "to_json(struct({0}))",
+    "collated string": "collate({0}, 'UTF8_BINARY')",
+    "empty struct": "to_json({0})",
+}
+"""An expression in Spark SQL, by what is refused."""
+
+CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+"""In a string column's metadata: the char(n) or varchar(n) that Spark made the string of."""
+
+
+def arrow_schema(spark_schema: StructType) -> pa.Schema:
+    """The schema of the data files that hold rows of `spark_schema`. Runs on the driver.
+
+    Raises:
+        SchemaMismatchError: names every column that no table could keep as it is, and a way out for each.
+    """
+    problems = list(_schema_problems(spark_schema))
+    if problems:
+        raise SchemaMismatchError(
+            "These columns cannot be written without changing them:\n- " + "\n- ".join(problems)
+        )
+    return pa.schema([_arrow_field(field) for field in spark_schema.fields])
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    return pa.field(field.name, _arrow_type(field.dataType), nullable=field.nullable)
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    name = _class_name(kind)
+    if name == "StructType":
+        return pa.struct([_arrow_field(field) for field in kind.fields])  # type: ignore[attr-defined]
+    if name == "ArrayType":
+        element = pa.field("element", _arrow_type(kind.elementType), nullable=kind.containsNull)  # type: ignore[attr-defined]
+        return pa.list_(element)
+    if name == "MapType":
+        value = pa.field("value", _arrow_type(kind.valueType), nullable=kind.valueContainsNull)  # type: ignore[attr-defined]
+        return pa.map_(pa.field("key", _arrow_type(kind.keyType), nullable=False), value)  # type: ignore[attr-defined]
+    if name == "DecimalType":
+        return pa.decimal128(kind.precision, kind.scale)  # type: ignore[attr-defined]
+    return ARROW_TYPES[name]
+
+
+def _class_name(kind: DataType) -> str:
+    """The name of the Spark type's class; a user's own type goes by its root."""
+    names = [cls.__name__ for cls in type(kind).__mro__]
+    return "UserDefinedType" if "UserDefinedType" in names else names[0]
+
+
+# What cannot be written ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a type is: its full path for people, and how an expression reaches and replaces it."""
+
+    path: str
+    expression: str
+    wrap: Callable[[str], str]
+
+    def field(self, name: str) -> _Place:
+        quoted = name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`"
+        prefix = (f"{self.path}.", f"{self.expression}.") if self.path else ("", "")
+        return _Place(prefix[0] + quoted, prefix[1] + quoted, self.wrap)
+
+    def inside(self, part: str, function: str, parameters: str, variable: str) -> _Place:
+        return _Place(
+            f"{self.path}.{part}",
+            variable,
+            lambda inner: self.wrap(f"{function}({self.expression}, {parameters} -> {inner})"),
+        )
+
+    def refuse(self, what: str, way_out: str) -> str:
+        expression = self.wrap(way_out.format(self.expression))
+        return f"{self.path} ({what}). Write this instead: {expression}"
+
+
+def _schema_problems(schema: StructType) -> Iterator[str]:
+    if not schema.fields:
+        yield "there are none. Select at least one column."
+    yield from _fields_problems(schema, _Place("", "", lambda inner: inner))
+
+
+def _fields_problems(schema: StructType, place: _Place) -> Iterator[str]:
+    yield from _name_problems(schema, place)
+    for field in schema.fields:
+        at = place.field(field.name)
+        declared = field.metadata.get(CHAR_VARCHAR_KEY) if field.metadata else None
+        if declared:
+            yield at.refuse(f"{declared}: tables do not keep the length", _char_way_out(field.dataType))
+        else:
+            yield from _type_problems(field.dataType, at)
+
+
+def _name_problems(schema: StructType, place: _Place) -> Iterator[str]:
+    """Names are compared as Spark and all lake tables do: without case."""
+    counts = Counter(name.lower() for name in schema.names)
+    alike = [place.field(name).path for name in schema.names if counts[name.lower()] > 1]
+    if not alike:
+        return
+    new_names = [
+        f"{name}_{position}" if counts[name.lower()] > 1 else name
+        for position, name in enumerate(schema.names, 1)
+    ]
+    if place.path:
+        fields = zip(new_names, schema.fields, strict=True)
+        struct = ", ".join(f"`{name}`: {field.dataType.simpleString()}" for name, field in fields)
+        way_out = place.wrap(f"cast({place.expression} AS STRUCT<{struct}>)")
+    else:
+        way_out = f"df.toDF({', '.join(map(repr, new_names))})"
+    yield f"{', '.join(alike)} (names that differ at most in case). Rename, e.g.: {way_out}"
+
+
+def _char_way_out(kind: DataType) -> str:
+    return f"cast({{0}} AS {kind.simpleString().upper()})"
+
+
+def _type_problems(kind: DataType, place: _Place) -> Iterator[str]:
+    name = _class_name(kind)
+    if name == "StructType":
+        if not kind.fields:  # type: ignore[attr-defined]
+            yield place.refuse("a struct without fields", WAYS_OUT["empty struct"])
+        yield from _fields_problems(kind, place)  # type: ignore[arg-type]
+    elif name == "ArrayType":
+        yield from _type_problems(kind.elementType, place.inside("element", "transform", "x", "x"))  # type: ignore[attr-defined]
+    elif name == "MapType":
+        key = place.inside("key", "transform_keys", "(k, v)", "k")
+        yield from _type_problems(kind.keyType, key)  # type: ignore[attr-defined]
+        value = place.inside("value", "transform_values", "(k, v)", "v")
+        yield from _type_problems(kind.valueType, value)  # type: ignore[attr-defined]
+    elif name == "DecimalType":
+        if not 0 <= kind.scale <= kind.precision <= 38:  # type: ignore[attr-defined]
+            yield place.refuse(kind.simpleString(), "cast({0} AS DECIMAL(38, 0))")
+    elif kind.simpleString().startswith("string collate"):
+        yield place.refuse(f"{kind.simpleString()}: tables compare by bytes", WAYS_OUT["collated string"])
+    elif name not in ARROW_TYPES:
+        yield place.refuse(kind.simpleString(), WAYS_OUT.get(name, "cast({0} AS STRING)"))

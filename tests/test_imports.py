@@ -1,0 +1,76 @@
+"""What importing costs: `import penstock` is instant, and executors load no database driver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import penstock
+
+ROOT = Path(penstock.__file__).resolve().parent
+HEAVY = {"alembic", "deltalake", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
+IMPORT_MS_MAX = 150
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Every module that is loaded in a fresh interpreter after `statement`, beyond those of its start."""
+    code = (
+        "import sys, json; before = set(sys.modules)\n"
+        f"{statement}\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    return set(json.loads(python("-c", code).stdout))
+
+
+def top_level(modules: set[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}
+
+
+def import_ms() -> float:
+    """Cumulative milliseconds of `import penstock`, from the interpreter's own -X importtime."""
+    report = python("-X", "importtime", "-c", "import penstock").stderr
+    (line,) = [line for line in report.splitlines() if line.split("|")[-1].strip() == "penstock"]
+    return int(line.split("|")[1]) / 1000
+
+
+def test_importing_penstock_takes_less_than_150_ms() -> None:
+    """The best of five: a shared machine only ever makes it slower."""
+    assert min(import_ms() for _ in range(5)) < IMPORT_MS_MAX
+
+
+def test_importing_penstock_loads_neither_spark_nor_a_library() -> None:
+    assert not top_level(loaded_by("import penstock")) & HEAVY
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in penstock.__all__:
+        assert getattr(penstock, name).__name__ == name
+
+
+def test_writers_load_no_database_driver_table_library_or_spark() -> None:
+    """Executors pay for every import once per worker process."""
+    modules = [f"penstock.writers.{path.stem}" for path in sorted((ROOT / "writers").glob("[!_]*.py"))]
+    assert modules
+    loaded = loaded_by(f"import {', '.join(modules)}")
+    assert not top_level(loaded) & (HEAVY - {"pyarrow"})
+
+
+def test_the_contract_needs_only_the_standard_library() -> None:
+    loaded = loaded_by("import penstock.committers.contract")
+    assert top_level(loaded) - set(sys.stdlib_module_names) == {"penstock"}
+    assert {module for module in loaded if module.startswith("penstock")} == {
+        "penstock",
+        "penstock.committers",
+        "penstock.committers.contract",
+    }
+
+
+def test_committers_init_is_empty() -> None:
+    """Or importing the contract on an executor would load whatever is in it."""
+    assert (ROOT / "committers" / "__init__.py").read_bytes() == b""

@@ -1,0 +1,213 @@
+"""What a user installs: wheel and sdist, where nothing but the declared dependencies is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution, requires
+from pathlib import Path
+
+import duckdb
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("datasource", "writers", "committers")
+DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
+LOCKS = ("dev.txt", "spark40.txt")
+ROWS = 1000
+
+IMPORT_EVERYTHING = """
+import importlib, pkgutil, penstock
+for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
+    importlib.import_module(module.name)
+    print(module.name)
+"""
+
+STREAM = """
+import sys
+import penstock
+from pyspark.sql import SparkSession
+
+folder, rows = sys.argv[1], int(sys.argv[2])
+assert "site-packages" in penstock.__file__, penstock.__file__
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+penstock.register(spark)
+spark.range(rows).write.parquet(f"{folder}/source")
+(
+    spark.readStream.schema("id long").parquet(f"{folder}/source")
+    .writeStream.format("penstock.delta").option("path", f"{folder}/table")
+    .option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+    .awaitTermination()
+)
+spark.stop()
+"""
+
+
+def run(*command: object, **variables: str) -> str:
+    """The standard output of a command; its whole output is in the failure if it does not end well."""
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYSPARK", "VIRTUAL_ENV"))
+    }
+    ended = subprocess.run(
+        [str(part) for part in command], env={**environment, **variables}, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, (
+        f"{command[0]} ended with {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+    )
+    return ended.stdout
+
+
+def package_files() -> set[str]:
+    """The files of the package in the tree, as they must be named in the wheel."""
+    files = {Path("__init__.py"), Path("py.typed")}
+    for folder in FOLDERS:
+        files |= {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file()}
+    return {f"penstock/{path}" for path in files if "__pycache__" not in path.parts}
+
+
+def with_dependencies(names: Iterable[str]) -> set[str]:
+    """The installed distributions that `names` need, themselves included."""
+    found: set[str] = set()
+    queue = [Requirement(name) for name in names]
+    while queue:
+        requirement = queue.pop()
+        key = canonicalize_name(requirement.name)
+        if key in found and not requirement.extras:
+            continue
+        try:
+            needs = distribution(key).requires or []
+        except PackageNotFoundError:
+            continue  # for another platform or another Python
+        found.add(key)
+        for need in map(Requirement, needs):
+            extras = requirement.extras or {""}
+            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras):
+                queue.append(need)
+    return found
+
+
+def clean_environment(folder: Path, names: Iterable[str]) -> Path:
+    """An environment with `names` and what they need, and nothing else. Offline: linked from this one.
+
+    A distribution that the package imports and does not declare is absent there.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    for name in with_dependencies(names):
+        installed = distribution(name)
+        for top in {
+            file.parts[0] for file in installed.files or [] if file.parts[0] not in ("..", "__pycache__")
+        }:
+            link = site / top
+            if not link.exists():
+                link.symlink_to(str(installed.locate_file(top)))
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["whl", "tar.gz"])
+def installed(request: pytest.FixtureRequest, dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a clean environment with the built package: from the wheel, then from the sdist."""
+    (archive,) = dist.glob(f"*.{request.param}")
+    backend = ["hatchling"] if request.param == "tar.gz" else []
+    python = clean_environment(tmp_path_factory.mktemp("installed") / "env", [*DEPENDENCIES, *backend])
+    install = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    run(sys.executable, "-m", "pip", "--python", python, *install, archive)
+    return python
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
+    """With `py.typed` and the migrations, without tests."""
+    (wheel,) = dist.glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == package_files()
+    assert "penstock/py.typed" in names
+    assert any(re.match(r"penstock/committers/migrations/versions/\w+\.py", name) for name in names)
+
+
+def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(dist: Path, tmp_path: Path) -> None:
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, unpacked)
+    (ours,), (theirs,) = dist.glob("*.whl"), tmp_path.glob("*.whl")
+    assert {f.filename: f.CRC for f in zipfile.ZipFile(ours).filelist} == {
+        f.filename: f.CRC for f in zipfile.ZipFile(theirs).filelist
+    }
+
+
+def test_every_module_imports_where_only_declared_dependencies_are(installed: Path) -> None:
+    imported = set(run(installed, "-I", "-c", IMPORT_EVERYTHING).split())
+    sources = {
+        f"penstock.{folder}.{path.stem}" for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*.py")
+    }
+    assert imported == sources | {f"penstock.{folder}" for folder in FOLDERS}
+
+
+def test_the_installed_command_explains_itself(installed: Path) -> None:
+    text = run(installed.with_name("penstock"), "--help")
+    for command in ("status", "show", "recover", "gc"):
+        assert re.search(rf"\b{command}\b", text)
+
+
+@pytest.mark.spark
+def test_the_installed_package_streams_into_a_table(installed: Path, tmp_path: Path) -> None:
+    script = tmp_path / "stream.py"
+    script.write_text(STREAM)
+    run(installed, "-I", script, tmp_path, ROWS, PYSPARK_PYTHON=str(installed))
+    assert read_ids(tmp_path / "table") == list(range(ROWS))
+
+
+def read_ids(table: Path) -> list[int]:
+    """Through DuckDB's own Delta reader, from the extension that PyPI carries."""
+    extension = distribution("duckdb-extension-delta")
+    (binary,) = (file for file in extension.files or [] if file.suffix == ".duckdb_extension")
+    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    connection.execute(f"LOAD '{extension.locate_file(binary)}'")
+    return [
+        key for (key,) in connection.execute(f"SELECT id FROM delta_scan('{table}') ORDER BY id").fetchall()
+    ]
+
+
+def test_the_zip_for_py_files_can_be_imported(dist: Path, tmp_path: Path) -> None:
+    """`make pyfiles` copies the wheel under a name that Spark puts on the path."""
+    (wheel,) = dist.glob("*.whl")
+    archive = tmp_path / "penstock.zip"
+    archive.write_bytes(wheel.read_bytes())
+    python = clean_environment(tmp_path / "env", DEPENDENCIES)
+    imported = run(python, "-c", f"{IMPORT_EVERYTHING}\nprint(penstock.__file__)", PYTHONPATH=str(archive))
+    assert imported.split()[-1] == str(archive / "penstock" / "__init__.py")
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_lock_has_every_declared_dependency_in_a_fitting_version(lock: str) -> None:
+    text = (ROOT / "requirements" / lock).read_text()
+    locked = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", text, re.MULTILINE))
+    for requirement in map(Requirement, DEPENDENCIES):
+        assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_lock_names_no_registry_and_hashes_everything(lock: str) -> None:
+    text = (ROOT / "requirements" / lock).read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert entries
+    assert all("--hash=sha256:" in entry for entry in entries)

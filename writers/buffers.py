@@ -1,0 +1,110 @@
+"""Rows on their way into row groups, by table partition, within a bound of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from .partitions import Values, split
+from .plan import WritePlan
+from .statistics import parquet_width
+
+POOL_BYTES_MAX = 32 * 1024 * 1024
+"""Arriving rows are split by table partition in pools of this size (or a quarter of the bound)."""
+
+COLUMN_BYTES = 512
+"""What a piece of a column costs beside its values: the bound holds with thousands of tiny pieces too."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows of one table partition that are due to be written."""
+
+    values: Values
+    rows: pa.Table
+
+
+@dataclass(slots=True)
+class _Waiting:
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+
+
+class RowBuffers:
+    """Holds rows until a table partition has a row group's worth, or until memory is short.
+
+    Rows of a partitioned table first gather in a pool, so that many partitions do not mean many tiny
+    gathers. When all that waits passes `buffer_bytes_max`, the largest partitions are given out until half
+    is free: large first, for good row groups; half, so that the search is rare.
+    """
+
+    def __init__(self, plan: WritePlan, where: str) -> None:
+        self._plan = plan
+        self._where = where
+        self._pool: list[pa.RecordBatch] = []
+        self._pool_bytes = 0
+        self._pool_bytes_max = min(POOL_BYTES_MAX, plan.buffer_bytes_max // 4)
+        self._waiting: dict[Values, _Waiting] = {}
+        self._bytes = 0
+        self._overhead_bytes = COLUMN_BYTES * sum(parquet_width(column.type) for column in plan.schema)
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
+        """Take rows in; give out what is due."""
+        if not self._plan.partition_by:
+            yield from self._keep((), batch)
+        else:
+            self._pool.append(batch)
+            self._pool_bytes += self._size(batch)
+            if self._pool_bytes > self._pool_bytes_max:
+                yield from self.settle()
+        if self._pool_bytes + self._bytes > self._plan.buffer_bytes_max:
+            yield from self._relieve()
+
+    def settle(self) -> Iterator[RowGroup]:
+        """Split the pool by table partition."""
+        if not self._pool:
+            return
+        table = pa.Table.from_batches(self._pool).combine_chunks()
+        self._pool = []
+        self._pool_bytes = 0
+        for batch in table.to_batches():
+            for part in split(batch, self._plan.partition_by, self._where):
+                yield from self._keep(part.values, part.rows)
+
+    def waiting(self) -> list[Values]:
+        """The table partitions that have rows here."""
+        return list(self._waiting)
+
+    def take(self, values: Values) -> RowGroup:
+        """All rows that wait for one table partition."""
+        waiting = self._waiting.pop(values)
+        self._bytes -= waiting.size_bytes
+        return RowGroup(values, pa.Table.from_batches(waiting.batches))
+
+    def _keep(self, values: Values, rows: pa.RecordBatch) -> Iterator[RowGroup]:
+        waiting = self._waiting.get(values)
+        if waiting is not None and waiting.rows + rows.num_rows > self._plan.row_group_rows:
+            yield self.take(values)
+            waiting = None
+        if waiting is None:
+            waiting = self._waiting[values] = _Waiting()
+        size = self._size(rows)
+        waiting.batches.append(rows)
+        waiting.rows += rows.num_rows
+        waiting.size_bytes += size
+        self._bytes += size
+        if waiting.rows >= self._plan.row_group_rows:
+            yield self.take(values)
+
+    def _relieve(self) -> Iterator[RowGroup]:
+        largest_first = sorted(self._waiting, key=lambda values: -self._waiting[values].size_bytes)
+        for values in largest_first:
+            yield self.take(values)
+            if self._pool_bytes + self._bytes <= self._plan.buffer_bytes_max // 2:
+                return
+
+    def _size(self, batch: pa.RecordBatch) -> int:
+        return int(batch.nbytes) + self._overhead_bytes

@@ -1,0 +1,175 @@
+"""The data files of one task attempt: rolled at the target size, invisible until committed."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem, FileType, LocalFileSystem
+
+from ..committers.contract import DataFile
+from ..committers.crash_points import reach
+from ..committers.errors import RetryableError
+from .buffers import RowBuffers, RowGroup
+from .conform import Conformer
+from .filesystem import make_durable, open_filesystem
+from .parquet_file import OpenParquetFile
+from .partitions import Values, directory
+from .plan import FileNames, WritePlan
+from .statistics import FileStatistics, leaves_with_statistics
+
+FULL = 0.9
+"""A file this close to the target size is closed: what still fits would be a sliver of a row group."""
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    path: str
+    parquet: OpenParquetFile
+    statistics: FileStatistics
+    rows: int = 0
+
+
+class DataFileWriter:
+    """Writes the rows of one task attempt into closed, durable data files that no table names yet.
+
+    Runs on an executor: one instance per task attempt, `write` per Arrow batch, then `close`, or `abort`
+    if the task fails. Files lie under the table's location, in a directory per table partition.
+
+    Memory: at most `buffer_bytes_max` of rows wait; writing a row group takes up to as much again (sorted
+    copy, encoded pages); beside that, the largest batch that arrives and about 1 MiB per open file (on an
+    object store, its upload buffers). It depends neither on the number of rows nor on that of partitions.
+    """
+
+    def __init__(
+        self, plan: WritePlan, names: FileNames, location: tuple[FileSystem, str] | None = None
+    ) -> None:
+        """`location` is the file system and the table's root in it; by default as the plan says."""
+        self._plan = plan
+        self._names = names
+        self._filesystem, self._root = location or open_filesystem(plan.table_uri, plan.storage_options)
+        self._schema = plan.data_schema
+        self._leaves = leaves_with_statistics(
+            self._schema, plan.statistics_columns, plan.statistics_columns_max
+        )
+        self._conform = Conformer(plan.schema, str(names))
+        self._buffers = RowBuffers(plan, str(names))
+        self._open: OrderedDict[Values, _OpenFile] = OrderedDict()
+        self._paths: list[str] = []
+        self._files: list[DataFile] = []
+        self._directories: set[str] = set()
+        self._arrow_bytes = 0
+        self._file_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows in.
+
+        Raises:
+            SchemaMismatchError: the rows do not fit the table. Nothing of them is written.
+        """
+        if batch.num_rows:
+            for group in self._buffers.add(self._conform(batch)):
+                self._write(group)
+
+    def close(self) -> tuple[DataFile, ...]:
+        """Write what waits and close all files; they survive a loss of power. No rows, no file."""
+        for group in self._buffers.settle():
+            self._write(group)
+        for values in sorted(self._buffers.waiting(), key=lambda values: values not in self._open):
+            self._write(self._buffers.take(values))
+            self._close(values)
+        for values in list(self._open):
+            self._close(values)
+        make_durable(self._filesystem, self._root, self._paths)
+        reach("write.files_closed", self._names.batch_id)
+        return tuple(self._files)
+
+    def abort(self) -> None:
+        """Delete what this attempt wrote. Never raises: the error that led here is the one to see.
+
+        What cannot be deleted is an orphan, which clean-up finds by its name.
+        """
+        for file in self._open.values():
+            file.parquet.discard()
+        self._open.clear()
+        for path in self._paths:
+            with contextlib.suppress(Exception):
+                self._filesystem.delete_file(posixpath.join(self._root, path))
+
+    def _write(self, group: RowGroup) -> None:
+        """Append rows to the partition's file, in as many row groups and files as the bounds ask for."""
+        rows = group.rows
+        start = 0
+        while start < rows.num_rows:
+            file = self._file(group.values, rows)
+            count = self._rows_that_fit(rows, file.parquet.size_bytes)
+            self._write_row_group(file, rows.slice(start, count))
+            start += count
+            if file.parquet.size_bytes >= self._plan.target_file_bytes * FULL:
+                self._close(group.values)
+
+    def _rows_that_fit(self, rows: pa.Table, used_bytes: int) -> int:
+        """How many of such rows fill the file, by how well the rows so far were compressed."""
+        ratio = self._file_bytes / self._arrow_bytes if self._arrow_bytes else 1.0
+        row_bytes = max(rows.nbytes * ratio / rows.num_rows, 0.001)
+        room = int((self._plan.target_file_bytes - used_bytes) / row_bytes)
+        return min(max(room, 1), self._plan.row_group_rows)
+
+    def _write_row_group(self, file: _OpenFile, rows: pa.Table) -> None:
+        before = file.parquet.size_bytes
+        if self._plan.sort_within:
+            rows = rows.sort_by([(name, "ascending") for name in self._plan.sort_within])
+        file.statistics.add(rows)
+        file.parquet.write_row_group(rows)
+        file.rows += rows.num_rows
+        self._arrow_bytes += rows.nbytes
+        if self._file_bytes == 0:
+            reach("write.file_open", self._names.batch_id)
+        self._file_bytes += file.parquet.size_bytes - before
+
+    def _file(self, values: Values, rows: pa.Table) -> _OpenFile:
+        """The partition's open file, or a new one; then the least recently used one makes room."""
+        if values in self._open:
+            self._open.move_to_end(values)
+            return self._open[values]
+        if len(self._open) >= self._plan.max_open_partitions:
+            self._close(next(iter(self._open)))
+        path = self._new_path(values)
+        parquet = OpenParquetFile(
+            self._filesystem,
+            posixpath.join(self._root, path),
+            self._schema,
+            self._plan.compression,
+            rows,
+        )
+        self._open[values] = _OpenFile(path, parquet, FileStatistics(self._leaves))
+        return self._open[values]
+
+    def _new_path(self, values: Values) -> str:
+        name = self._names.name(len(self._paths), self._plan.compression)
+        path = posixpath.join(directory(values), str(name))
+        full_path = posixpath.join(self._root, path)
+        parent = posixpath.dirname(full_path)
+        if isinstance(self._filesystem, LocalFileSystem) and parent not in self._directories:
+            self._filesystem.create_dir(parent)
+            self._directories.add(parent)
+        if self._filesystem.get_file_info(full_path).type != FileType.NotFound:
+            raise RetryableError(
+                f"The file {path} exists already ({self._names}); another task attempt has written under"
+                " the same ids. Nothing was overwritten. Start the query again: its run id makes new names."
+            )
+        self._paths.append(path)
+        return path
+
+    def _close(self, values: Values) -> None:
+        file = self._open.get(values)
+        if file is None:
+            return
+        footer = file.parquet.close()
+        del self._open[values]
+        self._files.append(
+            DataFile(file.path, file.parquet.size_bytes, file.rows, values, file.statistics.to_json(footer))
+        )
