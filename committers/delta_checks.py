@@ -25,14 +25,17 @@ ALLOWED_FEATURES = frozenset(
         "columnMapping",
         "deletionVectors",
         "generatedColumns",
-        "identityColumns",
         "invariants",
         "timestampNtz",
         "v2Checkpoint",
-        "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
     }
 )
-"""Harmless as such: those that a table can list without using are looked for in its columns and properties."""
+"""Harmless as such: those that a table may list without using are looked for in its columns and
+properties."""
+
+_LIBRARY = "the Delta library cannot commit to it"
 
 _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
     "allowColumnDefaults": (
@@ -53,7 +56,7 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
         "use another table",
     ),
     "domainMetadata": (
-        "the Delta library cannot commit to it",
+        _LIBRARY,
         "ALTER TABLE ... DROP FEATURE domainMetadata, after the feature that needs it",
     ),
     "icebergCompatV1": ("files would need Iceberg's field ids", "use a table without it"),
@@ -63,9 +66,10 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
         "every commit would have to carry a timestamp later than the last one",
         "ALTER TABLE ... DROP FEATURE inCommitTimestamp",
     ),
+    "identityColumns": (_LIBRARY, "re-create the table without identity columns and their feature"),
     "rowTracking": (
         "every file would need row ids of its own",
-        "ALTER TABLE ... SET TBLPROPERTIES ('delta.enableRowTracking' = 'false'), then DROP FEATURE rowTracking",
+        "set delta.enableRowTracking to false, then ALTER TABLE ... DROP FEATURE rowTracking",
     ),
     "typeWidening": (
         "files of older types are read differently, which the Delta library does not know",
@@ -75,8 +79,7 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
         "files of older types are read differently, which the Delta library does not know",
         "ALTER TABLE ... DROP FEATURE 'typeWidening-preview'",
     ),
-    "variantType": ("variant columns are not written", "store the value as a string column"),
-    "variantType-preview": ("variant columns are not written", "store the value as a string column"),
+    "vacuumProtocolCheck": (_LIBRARY, "ALTER TABLE ... DROP FEATURE vacuumProtocolCheck"),
 }
 
 
@@ -106,7 +109,7 @@ def check_supported(table: DeltaTable, overwrite: bool) -> None:
         lines = "\n".join(f"  - {violation}" for violation in found)
         raise TableNotSupportedError(
             f"The Delta table {table.table_uri} cannot be written into by adding data files:\n{lines}\n"
-            f"Nothing was written. Otherwise write it with an engine that evaluates these, such as Delta's own."
+            "Nothing was written. If these have to stay, write the table with Delta's own engine."
         )
 
 
@@ -126,6 +129,9 @@ def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[V
             "files would need the table's physical column names and ids",
             "ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')",
         )
+    for name in _ENABLING_PROPERTIES:
+        if properties.get(name, "false").lower() == "true":
+            yield Violation(f"{name} = true", "commits would have to follow it", f"set {name} to false")
     if overwrite and properties.get("delta.appendOnly", "false").lower() == "true":
         yield Violation(
             "append-only table (delta.appendOnly = true)",
@@ -133,6 +139,15 @@ def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[V
             "use append, or ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
         )
 
+
+_ENABLING_PROPERTIES = (
+    "delta.enableIcebergCompatV1",
+    "delta.enableIcebergCompatV2",
+    "delta.enableIcebergCompatV3",
+    "delta.enableInCommitTimestamps",
+    "delta.enableRowTracking",
+)
+"""Each stands for a refused feature, which careless writers forget to list."""
 
 _COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
     "delta.invariants": ("invariant", "rows would not be checked", "re-create the table without it"),
@@ -165,27 +180,37 @@ _COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
 
 
 def _of_schema(table: DeltaTable) -> Iterator[Violation]:
-    for path, metadata in _columns(json.loads(table.schema().to_json())):
+    for path, is_variant, metadata in _columns(json.loads(table.schema().to_json())):
+        if is_variant:
+            yield Violation(
+                f"variant column {path!r}", "variants are not written", "store the value as a string column"
+            )
         for key, (what, why, way_out) in _COLUMN_KEYS.items():
             if key in metadata:
                 yield Violation(f"{what} {path!r} ({metadata[key]})", why, way_out)
 
 
-def _columns(schema: Any, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(dotted path, field metadata) of every field, however deep."""
+def _columns(schema: Any, prefix: str = "") -> Iterator[tuple[str, bool, Mapping[str, Any]]]:
+    """(dotted path, is it a variant?, field metadata) of every field, however deep."""
     if not isinstance(schema, dict):
         return
     for column in schema.get("fields", ()):
         path = f"{prefix}{column['name']}"
-        yield path, column.get("metadata") or {}
+        yield path, column["type"] == "variant", column.get("metadata") or {}
         yield from _columns(column["type"], f"{path}.")
     for part in ("elementType", "keyType", "valueType"):
         yield from _columns(schema.get(part), f"{prefix}{part.removesuffix('Type')}.")
 
 
+_IDENTITY_WRITER_VERSION = 6
+"""Before table features were listed by name, this writer version brought identity columns."""
+
+
 def _of_protocol(table: DeltaTable) -> Iterator[Violation]:
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    if protocol.min_writer_version == _IDENTITY_WRITER_VERSION:
+        features.add("identityColumns")
     for feature in sorted(features - ALLOWED_FEATURES):
         why, way_out = _REFUSED_FEATURES.get(
             feature,

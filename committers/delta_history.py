@@ -1,4 +1,4 @@
-"""What other writers did to a Delta table since a version: the commits that a stream must not ignore.
+"""What was committed to a Delta table since a version: what a stream must not ignore of other writers.
 
 Reads the commit infos of the versions in question only; in the normal case there are none.
 """
@@ -45,6 +45,27 @@ class CommitInfo:
         except (ValueError, KeyError, TypeError):
             return False
 
+    def restored_version(self, table: DeltaTable, storage_options: Mapping[str, str]) -> int | None:
+        """The version that a RESTORE went back to; None if the log does not tell."""
+        wanted = self.parameters.get("version")
+        if wanted not in (None, ""):
+            return int(wanted)
+        moment = _moment(self.parameters)
+        if moment is None:
+            return None
+        try:
+            past = DeltaTable(table.table_uri, storage_options=dict(storage_options))
+            past.load_as_version(moment)
+        except (DeltaError, OSError):
+            return None
+        return past.version()
+
+
+def _moment(parameters: Mapping[str, Any]) -> datetime | None:
+    """When a RESTORE by time went back to. delta-rs notes milliseconds; Spark a time in an unnamed zone."""
+    milliseconds = str(parameters.get("datetime", ""))
+    return datetime.fromtimestamp(int(milliseconds) / 1000, timezone.utc) if milliseconds.isdigit() else None
+
 
 def commit_note(batch: Batch, files: int, rows: int) -> str:
     """What Penstock says of its commits, for people and for `CommitInfo.holds`."""
@@ -67,36 +88,6 @@ def commits_since(table: DeltaTable, version: int) -> Sequence[CommitInfo]:
         return ()
     infos = [_info(raw) for raw in table.history(count)]
     return sorted((info for info in infos if info.version > version), key=lambda info: info.version)
-
-
-def restored_to_before(table: DeltaTable, commits: Sequence[CommitInfo], version: int) -> CommitInfo | None:
-    """The first RESTORE among `commits` that undid `version`: it was made after it and leads to before it."""
-    for commit in commits:
-        if commit.is_restore and commit.version > version and _restored_version(table, commit) < version:
-            return commit
-    return None
-
-
-def _restored_version(table: DeltaTable, commit: CommitInfo) -> int:
-    """The version that the RESTORE went back to; -1 if the log does not tell."""
-    wanted = commit.parameters.get("version")
-    if wanted not in (None, ""):
-        return int(wanted)
-    moment = _moment(commit.parameters)
-    if moment is None:
-        return -1
-    try:
-        past = DeltaTable(table.table_uri, version=commit.version - 1, storage_options=table._storage_options)
-        past.load_as_version(moment)
-    except DeltaError:
-        return -1
-    return past.version()
-
-
-def _moment(parameters: Mapping[str, Any]) -> datetime | None:
-    """When a RESTORE by time went back to: delta-rs notes milliseconds, Spark a timestamp in its own zone."""
-    milliseconds = str(parameters.get("datetime", ""))
-    return datetime.fromtimestamp(int(milliseconds) / 1000, timezone.utc) if milliseconds.isdigit() else None
 
 
 def _info(raw: Mapping[str, Any]) -> CommitInfo:

@@ -12,7 +12,8 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from itertools import repeat
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -119,14 +120,17 @@ def _checked_body(manifest: Manifest) -> bytes:
 
 def _to_table(content: DeltaManifest) -> pa.Table:
     files = content.files
-    columns: dict[str, Any] = {
+    columns = {
         "path": pa.array([file.path for file in files], pa.string()),
         "size_bytes": pa.array([file.size_bytes for file in files], pa.int64()),
         "rows": pa.array([file.rows for file in files], pa.int64()),
         "statistics": pa.array([file.statistics for file in files], pa.large_string()),
     }
-    for index, name in enumerate(content.partition_by):
-        columns[f"partition.{index}"] = pa.array([_value(file, index, name) for file in files], pa.string())
+    _check_partition_columns(content)
+    for index in range(len(content.partition_by)):
+        columns[f"partition.{index}"] = pa.array(
+            [file.partition_values[index][1] for file in files], pa.string()
+        )
     header = {
         "mode": content.mode,
         "table_id": content.table_id,
@@ -138,13 +142,13 @@ def _to_table(content: DeltaManifest) -> pa.Table:
     return pa.table(columns).replace_schema_metadata({_HEADER_KEY: json.dumps(header).encode()})
 
 
-def _value(file: DataFile, index: int, name: str) -> str | None:
-    if tuple(column for column, _ in file.partition_values)[index : index + 1] != (name,):
-        raise PenstockError(
-            f"Data file {file.path!r} has the partition values {file.partition_values!r}, but its manifest "
-            f"expects {name!r} as number {index + 1}. This is a bug in Penstock: please report it."
-        )
-    return file.partition_values[index][1]
+def _check_partition_columns(content: DeltaManifest) -> None:
+    for file in content.files:
+        if tuple([column for column, _ in file.partition_values]) != content.partition_by:
+            raise PenstockError(
+                f"Data file {file.path!r} has the partition values {file.partition_values!r}, but the table "
+                f"is partitioned by {content.partition_by!r}. This is a bug in Penstock: please report it."
+            )
 
 
 def _from_table(table: pa.Table) -> DeltaManifest:
@@ -164,21 +168,19 @@ def _from_table(table: pa.Table) -> DeltaManifest:
 
 
 def _files(table: pa.Table, partition_by: tuple[str, ...]) -> list[DataFile]:
-    names = ("path", "size_bytes", "rows", "statistics")
     values = [table.column(f"partition.{index}").to_pylist() for index in range(len(partition_by))]
-    partitions = zip(*values) if values else ((),) * table.num_rows
+    partitions = zip(*values, strict=True) if values else repeat(())
+    columns = (table.column(name).to_pylist() for name in ("path", "size_bytes", "rows", "statistics"))
     return [
-        DataFile(path, size_bytes, rows, tuple(zip(partition_by, partition)), statistics)
-        for (path, size_bytes, rows, statistics), partition in zip(
-            zip(*(table.column(name).to_pylist() for name in names)), partitions
-        )
+        DataFile(path, size_bytes, rows, tuple(zip(partition_by, partition, strict=True)), statistics)
+        for path, size_bytes, rows, statistics, partition in zip(*columns, partitions, strict=False)
     ]
 
 
 def _corrupt(manifest: Manifest, what: str) -> ManifestCorruptError:
     batch = manifest.batch
     return ManifestCorruptError(
-        f"The manifest of batch {batch.batch_id} of {batch.stream} {what}. Nothing was committed. Restore the "
-        f"store from a copy, or use the version of Penstock that prepared the batch; `penstock show "
+        f"The manifest of batch {batch.batch_id} of {batch.stream} {what}. Nothing was committed. Restore "
+        "the store from a copy, or use the version of Penstock that prepared the batch; `penstock show "
         f"{batch.stream.query_id} {batch.batch_id}` shows what the store has."
     )

@@ -114,7 +114,7 @@ def delta_fields(source: pa.Schema, table_uri: str) -> list[dict[str, Any]]:
         try:
             schema = Schema.from_arrow(pa.schema([_normal_field(column)]))
         except Exception as error:  # noqa: BLE001  the library raises bare Exception for an unknown type
-            bad.append(f"  - {column.name}: {column.type} ({error})")
+            bad.append(f"  - {column.name}: {column.type} ({str(error).splitlines()[0]})")
             continue
         fields.append(_nullable(json.loads(schema.to_json())["fields"][0]))
     if bad:
@@ -202,7 +202,7 @@ def match(
 
 
 def same_type(given: Any, wanted: Any) -> bool:
-    """Equal but for nullability inside, which the writer checks value by value. Struct fields in any order."""
+    """Equal but for nullability inside, which the writer checks by value, and the order of struct fields."""
     if not (isinstance(given, dict) and isinstance(wanted, dict)):
         return bool(given == wanted)
     if given["type"] != wanted["type"]:
@@ -218,6 +218,27 @@ def same_type(given: Any, wanted: Any) -> bool:
     return given_fields.keys() == wanted_fields.keys() and all(
         same_type(given_fields[name], kind) for name, kind in wanted_fields.items()
     )
+
+
+def check_files_fit(table: DeltaTable, content: DeltaManifest, batch: str) -> list[str]:
+    """Columns of the files that the table has yet to get.
+
+    Raises:
+        SchemaMismatchError: the table was altered since the files were planned, and cannot take them.
+    """
+    written, current = fields_of(content.schema_json), fields_of(table.schema().to_json())
+    problems, lacking = missing_columns(written, current, content.new_columns)
+    if tuple(table.metadata().partition_columns) != content.partition_by:
+        problems.append(f"it is now partitioned by {table.metadata().partition_columns}")
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise SchemaMismatchError(
+            f"The Delta table {table.table_uri} was altered while {batch} was written, and can no longer "
+            f"take its files:\n{lines}\n  The files have:\n{describe(written)}\n  The table has:\n"
+            f"{describe(current)}\nThe batch did not land. Start the query again to write it for the new "
+            "columns, or alter the table back."
+        )
+    return lacking
 
 
 def missing_columns(

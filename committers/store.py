@@ -55,14 +55,22 @@ def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def open_store(url: str, clock: Clock = utc_now) -> SqlManifestStore:
+def open_store(url: str, clock: Clock = utc_now, *, must_exist: bool = False) -> SqlManifestStore:
     """Open the store at a SQLAlchemy URL; its tables are created or upgraded where needed.
+
+    Args:
+        must_exist: a database without a store is an error: who only looks must not leave an empty one
 
     Raises:
         ConfigurationError: wrong URL, missing driver, unreachable, not permitted, or written by a newer
             version of Penstock.
     """
-    return SqlManifestStore(Database(url), clock)
+    return SqlManifestStore(Database(url, must_exist=must_exist), clock)
+
+
+def open_store_in_memory(clock: Clock = utc_now) -> SqlManifestStore:
+    """A store that ends with the process: for writes that nobody would replay."""
+    return SqlManifestStore(Database("sqlite://", in_memory=True), clock)
 
 
 class SqlManifestStore:
@@ -137,6 +145,9 @@ class SqlManifestStore:
         Raises:
             FencedError: another run has taken over since.
         """
+        with self._database.read() as connection:  # the usual case, without a lock and a wait for the disk
+            if queries.holder(connection, stream) == run_id:
+                return
         with self._database.write() as connection:
             stream_id = self._lock(connection, stream)
             current = queries.current_run(connection, stream_id)
@@ -164,7 +175,10 @@ class SqlManifestStore:
             if current is None or current.run_id != run_id:
                 raise _fenced(batch.stream, run_id, current)
             row = queries.find_manifest(connection, stream_id, batch.batch_id)
-            if row is None or row.state == ManifestState.ABORTED.value:
+            if row is not None and row.state == ManifestState.ABORTED.value:
+                queries.delete_manifest(connection, stream_id, batch.batch_id)
+                row = None
+            if row is None:
                 queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
                 row = queries.find_manifest(connection, stream_id, batch.batch_id)
         assert row is not None

@@ -44,8 +44,12 @@ _upgrade_lock = threading.Lock()  # Alembic's `op` and `context` are globals of 
 class Database:
     """One database with the store's tables in their newest schema version. Safe to share among threads."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, must_exist: bool = False, in_memory: bool = False) -> None:
         """Connect, and create or upgrade the tables where needed.
+
+        Args:
+            must_exist: a database without a store is an error, and stays as it is
+            in_memory: take the URL of a SQLite database in memory, which is an error otherwise
 
         Raises:
             ConfigurationError: wrong URL, missing driver, unreachable, not permitted, or the tables are of
@@ -53,9 +57,12 @@ class Database:
         """
         parsed = _parsed(url)
         self.name = _displayed(parsed)
+        self._must_exist = must_exist
         self._is_sqlite = parsed.get_backend_name() == "sqlite"
+        if must_exist and self._is_sqlite and not Path(parsed.database or "").is_file():
+            raise self._no_store()
         try:
-            self.engine = _sqlite_engine(parsed) if self._is_sqlite else _postgres_engine(parsed)
+            self.engine = _sqlite_engine(parsed, in_memory) if self._is_sqlite else _postgres_engine(parsed)
         except ImportError as error:
             raise ConfigurationError(
                 f"The manifest store {self.name} needs a database driver that is not installed ({error}). "
@@ -124,8 +131,10 @@ class Database:
     def _ensure_schema(self) -> None:
         try:
             with self.engine.connect() as connection:
-                is_newest = self._schema_version(connection) == SCHEMA_VERSIONS[-1]
-            if not is_newest:
+                version = self._schema_version(connection)
+            if version is None and self._must_exist:
+                raise self._no_store()
+            if version != SCHEMA_VERSIONS[-1]:
                 self._upgrade()
         except (*_FAILURES, OSError) as error:
             self.close()
@@ -135,6 +144,12 @@ class Database:
         except PenstockError:
             self.close()
             raise
+
+    def _no_store(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"There is no manifest store at {self.name}. Check the name: a store is created by the first "
+            "start of a query that uses it."
+        )
 
     def _hint(self) -> str:
         if self._is_sqlite:
@@ -228,23 +243,15 @@ def _said(error: Exception) -> str:
 # Engines --------------------------------------------------------------------------------------------
 
 
-def _sqlite_engine(url: URL) -> Engine:
-    if url.database in (None, "", ":memory:") or "mode" in url.query:
-        raise ConfigurationError(
-            f"The store {_displayed(url)} is not a file: manifests must survive this process. "
-            "Use sqlite:////path/to/store.db"
-        )
-    folder = Path(str(url.database)).parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The directory {folder} of the manifest store cannot be created: {error.strerror}. "
-            "Choose another with the option `store`, or let this user write there."
-        ) from error
+def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
     # isolation_level None: the driver begins no transactions of its own, `begin` below does.
-    connect_args = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None}
-    engine = sa.create_engine(url, connect_args=connect_args, hide_parameters=True)
+    connect_args: dict[str, Any] = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None}
+    if in_memory:
+        connect_args["check_same_thread"] = False
+        engine = sa.create_engine(url, poolclass=sa.StaticPool, connect_args=connect_args)
+    else:
+        _make_folder_of(url)
+        engine = sa.create_engine(url, connect_args=connect_args, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _record: Any) -> None:
@@ -263,6 +270,22 @@ def _sqlite_engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _make_folder_of(url: URL) -> None:
+    if url.database in (None, "", ":memory:") or "mode" in url.query:
+        raise ConfigurationError(
+            f"The store {_displayed(url)} is not a file: manifests must survive this process. "
+            "Use sqlite:////path/to/store.db"
+        )
+    folder = Path(str(url.database)).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The directory {folder} of the manifest store cannot be created: {error.strerror}. "
+            "Choose another with the option `store`, or let this user write there."
+        ) from error
 
 
 def _postgres_engine(url: URL) -> Engine:

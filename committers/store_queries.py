@@ -78,6 +78,12 @@ def current_run(connection: Connection, stream_id: int) -> Row[Any] | None:
     return connection.execute(query).one_or_none()
 
 
+def holder(connection: Connection, stream: StreamKey) -> str | None:
+    """The run with the highest fence, without a lock."""
+    query = sa.select(runs.c.run_id).join(streams).where(is_stream(stream))
+    return connection.scalar(query.order_by(runs.c.fence.desc()).limit(1))
+
+
 def was_seen(connection: Connection, stream_id: int, run_id: str) -> bool:
     query = sa.select(runs.c.fence).where(runs.c.stream_id == stream_id, runs.c.run_id == run_id)
     return connection.scalar(query) is not None
@@ -96,13 +102,15 @@ def find_manifest(connection: Connection, stream_id: int, batch_id: int) -> Row[
     return connection.execute(sa.select(manifests).where(*key)).one_or_none()
 
 
+def delete_manifest(connection: Connection, stream_id: int, batch_id: int) -> None:
+    for table in (contents, manifests):
+        connection.execute(sa.delete(table).filter_by(stream_id=stream_id, batch_id=batch_id))
+
+
 def put_manifest(
     connection: Connection, stream_id: int, manifest: Manifest, checksum: str, run_id: str, now: datetime
 ) -> None:
-    """Insert a manifest, in the place of an aborted one if there is one."""
     key = {"stream_id": stream_id, "batch_id": manifest.batch.batch_id}
-    for table in (contents, manifests):
-        connection.execute(sa.delete(table).filter_by(**key))
     connection.execute(
         sa.insert(manifests).values(
             **key,

@@ -92,7 +92,7 @@ manifests = sa.Table(
 )
 
 IS_PREPARED = manifests.c.state == sa.literal_column("'PREPARED'")
-"""Spelled out, never a bound parameter: otherwise neither database uses the partial index below."""
+"""Spelled out, not a bound parameter: a plan made without the value uses the partial index too."""
 
 sa.Index(
     "penstock_manifests_pending",

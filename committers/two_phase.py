@@ -139,7 +139,12 @@ class TwoPhaseCommitter:
             TableChangedError, TableNotSupportedError, SchemaMismatchError: the table cannot take a pending
                 batch and no replay will write it again. The batch stays PREPARED.
         """
-        return [self._recover_one(record, replay) for record in self._store.pending(stream)]
+        return list(self.recover_each(stream, replay))
+
+    def recover_each(self, stream: StreamKey, replay: Batch | None = None) -> Iterator[Recovered]:
+        """`recover`, batch by batch, for who wants to see how it goes on."""
+        for record in self._store.pending(stream):
+            yield self._recover_one(record, replay)
 
     def _recover_one(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
@@ -233,10 +238,15 @@ class TwoPhaseCommitter:
         if not written:
             return 0
         batch, run_id = written[0].batch, written[0].run_id
-        record = self._store.record(batch.stream, batch.batch_id)
-        if record is not None and record.run_id == run_id:
+        if self._may_be_named(batch, run_id):
             return 0
         return self._table.delete_files(file.path for committable in written for file in committable.files)
+
+    def _may_be_named(self, batch: Batch, run_id: str) -> bool:
+        record = self._store.record(batch.stream, batch.batch_id)
+        if record is None:  # never prepared, or the store was lost since: then the table tells
+            return self._is_in_table(batch)
+        return record.run_id == run_id
 
     def _land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
         """Commit with bounded retries, then mark. The token is checked anew on every attempt."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 NO_OFFSET = "-"
 
+STORE_FILE = "penstock.sqlite"
+"""The default manifest store, in the checkpoint directory."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunningBatch:
@@ -57,9 +60,10 @@ class Checkpoint:
         batch_ids = self._log_entries("offsets")
         if not batch_ids:
             raise ConfigurationError(
-                f"There is no batch in the offset log of checkpointLocation {self._location!r}. The option "
-                "must name the very directory that Spark uses for this query: give it with "
-                '.option("checkpointLocation", ...) on the stream writer.'
+                f"There is no batch in the offset log of checkpointLocation {self._location!r}. The option must "
+                "name the very directory that Spark uses for this query, with the scheme if it is not on a local "
+                "disk. In continuous mode (Trigger.Continuous) there is none either: Spark never calls Python "
+                "sinks there; use trigger(processingTime=...) or trigger(availableNow=True)."
             )
         batch_id = max(batch_ids)
         return RunningBatch(self.query_id(), batch_id, self.digest(batch_id))

@@ -9,7 +9,7 @@ from ..committers.contract import Committable, Manifest
 from ..committers.delta import DeltaTableCommitter
 from ..committers.delta_manifest import KIND, build_manifest
 from ..committers.errors import PenstockError
-from ..committers.store import SqlManifestStore, open_store
+from ..committers.store import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
 from .options import DeltaOptions
 from .plan import CommittableMessage
@@ -30,7 +30,7 @@ def commit_stream_batch(options: DeltaOptions, messages: Sequence[CommittableMes
 def commit_batch_write(options: DeltaOptions, messages: Sequence[CommittableMessage]) -> None:
     """Commit a batch write. Its manifest need not outlive the process: nobody would replay it."""
     committables = checked_committables(messages)
-    with open_store(options.store or "sqlite://") as store:
+    with open_store(options.store) if options.store else open_store_in_memory() as store:
         store.register(committables[0].batch.stream, KIND)
         _committer(store, options, committables).commit(manifest_of(messages), committables)
 

@@ -16,7 +16,7 @@ from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path, open_filesystem
 from ..writers.partitions import check_partition_columns
 from ..writers.plan import WritePlan
-from .checkpoint import Checkpoint
+from .checkpoint import STORE_FILE, Checkpoint
 from .options import DeltaOptions
 from .plan import BatchPlan
 from .types import arrow_schema
@@ -24,8 +24,6 @@ from .types import arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-STORE_FILE = "penstock.sqlite"
 
 
 def plan_stream_batch(options: DeltaOptions, schema: StructType, overwrite: bool) -> BatchPlan:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+
 from penstock.committers.store import open_store
 
 

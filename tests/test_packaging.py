@@ -167,6 +167,7 @@ def test_the_installed_command_explains_itself(installed: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("installed", ["whl"], indirect=True)
 def test_the_installed_package_streams_into_a_table(installed: Path, tmp_path: Path) -> None:
     script = tmp_path / "stream.py"
     script.write_text(STREAM)

@@ -16,7 +16,7 @@ from ..committers.errors import RetryableError
 from .buffers import RowBuffers, RowGroup
 from .conform import Conformer
 from .filesystem import make_durable, open_filesystem
-from .parquet_file import OpenParquetFile
+from .parquet_file import Encodings, OpenParquetFile, choose_encodings
 from .partitions import Values, directory
 from .plan import FileNames, WritePlan
 from .statistics import FileStatistics, leaves_with_statistics
@@ -53,7 +53,7 @@ class DataFileWriter:
         self._filesystem, self._root = location or open_filesystem(plan.table_uri, plan.storage_options)
         self._schema = plan.data_schema
         self._leaves = leaves_with_statistics(
-            self._schema, plan.statistics_columns, plan.statistics_columns_max
+            plan.schema, plan.partition_by, plan.statistics_columns, plan.statistics_columns_max
         )
         self._conform = Conformer(plan.schema, str(names))
         self._buffers = RowBuffers(plan, str(names))
@@ -61,6 +61,7 @@ class DataFileWriter:
         self._paths: list[str] = []
         self._files: list[DataFile] = []
         self._directories: set[str] = set()
+        self._encodings: Encodings | None = None
         self._arrow_bytes = 0
         self._file_bytes = 0
 
@@ -143,10 +144,16 @@ class DataFileWriter:
             posixpath.join(self._root, path),
             self._schema,
             self._plan.compression,
-            rows,
+            self._encodings_for(rows),
         )
         self._open[values] = _OpenFile(path, parquet, FileStatistics(self._leaves))
         return self._open[values]
+
+    def _encodings_for(self, rows: pa.Table) -> Encodings:
+        """Chosen once, by the first file that begins with enough rows."""
+        if self._encodings is None or not self._encodings.sure:
+            self._encodings = choose_encodings(self._schema, rows)
+        return self._encodings
 
     def _new_path(self, values: Values) -> str:
         name = self._names.name(len(self._paths), self._plan.compression)

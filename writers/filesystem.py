@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem
+
+FSYNC_THREADS = 8
 
 
 def open_filesystem(table_uri: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
@@ -42,13 +45,11 @@ def make_durable(filesystem: FileSystem, root: str, paths: Iterable[str]) -> Non
     """
     if not isinstance(filesystem, LocalFileSystem):
         return
-    directories: set[str] = set()
-    for path in paths:
-        _fsync(posixpath.join(root, path))
-        directories.update(_ancestors(path))
-    for directory in sorted(directories, reverse=True):
-        _fsync(posixpath.join(root, directory))
-    _fsync(posixpath.dirname(root.rstrip("/")) or "/")
+    files = list(paths)
+    directories = sorted({directory for path in files for directory in _ancestors(path)}, reverse=True)
+    with ThreadPoolExecutor(FSYNC_THREADS) as threads:  # a journal writes many at once at little more cost
+        for names in (files, directories):
+            list(threads.map(lambda name: _fsync(posixpath.join(root, name)), names))
 
 
 def _ancestors(path: str) -> Iterable[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,16 +16,26 @@ DICTIONARY_VALUES_MAX = SAMPLE_ROWS // 4
 """A column with more distinct values than this in the sample gets no dictionary."""
 
 
+@dataclass(frozen=True, slots=True)
+class Encodings:
+    """Parquet columns, as dotted paths, with another encoding than the plain one."""
+
+    dictionary: list[str]
+    delta: list[str]
+    """DELTA_BINARY_PACKED"""
+    sure: bool
+    """False if there were too few rows to tell."""
+
+
 class OpenParquetFile:
     """Created under its final name, which no manifest names yet. Runs on executors.
 
-    Timestamps are INT64 microseconds. Encodings follow the first row group (see `encodings`).
+    Timestamps are INT64 microseconds.
     """
 
     def __init__(
-        self, filesystem: FileSystem, path: str, schema: pa.Schema, compression: str, first_rows: pa.Table
+        self, filesystem: FileSystem, path: str, schema: pa.Schema, compression: str, encodings: Encodings
     ) -> None:
-        dictionary, delta = encodings(schema, first_rows)
         self._footers: list[pq.FileMetaData] = []
         self._sink = filesystem.open_output_stream(path)
         self._writer = pq.ParquetWriter(
@@ -32,8 +43,8 @@ class OpenParquetFile:
             schema,
             version="2.6",
             compression=compression,
-            use_dictionary=dictionary,
-            column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+            use_dictionary=encodings.dictionary,
+            column_encoding=dict.fromkeys(encodings.delta, "DELTA_BINARY_PACKED"),
             store_schema=False,
             metadata_collector=self._footers,
         )
@@ -57,8 +68,8 @@ class OpenParquetFile:
             self._sink.close()
 
 
-def encodings(schema: pa.Schema, rows: pa.Table) -> tuple[list[str], list[str]]:
-    """(Parquet columns with a dictionary, Parquet columns with DELTA_BINARY_PACKED).
+def choose_encodings(schema: pa.Schema, rows: pa.Table) -> Encodings:
+    """By a sample of the rows of a first row group.
 
     A dictionary pays where values repeat; differences pay for whole numbers and times that do not. All
     columns inside lists, maps and structs get a dictionary, from which the writer falls back by itself.
@@ -74,7 +85,7 @@ def encodings(schema: pa.Schema, rows: pa.Table) -> tuple[list[str], list[str]]:
             dictionary.append(column.name)
         elif _is_whole_number(column.type):
             delta.append(column.name)
-    return dictionary, delta
+    return Encodings(dictionary, delta, sure=rows.num_rows >= SAMPLE_ROWS)
 
 
 def _is_whole_number(kind: pa.DataType) -> bool:

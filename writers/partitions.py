@@ -1,12 +1,11 @@
 """Table partitions: which columns may be one, how rows are split, how values are spelled.
 
 The values follow the Delta protocol ("Partition Value Serialization"), the directories Hive and Spark. A
-directory is for people only: readers take the values from the table's log.
+directory says the same once more, and some readers (polars) go by it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -19,8 +18,8 @@ from ..committers.errors import SchemaMismatchError
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
-DIRECTORY_NAME_BYTES_MAX = 200
-"""File systems end at 255 bytes a name."""
+DIRECTORY_NAME_BYTES_MAX = 255
+"""Where file systems end."""
 
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
 
@@ -85,7 +84,9 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str], where: str) -> Ite
     for end in runs.run_ends.to_pylist():
         values = _spell(partition_by, keys, order[start].as_py(), where)
         whole = end - start == batch.num_rows
-        yield Part(values, data if whole else data.take(order.slice(start, end - start)))
+        yield Part(
+            values, data if whole else pc.take(data, order.slice(start, end - start), boundscheck=False)
+        )
         start = end
 
 
@@ -124,15 +125,27 @@ def _encode(key: pa.Array) -> pa.Array:
 
 
 def _spell(names: Sequence[str], keys: Sequence[pa.Array], row: int, where: str) -> Values:
+    return tuple((name, _spell_one(name, key, row, where)) for name, key in zip(names, keys, strict=True))
+
+
+def _spell_one(name: str, key: pa.Array, row: int, where: str) -> str | None:
     try:
-        return tuple(
-            (name, serialize(key[row].as_py(), key.type)) for name, key in zip(names, keys, strict=True)
-        )
+        text = serialize(key[row].as_py(), key.type)
     except (ValueError, OverflowError) as error:
-        raise SchemaMismatchError(
-            f"A value of a partition column ({', '.join(names)}) lies outside the years 1 to 9999 ({where});"
-            " tables cannot spell it. Filter these rows or partition by another column."
-        ) from error
+        raise _unspeakable(name, "lies outside the years 1 to 9999", where) from error
+    if text == NULL_DIRECTORY:
+        raise _unspeakable(name, f"is '{NULL_DIRECTORY}', which readers take for NULL", where)
+    if text is not None and len(directory(((name, text),)).encode()) > DIRECTORY_NAME_BYTES_MAX:
+        limit = f"is longer than a directory name may be ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped)"
+        raise _unspeakable(name, limit, where)
+    return text
+
+
+def _unspeakable(name: str, what: str, where: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"A value of the partition column '{name}' {what} ({where}). Filter these rows, or partition by"
+        " another column."
+    )
 
 
 def serialize(value: Any, kind: pa.DataType) -> str | None:
@@ -162,15 +175,9 @@ def _serialize_timestamp(value: datetime, *, utc: bool) -> str:
 
 def directory(values: Values) -> str:
     """`origin=JFK/month=1`, relative to the table; '' without partition columns."""
-    return "/".join(_directory_name(f"{_escape(name)}=", value) for name, value in values)
-
-
-def _directory_name(prefix: str, value: str | None) -> str:
-    name = prefix + (NULL_DIRECTORY if value is None else _escape(value))
-    if len(name.encode()) <= DIRECTORY_NAME_BYTES_MAX:
-        return name
-    kept = name.encode()[: DIRECTORY_NAME_BYTES_MAX - 17].decode(errors="ignore")
-    return f"{kept}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return "/".join(
+        f"{_escape(name)}={NULL_DIRECTORY if value is None else _escape(value)}" for name, value in values
+    )
 
 
 def _escape(text: str) -> str:

@@ -3,12 +3,16 @@
 A reader skips a file by its bounds, so a wrong bound loses rows. Every bound here holds for all values;
 where that cannot be said exactly it is widened or left out:
 
-    integers, dates     exact
-    float, double       exact; left out when a NaN is in the column or the bound is infinite
-    decimal             exact up to 15 digits, else left out: readers go through double
-    timestamps          widened to whole milliseconds, which is what readers keep
-    string              the first 32 characters, the upper bound rounded up
-    boolean, binary     none; nor for lists and maps, which only count NULLs
+    boolean, integers, dates    exact
+    float, double               exact; none if a value is NaN or a bound is infinite (JSON has neither)
+    decimal                     exact up to 15 digits, else widened in the 15th: readers go through double
+    timestamps                  widened to whole milliseconds, which is what readers keep
+    string                      the first 32 characters, the upper bound rounded up
+    binary                      none; nor for lists and maps, which only count NULLs
+
+A column that has values but no bound, beside columns that have bounds, is read by the Delta library's
+`to_pyarrow_dataset` as a column without values. Such a file gets no bounds at all; leaving the column out
+of the table property `delta.dataSkippingStatsColumns` gives the other columns theirs back.
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ class FileStatistics:
         self._leaves = leaves
         self._null_counts: dict[Path, int] = {}
         self._with_nan: set[Path] = set()
+        self._texts: dict[Path, tuple[str, str]] = {}
 
     def add(self, rows: pa.Table) -> None:
         """Look at rows that are about to be written."""
@@ -58,38 +63,67 @@ class FileStatistics:
                 self._null_counts[leaf.path] = self._null_counts.get(leaf.path, 0) + nulls
             elif pa.types.is_floating(leaf.type) and _has_nan(_arrays(rows, leaf.path)):
                 self._with_nan.add(leaf.path)
+            elif pa.types.is_string(leaf.type):
+                self._add_texts(leaf.path, _arrays(rows, leaf.path))
+
+    def _add_texts(self, path: Path, arrays: Iterator[pa.Array]) -> None:
+        """The footer has no bounds of long strings."""
+        for array in arrays:
+            bounds = pc.min_max(array)
+            if bounds["min"].is_valid:
+                lower, upper = self._texts.get(path, (bounds["min"].as_py(), ""))
+                self._texts[path] = (
+                    min(lower, bounds["min"].as_py()),
+                    max(upper, bounds["max"].as_py()),
+                )
 
     def to_json(self, footer: pq.FileMetaData) -> str:
         """The statistics of the closed file."""
-        bounds: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}}
+        lowers: dict[str, Any] = {}
+        uppers: dict[str, Any] = {}
         null_counts: dict[str, Any] = {}
+        complete = True
         for leaf in self._leaves:
-            if pa.types.is_nested(leaf.type):
-                _put(null_counts, leaf.path, str(self._null_counts.get(leaf.path, 0)))
+            chunks = _chunks(footer, leaf.parquet_column)
+            _put(null_counts, leaf.path, str(self._nulls(leaf, chunks)))
+            if not _has_bounds(leaf.type):
                 continue
-            chunks = _chunk_statistics(footer, leaf.parquet_column)
-            if chunks is None:
-                continue
-            _put(null_counts, leaf.path, str(sum(chunk.null_count for chunk in chunks)))
-            if leaf.path not in self._with_nan:
-                lower, upper = _bounds(leaf.type, chunks)
-                _put(bounds["minValues"], leaf.path, lower)
-                _put(bounds["maxValues"], leaf.path, upper)
+            lower, upper = self._bounds(leaf, chunks)
+            _put(lowers, leaf.path, lower)
+            _put(uppers, leaf.path, upper)
+            has_values = any(chunk.num_values for chunk in chunks)
+            complete &= not has_values or (lower is not None and upper is not None) or len(leaf.path) > 1
+        bounds = {"minValues": lowers, "maxValues": uppers} if complete else {}
         return _encode({"numRecords": str(footer.num_rows), **bounds, "nullCount": null_counts})
+
+    def _nulls(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> int:
+        if pa.types.is_nested(leaf.type):
+            return self._null_counts.get(leaf.path, 0)
+        return sum(chunk.null_count for chunk in chunks)
+
+    def _bounds(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
+        if pa.types.is_string(leaf.type):
+            lower, upper = self._texts.get(leaf.path, (None, None))
+            return _string_lower_bound(lower), _string_upper_bound(upper)
+        return (None, None) if leaf.path in self._with_nan else _bounds(leaf.type, chunks)
 
 
 def leaves_with_statistics(
-    schema: pa.Schema, columns: Sequence[str] | None, columns_max: int
+    schema: pa.Schema, partition_by: Sequence[str], columns: Sequence[str] | None, columns_max: int
 ) -> tuple[Leaf, ...]:
     """The leaves to count and bound: those under `columns`, or the first `columns_max` (-1: all).
 
-    Counted as Delta's `dataSkippingNumIndexedCols` does: a struct's fields one by one, a list or map once.
+    Counted as Delta's `dataSkippingNumIndexedCols` does: a struct's fields one by one, a list or map once,
+    partition columns not at all; and beside them what the Delta library's reader expects bounds of.
     """
-    leaves = tuple(_leaves(schema))
-    if columns is None:
-        return leaves if columns_max < 0 else leaves[:columns_max]
-    wanted = {column.lower() for column in columns}
-    return tuple(leaf for leaf in leaves if wanted & set(_prefixes(leaf.path)))
+    leaves = tuple(_leaves(pa.schema([column for column in schema if column.name not in partition_by])))
+    if columns is not None:
+        wanted = {column.lower() for column in columns}
+        return tuple(leaf for leaf in leaves if wanted & set(_prefixes(leaf.path)))
+    if columns_max < 0:
+        return leaves
+    top_level = {(name,) for name in schema.names[:columns_max]}
+    return tuple(leaf for i, leaf in enumerate(leaves) if i < columns_max or leaf.path in top_level)
 
 
 def _prefixes(path: Path) -> Iterator[str]:
@@ -137,43 +171,39 @@ def _has_nan(arrays: Iterator[pa.Array]) -> bool:
     return any(pc.any(pc.is_nan(array)).as_py() for array in arrays)
 
 
-def _chunk_statistics(footer: pq.FileMetaData, column: int) -> list[pq.Statistics] | None:
-    chunks = [footer.row_group(i).column(column).statistics for i in range(footer.num_row_groups)]
-    return None if any(chunk is None or not chunk.has_null_count for chunk in chunks) else chunks
+def _chunks(footer: pq.FileMetaData, column: int) -> list[pq.Statistics]:
+    return [footer.row_group(i).column(column).statistics for i in range(footer.num_row_groups)]
 
 
 # Bounds, as JSON text -----------------------------------------------------------------------------
 
 
+def _has_bounds(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
+
+
 def _bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
-    """(lower, upper); None where there is no bound that surely holds."""
+    """(lower, upper) from the footer; None where there is no bound that surely holds."""
     chunks = [chunk for chunk in chunks if chunk.num_values]
     if not chunks or not all(chunk.has_min_max for chunk in chunks):
         return None, None
-    if pa.types.is_integer(kind):
-        lower, upper = _extremes(chunks)
-        return str(lower), str(upper)
-    if pa.types.is_floating(kind):
-        lower, upper = _extremes(chunks)
-        return _float_bound(lower), _float_bound(upper)
-    if pa.types.is_date(kind):
-        lower, upper = _extremes(chunks)
-        return _date_bound(lower), _date_bound(upper)
-    if pa.types.is_timestamp(kind):
-        lower, upper = _extremes(chunks)
-        zone = "" if kind.tz is None else "Z"
-        return _timestamp_bound(lower // 1000, zone), _timestamp_bound(-(-upper // 1000), zone)
     if pa.types.is_decimal(kind):
         lower, upper = _extremes(chunks, lambda raw: int.from_bytes(raw, "big", signed=True))
-        return _decimal_bound(lower, kind.scale), _decimal_bound(upper, kind.scale)
-    if pa.types.is_string(kind):
-        lower, upper = _extremes(chunks)
-        return _string_lower_bound(lower.decode()), _string_upper_bound(upper.decode())
-    return None, None
+        return _decimal_bound(_widened(lower, -1), kind), _decimal_bound(_widened(upper, 1), kind)
+    lower, upper = _extremes(chunks)
+    if pa.types.is_boolean(kind):
+        return json.dumps(lower), json.dumps(upper)
+    if pa.types.is_floating(kind):
+        return _float_bound(lower), _float_bound(upper)
+    if pa.types.is_date(kind):
+        return _date_bound(lower), _date_bound(upper)
+    if pa.types.is_timestamp(kind):
+        zone = "" if kind.tz is None else "Z"
+        return _timestamp_bound(lower // 1000 * 1000, zone), _timestamp_upper_bound(upper, zone)
+    return str(lower), str(upper)
 
 
 def _extremes(chunks: Sequence[pq.Statistics], decode: Any = lambda raw: raw) -> tuple[Any, Any]:
-    """UTF-8 bytes sort as their code points do."""
     return min(decode(chunk.min_raw) for chunk in chunks), max(decode(chunk.max_raw) for chunk in chunks)
 
 
@@ -181,10 +211,20 @@ def _float_bound(value: float) -> str | None:
     return repr(value) if value - value == 0 else None
 
 
-def _decimal_bound(unscaled: int, scale: int) -> str | None:
-    if len(str(abs(unscaled))) > DECIMAL_BOUND_DIGITS:
+def _widened(unscaled: int, direction: int) -> int:
+    """The next number of 15 digits but one: a double is off by less than one in the 15th digit."""
+    spare = len(str(abs(unscaled))) - DECIMAL_BOUND_DIGITS
+    if spare <= 0:
+        return unscaled
+    unit: int = 10**spare
+    rounded = unscaled // unit if direction < 0 else -(-unscaled // unit)
+    return (rounded + direction) * unit
+
+
+def _decimal_bound(unscaled: int, kind: pa.Decimal128Type) -> str | None:
+    if abs(unscaled) >= 10**kind.precision:
         return None
-    return format(Decimal(unscaled).scaleb(-scale, Context(prec=DECIMAL_BOUND_DIGITS)), "f")
+    return format(Decimal(unscaled).scaleb(-kind.scale, Context(prec=kind.precision)), "f")
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -197,44 +237,55 @@ def _date_bound(days: int) -> str | None:
         return None
 
 
-def _timestamp_bound(milliseconds: int, zone: str) -> str | None:
+def _timestamp_bound(microseconds: int, zone: str) -> str | None:
     try:
-        instant = _EPOCH + timedelta(milliseconds=milliseconds)
+        instant = (_EPOCH + timedelta(microseconds=microseconds)).replace(tzinfo=None)
     except OverflowError:
         return None
-    return f'"{instant.replace(tzinfo=None).isoformat(timespec="milliseconds")}{zone}"'
+    precision = "microseconds" if microseconds % 1000 else "milliseconds"
+    return f'"{instant.isoformat(timespec=precision)}{zone}"'
 
 
-def _string_lower_bound(text: str) -> str:
+def _timestamp_upper_bound(microseconds: int, zone: str) -> str | None:
+    """Rounded up; in the last millisecond of the year 9999, which has no next, exact."""
+    return _timestamp_bound(-(-microseconds // 1000) * 1000, zone) or _timestamp_bound(microseconds, zone)
+
+
+def _string_lower_bound(text: str | None) -> str | None:
     """A prefix never sorts after the whole."""
-    return json.dumps(text[:STRING_BOUND_CHARACTERS])
+    return None if text is None else _quoted(text[:STRING_BOUND_CHARACTERS])
 
 
-def _string_upper_bound(text: str) -> str | None:
+def _string_upper_bound(text: str | None) -> str | None:
     """The prefix with its last character that has a successor replaced by that successor."""
-    if len(text) <= STRING_BOUND_CHARACTERS:
-        return json.dumps(text)
+    if text is None or len(text) <= STRING_BOUND_CHARACTERS:
+        return None if text is None else _quoted(text)
     prefix = text[:STRING_BOUND_CHARACTERS].rstrip(chr(0x10FFFF))
     if not prefix:
         return None
     successor = ord(prefix[-1]) + 1
     if 0xD800 <= successor <= 0xDFFF:
         successor = 0xE000
-    return json.dumps(prefix[:-1] + chr(successor))
+    return _quoted(prefix[:-1] + chr(successor))
+
+
+def _quoted(text: str) -> str:
+    """Characters as they are: the Delta library's reader takes escaped surrogate pairs for others."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _put(node: dict[str, Any], path: Path, text: str | None) -> None:
-    if text is None:
-        return
+    """Set a leaf; without a text only the objects around it, which readers want to find."""
     for name in path[:-1]:
         node = node.setdefault(name, {})
-    node[path[-1]] = text
+    if text is not None:
+        node[path[-1]] = text
 
 
 def _encode(node: Mapping[str, Any]) -> str:
     """JSON of nested objects whose leaves are JSON already: numbers keep their very digits."""
     members = (
-        f"{json.dumps(name)}:{_encode(value) if isinstance(value, dict) else value}"
+        f"{_quoted(name)}:{_encode(value) if isinstance(value, dict) else value}"
         for name, value in node.items()
     )
     return "{" + ",".join(members) + "}"

@@ -26,7 +26,7 @@ from penstock.committers.errors import (
     ManifestCorruptError,
     RetryableError,
 )
-from penstock.committers.store import SqlManifestStore, open_store
+from penstock.committers.store import SqlManifestStore, open_store, open_store_in_memory
 
 STREAM = StreamKey("8d9a1c", "s3://lake/flights")
 START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
@@ -430,7 +430,10 @@ class Processes:
         ]
 
     def results(self) -> list[Any]:
-        """What each printed; minus the signal for one that was killed."""
+        self.start()
+        return self.ended()
+
+    def start(self) -> None:
         for process in self._processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -438,6 +441,9 @@ class Processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
+
+    def ended(self) -> list[Any]:
+        """What each printed; minus the signal for one that was killed."""
         ended = [(process.communicate(timeout=60)[0], process.returncode) for process in self._processes]
         return [json.loads(output) if code == 0 else code for output, code in ended]
 
@@ -446,6 +452,22 @@ def test_processes_that_open_an_empty_database_together_all_succeed(store_url: s
     assert Processes(*[["open", store_url]] * 3).results() == [None] * 3
     with open_store(store_url) as store:
         assert store.streams() == []
+
+
+def test_a_process_that_opens_during_the_first_creation_waits_for_it(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate = store_database._run_migrations
+    others = Processes(["open", store_url])
+
+    def slowly(connection: sa.Connection) -> None:
+        migrate(connection)
+        others.start()
+        time.sleep(0.5)
+
+    monkeypatch.setattr(store_database, "_run_migrations", slowly)
+    open_store(store_url).close()
+    assert others.ended() == [None]
 
 
 def test_of_two_processes_that_prepare_the_same_batches_one_wins_each(store: SqlManifestStore) -> None:
@@ -483,6 +505,17 @@ def test_a_crash_between_insert_and_commit_leaves_nothing(store: SqlManifestStor
     assert store.prepare(manifest(), "r3").is_ours
     assert time.monotonic() - started < store_database.IDLE_TRANSACTION_TIMEOUT_S / 2
     assert store.manifest(STREAM, 0) == manifest()
+
+
+def test_a_store_in_memory_keeps_the_same_promises_until_it_is_closed() -> None:
+    with open_store_in_memory() as store:
+        store.register(STREAM, "test")
+        store.claim(STREAM, "r1")
+        assert store.prepare(manifest(), "r1").is_ours
+        assert store.finish(manifest().batch, COMMITTED)
+        assert store.manifest(STREAM, 0) == manifest()
+    with open_store_in_memory() as another:
+        assert another.streams() == []
 
 
 def test_threads_share_a_store(store: SqlManifestStore) -> None:

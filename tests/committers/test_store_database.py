@@ -124,6 +124,7 @@ UNUSABLE = {
     "another database": (f"mysql+pymysql://me:{SECRET}@host/db", "'mysql.pymysql'.*sqlite:////"),
     "another driver": (f"postgresql+psycopg2://me:{SECRET}@host/db", r"psycopg2.*postgresql\+psycopg://"),
     "no port": (f"postgresql://me:{SECRET}@host:port/db", "percent-encoded"),
+    "password in the wrong place": (f"postgresql://me:{SECRET}/db", "cannot be read"),
     "at in the password": (f"postgresql://me:p@{SECRET}@host/db", "percent-encode"),
     "unreachable": (f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/db", r"me:\*\*\*@.*refused.*Check host"),
     "password in the query": (

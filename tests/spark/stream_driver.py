@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-import penstock
 from pyspark.sql import SparkSession
+
+import penstock
 
 
 def main() -> None:
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--option", action="append", default=[], help="key=value for the sink")
     parser.add_argument("--conf", action="append", default=[], help="key=value for Spark")
     parser.add_argument("--column", action="append", default=[], help="another column, as a SQL expression")
+    parser.add_argument("--partitions", type=int, default=1, help="tasks in a batch")
     parser.add_argument("--master", default="local[2]")
     arguments = parser.parse_args()
 
@@ -37,6 +39,7 @@ def main() -> None:
     )
     writer = (
         rows.selectExpr("*", *arguments.column)
+        .repartition(arguments.partitions)
         .writeStream.format("penstock.delta")
         .queryName("ids")
         .option("path", arguments.table)

@@ -1,0 +1,268 @@
+"""Clean-up: which data files under a table's location nothing needs, and deleting them.
+
+Runs in the command line, also while queries write the table. What is left behind: files of task attempts
+that failed or lost, of drivers that died before they prepared, and of batches that were given up.
+
+A file is deleted only if all of this holds, each by itself enough to keep every row:
+
+    ours       Penstock made its name, and the store knows its query as a writer of this very table
+    settled    the table's token is at or past its batch, and so is the store: no commit, by whichever
+               driver and however late, adds files of such a batch any more
+    unnamed    no PREPARED or COMMITTED manifest and no version of the table that can be read names it
+    old        it was last modified before the grace period
+
+Age alone would not do: a task that runs for days has closed its first files days before its batch is
+prepared. Nor would names alone: between the look and the deletion a batch could be prepared. The token
+only moves on, so what is settled stays settled.
+
+The order of looking follows from that: first the tokens, then the files, then who names them. Whatever is
+committed after the first look is of batches that were not settled. All but the age is looked at again right
+before each deletion.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from .contract import Manifest, ManifestRecord, ManifestState, StreamKey, Token
+
+_T = TypeVar("_T")
+
+FILES_PER_CHECK = 1000
+"""How many files are deleted between two looks at who names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as the storage lists it. `path` is relative to the table's location, unencoded."""
+
+    path: str
+    size_bytes: int
+    modified_at: datetime
+
+
+class ParsedName(Protocol):
+    """What the name of a data file says."""
+
+    @property
+    def query_id(self) -> str: ...
+
+    @property
+    def batch_id(self) -> int: ...
+
+
+NameParser = Callable[[str], "ParsedName | None"]
+"""What the name of a data file of ours says; None for everybody else's files."""
+
+
+class CleanableTable(Protocol):
+    """A table as clean-up looks at it. Every call looks anew."""
+
+    def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
+        """The last batch of each of the queries that the table holds; those without are left out."""
+        ...
+
+    def files(self) -> Iterator[StoredFile]:
+        """Every file below the location, but for those of other tables inside it."""
+        ...
+
+    def names(self) -> Iterator[set[str]]:
+        """Base names of all files that some version of the table that can be read may need.
+
+        An instance yields the names of one version at most once: the next call brings what is new.
+        """
+        ...
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        """Delete files; the number deleted. Files already gone are no error."""
+        ...
+
+
+class CleanableStore(Protocol):
+    """What clean-up asks the manifest store for."""
+
+    def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]: ...
+
+    def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None: ...
+
+    def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None: ...
+
+    def manifests(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]: ...
+
+
+class Verdict(Enum):
+    """What becomes of a file that no version of the table names."""
+
+    NOT_OURS = "not written by a query that the store knows for this table"
+    UNSETTLED = "its batch may still be committed"
+    YOUNG = "younger than the grace period"
+    UNNEEDED = "can be deleted"
+
+
+def judge(
+    file: StoredFile, name: ParsedName | None, settled: Mapping[str, int], written_before: datetime
+) -> Verdict:
+    """The verdict on one file, as long as nothing names it.
+
+    Args:
+        name: what the file's name says
+        settled: for each query of the table, the last batch that no commit adds files of any more
+        written_before: the end of the grace period
+    """
+    if name is None or name.query_id not in settled:
+        return Verdict.NOT_OURS
+    if name.batch_id > settled[name.query_id]:
+        return Verdict.UNSETTLED
+    return Verdict.UNNEEDED if file.modified_at < written_before else Verdict.YOUNG
+
+
+def settled_batches(tokens: Mapping[str, Token], newest: Mapping[str, int]) -> dict[str, int]:
+    """For each query that the store knows, the last batch that no commit adds files of any more; -1 is none.
+
+    Args:
+        tokens: as the table has them
+        newest: for each query, the newest batch that the store knows; -1 if there is none
+    """
+    return {
+        query_id: min(tokens[query_id].batch_id, batch_id) if query_id in tokens else -1
+        for query_id, batch_id in newest.items()
+    }
+
+
+@dataclass(slots=True)
+class Found:
+    """What clean-up found in one table. The lists hold only files that nothing names."""
+
+    unneeded: list[StoredFile] = field(default_factory=list)
+    young: list[StoredFile] = field(default_factory=list)
+    unsettled: list[StoredFile] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the files that can be deleted."""
+        return sum(file.size_bytes for file in self.unneeded)
+
+
+class Cleanup:
+    """Finds and deletes the unneeded files of one table.
+
+    Args:
+        store: the manifest store
+        table: the table
+        cleaned: the streams whose files may be deleted, all of them writing this table
+        known: all streams of the store; whose manifests may name a file of the cleaned ones
+        parse: what the name of a data file says
+        paths_of: the files that a manifest names
+    """
+
+    def __init__(
+        self,
+        store: CleanableStore,
+        table: CleanableTable,
+        cleaned: Sequence[StreamKey],
+        known: Sequence[StreamKey],
+        parse: NameParser,
+        paths_of: Callable[[Manifest], Iterable[str]],
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._cleaned = cleaned
+        queries = {stream.query_id for stream in cleaned}
+        self._naming = [stream for stream in known if stream.query_id in queries]
+        self._parse = parse
+        self._paths_of = paths_of
+
+    def find(self, written_before: datetime) -> Found:
+        """Look, and touch nothing.
+
+        Raises:
+            ManifestCorruptError: nobody can tell which files a manifest names.
+            RetryableError: the table or the store cannot be read.
+        """
+        settled = self._settled()
+        files: dict[str, tuple[StoredFile, Verdict]] = {}
+        for file in self._table.files():
+            verdict = judge(file, self._parse(file.path), settled, written_before)
+            if verdict is not Verdict.NOT_OURS:
+                files[posixpath.basename(file.path)] = (file, verdict)
+        for names in self._table.names():
+            _drop(files, names)
+        for names in self._names_in_manifests(files):
+            _drop(files, names)
+        return _found(files.values())
+
+    def delete(self, found: Found) -> Iterator[int]:
+        """Delete what was found and is still unneeded; yields the number of files after each chunk."""
+        for start in range(0, len(found.unneeded), FILES_PER_CHECK):
+            chunk = found.unneeded[start : start + FILES_PER_CHECK]
+            yield self._table.delete_files(self._still_unneeded(chunk))
+
+    def _still_unneeded(self, files: Sequence[StoredFile]) -> list[str]:
+        settled = self._settled()
+        parsed = {file.path: self._parse(file.path) for file in files}
+        left = {
+            posixpath.basename(path): path
+            for path, name in parsed.items()
+            if name is not None and name.batch_id <= settled.get(name.query_id, -1)
+        }
+        for names in self._table.names():
+            _drop(left, names)
+        batches = {(name.query_id, name.batch_id) for name in parsed.values() if name is not None}
+        for manifest in self._manifests_of(batches):
+            _drop(left, self._names(manifest))
+        return list(left.values())
+
+    def _settled(self) -> dict[str, int]:
+        tokens = self._table.tokens([stream.query_id for stream in self._cleaned])
+        newest = {}
+        for stream in self._cleaned:
+            records = self._store.history(stream, 1)
+            newest[stream.query_id] = records[0].batch.batch_id if records else -1
+        return settled_batches(tokens, newest)
+
+    def _names_in_manifests(self, files: Mapping[str, tuple[StoredFile, Verdict]]) -> Iterator[set[str]]:
+        """What the manifests name, PREPARED before COMMITTED, so that none slips through between."""
+        for stream in self._naming:
+            pass
+        for stream in self._naming:
+            # The whole history, which takes a while: only as long as there is something to delete.
+            if any(verdict is Verdict.UNNEEDED for _, verdict in files.values()):
+                yield from map(self._names, self._store.manifests(stream, ManifestState.COMMITTED))
+
+    def _manifests_of(self, batches: Iterable[tuple[str, int]]) -> Iterator[Manifest]:
+        """The manifests that these batches have now, and all that are PREPARED now."""
+        for stream in self._naming:
+            yield from self._store.manifests(stream, ManifestState.PREPARED)
+            for query_id, batch_id in batches:
+                if query_id == stream.query_id and self._holds(stream, batch_id):
+                    manifest = self._store.manifest(stream, batch_id)
+                    yield from () if manifest is None else (manifest,)
+
+    def _holds(self, stream: StreamKey, batch_id: int) -> bool:
+        record = self._store.record(stream, batch_id)
+        return record is not None and record.state is not ManifestState.ABORTED
+
+    def _names(self, manifest: Manifest) -> set[str]:
+        return {posixpath.basename(path) for path in self._paths_of(manifest)}
+
+
+def _drop(files: dict[str, _T], names: Iterable[str]) -> None:
+    for name in names:
+        files.pop(name, None)
+
+
+def _found(files: Iterable[tuple[StoredFile, Verdict]]) -> Found:
+    found = Found()
+    lists = {
+        Verdict.UNNEEDED: found.unneeded,
+        Verdict.YOUNG: found.young,
+        Verdict.UNSETTLED: found.unsettled,
+    }
+    for file, verdict in sorted(files, key=lambda judged: judged[0].path):
+        lists[verdict].append(file)
+    return found

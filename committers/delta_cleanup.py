@@ -1,0 +1,121 @@
+"""What clean-up has to know of a Delta table: its tokens, its files, and which files its log names.
+
+Every entry of the log that is still there counts, not the newest version alone: time travel and RESTORE
+need the files of all versions that can be read. Names are taken from `add` and `remove` actions alike; one
+too many only keeps a file. Layout of the log: `PROTOCOL.md` of Delta, "File types".
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import cast
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+
+from .cleanup import StoredFile
+from .contract import Token
+from .delta import DeltaTableCommitter
+from .errors import RetryableError
+from .files import TableFiles
+
+LOG = "_delta_log"
+
+_NAME = re.compile(rb'[^/\\"]+\.parquet')
+"""The end of a path in a JSON entry, whatever its action: always right before a quote."""
+_LISTINGS_MAX = 5
+_ROWS_PER_READ = 100_000
+
+
+class DeltaCleanableTable:
+    """One Delta table, as `cleanup.CleanableTable` wants it. Every call looks anew."""
+
+    def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
+        self._uri = table_uri
+        self._options = dict(storage_options)
+        self._files = TableFiles(table_uri, self._options)
+        self._fs = pafs.PyFileSystem(DeltaStorageHandler(table_uri, self._options))
+        self._seen: set[str] = set()
+
+    def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
+        table = DeltaTableCommitter(self._uri, self._options)
+        tokens = {query_id: table.token(query_id) for query_id in query_ids}
+        return {query_id: token for query_id, token in tokens.items() if token is not None}
+
+    def files(self) -> Iterator[StoredFile]:
+        """Every file below the location, but for the log and for tables inside it."""
+        listed = [StoredFile(*file) for file in self._files.walk()]
+        logs = {root for file in listed if (root := _root_of_log(file.path)) is not None}
+        return (file for file in listed if not _is_in_other_table(file.path, logs))
+
+    def names(self) -> Iterator[set[str]]:
+        """Base names in the log's entries that were not read before.
+
+        Raises:
+            RetryableError: an entry cannot be read, so nobody can tell what it names.
+        """
+        for _ in range(_LISTINGS_MAX):
+            # Log clean-up may take an entry that was just listed; what replaces it is there by then.
+            with suppress(FileNotFoundError):
+                yield from self._new_names()
+                return
+        raise RetryableError(
+            f"The log of the Delta table {self._uri} is cleaned up faster than it can be read. Files that it "
+            "may name were not deleted. Try again later."
+        )
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        return self._files.delete(paths)
+
+    def _new_names(self) -> Iterator[set[str]]:
+        for info in self._fs.get_file_info(pafs.FileSelector(LOG, recursive=True, allow_not_found=True)):
+            if info.path not in self._seen and info.path.endswith((".json", ".parquet")):
+                yield from self._names_in(info.path)
+                self._seen.add(info.path)
+
+    def _names_in(self, entry: str) -> Iterator[set[str]]:
+        try:
+            if entry.endswith(".json"):
+                yield self._names_in_json(entry)
+            else:
+                yield from self._names_in_parquet(entry)
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise RetryableError(
+                f"{entry} of the Delta table {self._uri} cannot be read: {error}. Files that it may name "
+                "were not deleted. Check that the storage is reachable, then try again."
+            ) from error
+
+    def _names_in_json(self, entry: str) -> set[str]:
+        with self._fs.open_input_file(entry) as stream:
+            return {unquote(name.decode()) for name in _NAME.findall(stream.read())}
+
+    def _names_in_parquet(self, entry: str) -> Iterator[set[str]]:
+        """A checkpoint, or a sidecar of one."""
+        with self._fs.open_input_file(entry) as stream:
+            parquet = pq.ParquetFile(stream)
+            columns = [name for name in ("add", "remove") if name in parquet.schema_arrow.names]
+            paths = [f"{name}.path" for name in columns]
+            for batch in parquet.iter_batches(_ROWS_PER_READ, columns=paths) if paths else ():
+                for name in columns:
+                    values = cast("list[str | None]", batch.column(name).field("path").to_pylist())
+                    yield {unquote(posixpath.basename(path)) for path in values if path is not None}
+
+
+def _root_of_log(path: str) -> str | None:
+    """The table, relative to this one, whose log the path belongs to; None if it is no part of a log."""
+    folders = path.split("/")[:-1]
+    return "/".join(folders[: folders.index(LOG)]) if LOG in folders else None
+
+
+def _is_in_other_table(path: str, roots: set[str]) -> bool:
+    """Is the file part of a log, or in one of `roots` other than this table's own, which is empty?"""
+    folders = path.split("/")[:-1]
+    return LOG in folders or any("/".join(folders[:depth]) in roots for depth in range(1, len(folders) + 1))

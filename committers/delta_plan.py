@@ -1,0 +1,166 @@
+"""Opens the Delta table that a batch is written into, or creates it. Driver, before any data moves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Schema
+
+from . import crash_points
+from .delta_table import in_short, load, load_if_there
+from .errors import ConfigurationError
+
+DEFAULT_PROPERTIES: Mapping[str, str] = {
+    "delta.checkpointInterval": "20",
+    "delta.checkpoint.writeStatsAsStruct": "true",
+}
+"""For tables that Penstock creates. Typed statistics in checkpoints halve the time to load a table; JSON
+statistics stay there too, for readers that know no others."""
+
+_HARMLESS_PROPERTIES = (
+    "delta.appendOnly",
+    "delta.autoOptimize.",
+    "delta.checkpoint.",
+    "delta.checkpointInterval",
+    "delta.checkpointRetentionDuration",
+    "delta.dataSkippingNumIndexedCols",
+    "delta.dataSkippingStatsColumns",
+    "delta.deletedFileRetentionDuration",
+    "delta.enableChangeDataFeed",
+    "delta.enableDeletionVectors",
+    "delta.enableExpiredLogCleanup",
+    "delta.isolationLevel",
+    "delta.logRetentionDuration",
+    "delta.parquet.compression.codec",
+    "delta.randomizeFilePrefixes",
+    "delta.randomPrefixLength",
+    "delta.sampleRetentionDuration",
+    "delta.setTransactionRetentionDuration",
+    "delta.targetFileSize",
+    "delta.tuneFileSizesForRewrites",
+)
+"""Prefixes of the `delta.` properties that a new table may have. The Delta library writes any other one down
+without the table feature that it needs, which makes a table that engines refuse or misread."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """How to create a table that is not there yet."""
+
+    allowed: bool
+    partition_by: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_or_create(
+    table_uri: str,
+    storage_options: Mapping[str, str],
+    fields: Sequence[Mapping[str, Any]],
+    new: NewTable,
+    batch_id: int,
+) -> tuple[DeltaTable, bool]:
+    """The table, and whether this call created it.
+
+    Raises:
+        ConfigurationError: there is no table, and it may not or cannot be created as asked.
+    """
+    table = load_if_there(table_uri, storage_options)
+    if table is not None:
+        return table, False
+    if not new.allowed:
+        raise ConfigurationError(
+            f"There is no Delta table at {table_uri}, and createTable=false. Create the table, correct the "
+            "path, or set createTable=true."
+        )
+    created = _create(table_uri, storage_options, fields, new)
+    crash_points.reach("table.created", batch_id)
+    return load(table_uri, storage_options), created
+
+
+def _create(
+    table_uri: str, storage_options: Mapping[str, str], fields: Sequence[Mapping[str, Any]], new: NewTable
+) -> bool:
+    """False if somebody else has created the table meanwhile: then that one is used.
+
+    Without the library's usual retries: with them, the loser's "create" is committed on top of the
+    winner's table and gives it another id.
+    """
+    _check_properties(table_uri, new.properties)
+    partition_by = _partition_columns(table_uri, fields, new.partition_by)
+    try:
+        DeltaTable.create(
+            table_uri,
+            Schema.from_json(json.dumps({"type": "struct", "fields": list(fields)})),
+            mode="error",
+            partition_by=partition_by,
+            configuration={**DEFAULT_PROPERTIES, **new.properties},
+            storage_options=dict(storage_options),
+            commit_properties=CommitProperties(max_commit_retries=0),
+            raise_if_key_not_exists=False,
+        )
+    except Exception as error:
+        if load_if_there(table_uri, storage_options) is not None:
+            return False
+        raise ConfigurationError(
+            f"The Delta table {table_uri} cannot be created: {in_short(error)}. Correct the path, the "
+            "storage.* options, the column names or the table properties."
+        ) from error
+    return True
+
+
+def _check_properties(table_uri: str, properties: Mapping[str, str]) -> None:
+    refused = [
+        name for name in properties if name.startswith("delta.") and not name.startswith(_HARMLESS_PROPERTIES)
+    ]
+    if refused:
+        raise ConfigurationError(
+            f"The Delta table {table_uri} cannot be created with the table properties {in_words(refused)}: "
+            "they need a table feature that Penstock cannot set up, or would violate. Leave them out."
+        )
+
+
+def _partition_columns(
+    table_uri: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]
+) -> list[str]:
+    """The partition columns as the columns are spelt."""
+    columns = {str(column["name"]).lower(): column for column in fields}
+    unknown = [name for name in partition_by if name.lower() not in columns]
+    nested = [name for name in partition_by if name not in unknown and _is_nested(columns[name.lower()])]
+    if unknown or nested:
+        raise ConfigurationError(
+            f"The Delta table {table_uri} cannot be partitioned by {in_words([*unknown, *nested])}. The "
+            f"query has the columns {in_words([str(column['name']) for column in fields])}; struct, array, "
+            "map and binary columns make no partitions."
+        )
+    if partition_by and len({name.lower() for name in partition_by}) == len(columns):
+        raise ConfigurationError(
+            f"partitionBy names every column of the query, so files of {table_uri} would have no columns. "
+            "Leave at least one out."
+        )
+    return [str(columns[name.lower()]["name"]) for name in partition_by]
+
+
+def _is_nested(column: Mapping[str, Any]) -> bool:
+    return isinstance(column["type"], dict) or column["type"] == "binary"
+
+
+def check_partitioning(table: DeltaTable, partition_by: Sequence[str] | None) -> None:
+    """
+    Raises:
+        ConfigurationError: the table is partitioned otherwise. None asks for nothing.
+    """
+    has = table.metadata().partition_columns
+    if partition_by is None or [name.lower() for name in has] == [name.lower() for name in partition_by]:
+        return
+    raise ConfigurationError(
+        f"partitionBy asks for {in_words(partition_by)}, but the Delta table {table.table_uri} is "
+        f"partitioned by {in_words(has)}. Leave partitionBy out to take the table's own, or write another "
+        "table."
+    )
+
+
+def in_words(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names) if names else "no column"

@@ -1,0 +1,164 @@
+"""A Delta table as the log has it now: loading it, its token, and whether it is still the stream's table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from .contract import Batch, Token
+from .delta_history import CommitInfo
+from .errors import RetryableError, TableChangedError
+
+IsLost: TypeAlias = Callable[[CommitInfo, int], bool]
+
+DIGEST_CHARS = 15
+"""Hex digits of the digest that fit into a `txn` version, a signed 64-bit number."""
+
+
+def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> DeltaTable | None:
+    """The table at its latest version; None if there is none.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    try:
+        return DeltaTable(table_uri, storage_options=dict(storage_options))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:
+        raise RetryableError(
+            f"The Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check "
+            "the path, the storage.* options and that the storage is reachable, then start again."
+        ) from error
+
+
+def load(table_uri: str, storage_options: Mapping[str, str], table_id: str | None = None) -> DeltaTable:
+    """The table at its latest version.
+
+    Raises:
+        TableChangedError: there is none any more, or not the one with `table_id`.
+        RetryableError: it cannot be read now.
+    """
+    table = load_if_there(table_uri, storage_options)
+    if table is None:
+        raise TableChangedError(
+            f"There is no Delta table at {table_uri} any more: it was dropped or moved under the stream. "
+            "Nothing was committed. Put the table back, or start the query with a new checkpoint to write "
+            "a new table from the beginning."
+        )
+    check_same_table(table, table_id)
+    return table
+
+
+def check_same_table(table: DeltaTable, table_id: str | None) -> None:
+    """
+    Raises:
+        TableChangedError: the table has another id.
+    """
+    has = str(table.metadata().id)
+    if table_id not in (None, has):
+        raise TableChangedError(
+            f"The Delta table {table.table_uri} was dropped and created again under the stream: its id is "
+            f"{has}, the stream wrote {table_id}. Nothing was committed. Start the query with a new "
+            "checkpoint to write the new table from the beginning, or put the old table back."
+        )
+
+
+# The token ----------------------------------------------------------------------------------------
+
+
+def token_of(table: DeltaTable, query_id: str) -> Token | None:
+    """The query's token as this handle has it."""
+    batch_id = table.transaction_version(_app_id(query_id))
+    if batch_id is None:
+        return None
+    digest = table.transaction_version(_digest_app_id(query_id))
+    return Token(batch_id, "" if digest is None else f"{digest:0{DIGEST_CHARS}x}")
+
+
+def token_actions(batch: Batch) -> list[Transaction]:
+    """What makes the batch the query's token. Never with a time: a retention property would hide it."""
+    query_id = batch.stream.query_id
+    return [
+        Transaction(_app_id(query_id), batch.batch_id),
+        Transaction(_digest_app_id(query_id), int(batch.digest[:DIGEST_CHARS], 16)),
+    ]
+
+
+def _app_id(query_id: str) -> str:
+    return f"penstock:{query_id}"
+
+
+def _digest_app_id(query_id: str) -> str:
+    return f"penstock:{query_id}:digest"
+
+
+# RESTORE ------------------------------------------------------------------------------------------
+
+
+def check_not_restored(
+    table: DeltaTable,
+    storage_options: Mapping[str, str],
+    commits: Sequence[CommitInfo],
+    is_lost: IsLost,
+) -> None:
+    """Delta's RESTORE takes back rows but not tokens: the table would claim batches that it has lost.
+
+    A RESTORE that takes back nothing of the stream is no matter, nor is one that was itself undone.
+
+    Args:
+        commits: those since a version that is known to be good
+        is_lost: has this RESTORE to that version taken back what the stream delivered?
+
+    Raises:
+        TableChangedError: rows that the stream delivered are gone.
+    """
+    restores = [commit for commit in commits if commit.is_restore]
+    while restores:
+        restore = restores.pop()
+        target = restore.restored_version(table, storage_options)
+        if target is None or is_lost(restore, target):
+            raise TableChangedError(
+                f"The Delta table {table.table_uri} was restored, in version {restore.version}, to before "
+                "batches that the stream has delivered: their rows are gone, and going on would leave a "
+                "gap. Undo it with\n"
+                f"    RESTORE TABLE ... TO VERSION AS OF {restore.version - 1}\n"
+                "or start the query with a new checkpoint to write the table from the beginning."
+            )
+        restores = [earlier for earlier in restores if earlier.version <= target]
+
+
+def takes_back_token(table: DeltaTable, storage_options: Mapping[str, str], query_id: str) -> IsLost:
+    """For `check_not_restored` where the stream's last version is not known: by the query's tokens."""
+
+    def is_lost(restore: CommitInfo, target: int) -> bool:
+        before = _batch_id_at(table, storage_options, restore.version - 1, query_id)
+        return before is not None and before != _batch_id_at(table, storage_options, target, query_id)
+
+    return is_lost
+
+
+def _batch_id_at(
+    table: DeltaTable, storage_options: Mapping[str, str], version: int, query_id: str
+) -> int | None:
+    """The query's batch id at a version; None if there is none, or the version is cleaned up."""
+    try:
+        past = DeltaTable(table.table_uri, version=version, storage_options=dict(storage_options))
+    except (DeltaError, OSError):
+        return None
+    token = token_of(past, query_id)
+    return None if token is None else token.batch_id
+
+
+def in_short(error: BaseException) -> str:
+    """The library's message without its backtrace and colours."""
+    lines = [line.strip() for line in str(error).replace("\x1b[31m↳\x1b[0m", "").splitlines()]
+    kept = []
+    for line in lines:
+        if line.startswith("0: ") or not line:
+            break
+        kept.append(line)
+    return "; ".join(kept)[:500] or type(error).__name__

@@ -1,0 +1,174 @@
+"""What the commands work on: the store that the user names, its streams, and their tables."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..committers import delta_manifest
+from ..committers.contract import StreamKey
+from ..committers.delta import DeltaTableCommitter
+from ..committers.delta_table import load_if_there
+from ..committers.errors import ConfigurationError
+from ..committers.store import SqlManifestStore, StreamStatus, open_store
+from ..writers.filesystem import local_path
+from .checkpoint import STORE_FILE
+
+SHORT_ID_CHARS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """A table as it is now."""
+
+    table_id: str
+    version: int
+
+
+# The store ------------------------------------------------------------------------------------------
+
+
+def open_named_store(checkpoint: str | None, store: str | None) -> SqlManifestStore:
+    """The store of a checkpoint directory, or the one at a URL. It must be there.
+
+    Raises:
+        ConfigurationError: not exactly one of the two is given, or there is no store.
+    """
+    if (checkpoint is None) == (store is None):
+        raise ConfigurationError(
+            "Say where the manifest store is: with either --checkpoint DIR (the checkpoint of the query) "
+            "or --store URL (the query's option `store`)" + ("." if store is None else ", not with both.")
+        )
+    return open_store(store or _store_in(checkpoint or ""), must_exist=True)
+
+
+def _store_in(checkpoint: str) -> str:
+    directory = local_checkpoint(checkpoint)
+    path = posixpath.join(directory, STORE_FILE)
+    if not Path(path).is_file():
+        raise ConfigurationError(
+            f"There is no manifest store {STORE_FILE} in {directory}. If the query has the option `store`, "
+            "give its value with --store; otherwise check the directory."
+        )
+    return f"sqlite:///{path}"
+
+
+def local_checkpoint(checkpoint: str) -> str:
+    """The path of a checkpoint directory on the local disk.
+
+    Raises:
+        ConfigurationError: it is not there, or not local.
+    """
+    directory = local_path(checkpoint)
+    if directory is None:
+        raise ConfigurationError(
+            f"{checkpoint} is not on a local disk. Give the query's option `store` with --store instead."
+        )
+    if not Path(directory).is_dir():
+        raise ConfigurationError(f"There is no checkpoint directory {directory}.")
+    return directory
+
+
+def storage_options(pairs: Sequence[str]) -> dict[str, str]:
+    """`KEY=VALUE` texts as options of the object store. Messages show no value: it may be a secret."""
+    problems = [
+        pair.partition("=")[0] for pair in pairs if "=" not in pair or not pair.partition("=")[0].strip()
+    ]
+    if problems:
+        raise ConfigurationError(
+            f"--storage takes KEY=VALUE, for example --storage AWS_REGION=eu-west-1; given: {problems[0]!r}."
+        )
+    return {key.strip().upper(): value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+# Its streams ----------------------------------------------------------------------------------------
+
+
+def short_id(query_id: str) -> str:
+    return query_id[:SHORT_ID_CHARS]
+
+
+def select(streams: Sequence[StreamStatus], text: str | None) -> list[StreamStatus]:
+    """The streams that a word of the user means, or all of them.
+
+    A query's name or id, or a table's location, means all streams that have it; the beginning of an id
+    must mean one query.
+
+    Raises:
+        ConfigurationError: none, or the beginning of several ids; the message lists the candidates.
+    """
+    if text is None:
+        return list(streams)
+    exact = [stream for stream in streams if text in _words(stream)]
+    if exact:
+        return exact
+    begun = [stream for stream in streams if stream.key.query_id.startswith(text)]
+    if not begun:
+        raise ConfigurationError(f"No stream {text!r} in the store.{_candidates(streams)}")
+    if len({stream.key.query_id for stream in begun}) > 1:
+        raise ConfigurationError(f"{text!r} is the beginning of several query ids.{_candidates(begun)}")
+    return begun
+
+
+def select_one(streams: Sequence[StreamStatus], text: str | None) -> StreamStatus:
+    """The one stream that a word of the user means; without a word, the only stream of the store.
+
+    Raises:
+        ConfigurationError: none, or several; the message lists the candidates.
+    """
+    found = select(streams, text)
+    if len(found) == 1:
+        return found[0]
+    what = "Say which stream" if text is None else f"{text!r} means several streams; give more"
+    raise ConfigurationError(f'{what}: a query id, or "ID -> TABLE".{_candidates(found)}')
+
+
+def _words(stream: StreamStatus) -> tuple[str, ...]:
+    named = (stream.query_name,) if stream.query_name else ()
+    return (*named, stream.key.query_id, stream.key.table_uri, str(stream.key))
+
+
+def _candidates(streams: Sequence[StreamStatus]) -> str:
+    if not streams:
+        return " It has no streams yet."
+    lines = [f"\n    {stream.key}  ({stream.query_name or 'no name'})" for stream in streams]
+    return " Candidates:" + "".join(lines)
+
+
+# Their tables ---------------------------------------------------------------------------------------
+
+
+def open_table(stream: StreamStatus, storage: Mapping[str, str]) -> DeltaTableCommitter:
+    """The committer of the stream's table. An instance looks at the table once.
+
+    Raises:
+        ConfigurationError: the stream was written by a newer version of Penstock.
+    """
+    if stream.kind != delta_manifest.KIND:
+        raise ConfigurationError(
+            f"The stream {stream.key} writes a table of kind {stream.kind!r}, which this version of Penstock "
+            "does not know. Run: pip install --upgrade penstock"
+        )
+    return DeltaTableCommitter(stream.key.table_uri, storage)
+
+
+def look_at_table(stream: StreamKey, storage: Mapping[str, str]) -> TableNow | None:
+    """The stream's table as it is now; None if there is none.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    table = load_if_there(stream.table_uri, storage)
+    return None if table is None else TableNow(str(table.metadata().id), table.version())
+
+
+def check_same_table(store: SqlManifestStore, stream: StreamKey, table: DeltaTableCommitter) -> None:
+    """
+    Raises:
+        TableChangedError: the table is no longer the one that the stream's committed batches went into.
+    """
+    written = store.written_table(stream)
+    if written is not None:
+        table.check_unchanged(stream.query_id, written.table_id, written.table_version)

@@ -1,0 +1,84 @@
+"""What `penstock recover` does: finish pending batches, and accept a table that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..committers.contract import ManifestState
+from ..committers.errors import ConfigurationError, PenstockError, TableChangedError
+from ..committers.store import SqlManifestStore, StreamStatus
+from ..committers.two_phase import Recovered, TwoPhaseCommitter
+from . import cli_output as output
+from .cli_access import TableNow, check_same_table, look_at_table, open_table
+
+
+@dataclass(slots=True)
+class Recovery:
+    """How recovery ended for one stream; after an error the rest of its batches stay pending."""
+
+    stream: StreamStatus
+    batches: list[Recovered] = field(default_factory=list)
+    error: PenstockError | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        return any(batch.state is ManifestState.PREPARED for batch in self.batches)
+
+    def to_json(self) -> dict[str, object]:
+        batches = [output.recovered_json(batch) for batch in self.batches]
+        error = None if self.error is None else str(self.error)
+        return {**output.stream_json(self.stream), "batches": batches, "error": error}
+
+
+def recover_stream(store: SqlManifestStore, stream: StreamStatus, storage: Mapping[str, str]) -> Recovery:
+    """Finish the stream's pending batches as the query's next start would, but for what a replay decides."""
+    recovery = Recovery(stream)
+    name = output.title(stream)
+    try:
+        table = open_table(stream, storage)
+        check_same_table(store, stream.key, table)
+        with output.console(stderr=True).status(f"{name}: {stream.pending} batches") as progress:
+            for batch in TwoPhaseCommitter(store, table).recover_each(stream.key):
+                recovery.batches.append(batch)
+                progress.update(f"{name}: {len(recovery.batches)} of {stream.pending} batches")
+    except PenstockError as error:
+        recovery.error = error
+    return recovery
+
+
+def print_recoveries(recoveries: list[Recovery]) -> None:
+    if not recoveries:
+        output.print_line("Nothing is pending.")
+    for recovery in recoveries:
+        output.print_line(f"{output.title(recovery.stream)}  {recovery.stream.key.table_uri}", style="bold")
+        if recovery.batches:
+            output.console().print(output.recovered_table(recovery.batches))
+
+
+def changed_table(
+    store: SqlManifestStore, stream: StreamStatus, storage: Mapping[str, str]
+) -> tuple[TableNow, str] | None:
+    """The stream's table as it is now, and how it has changed under the stream; None if it has not.
+
+    Raises:
+        ConfigurationError: there is nothing that could be accepted.
+    """
+    written = store.written_table(stream.key)
+    if written is None:
+        raise ConfigurationError(f"The stream {stream.key} has committed nothing yet: it accepts any table.")
+    now = look_at_table(stream.key, storage)
+    if now is None:
+        raise ConfigurationError(
+            f"There is no Delta table at {stream.key.table_uri}. Put one there first, or start the query "
+            "with a new checkpoint, which creates it."
+        )
+    try:
+        check_same_table(store, stream.key, open_table(stream, storage))
+    except TableChangedError as error:
+        return now, (
+            f"{error}\n\n"
+            f"the stream wrote  table {written.table_id}, version {written.table_version}\n"
+            f"the table is now  table {now.table_id}, version {now.version}\n"
+        )
+    return None

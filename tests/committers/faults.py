@@ -1,0 +1,362 @@
+"""What the tests of the commit protocol share: one query's table and store, and ways for a step to fail.
+
+Everything is real, the data files, the table and the store, but for the places where something breaks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.committers import crash_points
+from penstock.committers.contract import (
+    Batch,
+    Committable,
+    Conflict,
+    DataFile,
+    Manifest,
+    Outcome,
+    StreamKey,
+    TableCommitter,
+    Token,
+)
+from penstock.committers.delta import DeltaTableCommitter
+from penstock.committers.delta_manifest import KIND, Mode, build_manifest
+from penstock.committers.delta_schema import DeltaTarget
+from penstock.committers.errors import CommitStateUnknownError
+from penstock.committers.store import SqlManifestStore
+from penstock.committers.two_phase import Decision, Retry, TwoPhaseCommitter
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames, WritePlan
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+Ids = Sequence[int]
+
+
+class Crash(BaseException):
+    """The process dies here: no `except Exception` sees it, and no abort follows."""
+
+
+@contextmanager
+def crash_at(point: str) -> Iterator[None]:
+    """Die when `point` is reached; a test that never gets there fails."""
+
+    def die(reached: str, _batch_id: int) -> None:
+        if reached == point:
+            crash_points.install(None)
+            raise Crash(point)
+
+    crash_points.install(die)
+    try:
+        yield
+    except Crash:
+        return
+    finally:
+        crash_points.install(None)
+    raise AssertionError(f"{point} was not reached")
+
+
+@contextmanager
+def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
+    """Let somebody else act when `point` is first reached: a twin, or another writer of the table."""
+    done: list[object] = []
+
+    def act(reached: str, _batch_id: int) -> None:
+        if reached == point and not done:
+            done.append(point)
+            crash_points.install(None)
+            action()
+
+    crash_points.install(act)
+    try:
+        yield
+    finally:
+        crash_points.install(None)
+    assert done, f"{point} was not reached"
+
+
+# The query -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query that writes ids into one table, and what Spark and the sink do for a batch of it.
+
+    The steps are those of the data source's planner and commit processes: each looks at the table anew.
+    """
+
+    table: Path
+    query_id: str = "q1"
+    mode: Mode = "append"
+    schema: pa.Schema = SCHEMA
+
+    @property
+    def stream(self) -> StreamKey:
+        return StreamKey(self.query_id, str(self.table))
+
+    def batch(self, batch_id: int, offsets: object = "") -> Batch:
+        """The same batch id with other `offsets` is a batch with another digest."""
+        digest = hashlib.sha256(f"{batch_id} {offsets}".encode()).hexdigest()
+        return Batch(self.stream, batch_id, digest)
+
+    def committer(
+        self, store: SqlManifestStore, table: TableCommitter | None = None, attempts_max: int = 20
+    ) -> TwoPhaseCommitter:
+        """As a new process has it; it never waits."""
+        return TwoPhaseCommitter(
+            store, table or self.open_table(), Retry(attempts_max=attempts_max), sleep=lambda _seconds: None
+        )
+
+    def open_table(self) -> DeltaTableCommitter:
+        return DeltaTableCommitter(str(self.table))
+
+    def plan(self, store: SqlManifestStore, batch: Batch, *, evolve: bool = False) -> DeltaTarget | None:
+        """What the planner does before any task runs; None if the tasks are to skip the batch."""
+        table = self.open_table()
+        written = store.written_table(self.stream)
+        if written is not None:
+            table.check_unchanged(written.table_id, written.table_version)
+        if self.committer(store, table).begin(batch) is Decision.SKIP:
+            return None
+        overwrite = self.mode == "overwrite"
+        target = table.plan(self.schema, evolve=evolve, overwrite=overwrite, batch_id=batch.batch_id)
+        store.register(self.stream, KIND, table_id=target.table_id)
+        return target
+
+    def write(self, target: DeltaTarget | None, batch: Batch, run_id: str, parts: Iterable[Ids]) -> Written:
+        """What the tasks do, one for each of `parts`."""
+        committables = [
+            Committable(
+                batch=batch,
+                run_id=run_id,
+                partition=partition,
+                attempt=0,
+                files=() if target is None else self._write_task(target, batch, run_id, partition, ids),
+                skipped=target is None,
+            )
+            for partition, ids in enumerate(parts)
+        ]
+        return Written(self.mode, target, tuple(committables))
+
+    def _write_task(
+        self, target: DeltaTarget, batch: Batch, run_id: str, partition: int, ids: Ids
+    ) -> tuple[DataFile, ...]:
+        names = FileNames(self.query_id, run_id, batch.batch_id, partition, attempt=0)
+        writer = DataFileWriter(WritePlan(str(self.table), {}, target.schema, target.partition_by), names)
+        columns = [pa.array(ids, field.type) if field.name == "id" else None for field in self.schema]
+        arrays = [pa.nulls(len(ids), f.type) if c is None else c for c, f in zip(columns, self.schema)]
+        writer.write(pa.record_batch(arrays, schema=self.schema))
+        return writer.close()
+
+    def run(
+        self, store: SqlManifestStore, batch: Batch, parts: Iterable[Ids], run_id: str, *, evolve: bool = False
+    ) -> Written:
+        """One batch from its plan to its mark, with the abort that follows when its commit fails."""
+        target = self.plan(store, batch, evolve=evolve)
+        written = self.write(target, batch, run_id, parts)
+        self.commit_or_abort(store, written)
+        return written
+
+    def commit_or_abort(
+        self, store: SqlManifestStore, written: Written, table: TableCommitter | None = None
+    ) -> None:
+        """Spark's side of phase two: a commit that raises is followed by an abort with all messages."""
+        try:
+            if written.target is None:
+                self.committer(store, table).confirm_skipped(written.batch)
+            else:
+                self.committer(store, table).commit(written.manifest, written.committables)
+        except Exception:
+            self.committer(store).abort(written.committables)
+            raise
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the tasks of one batch have handed back."""
+
+    mode: Mode
+    target: DeltaTarget | None
+    committables: tuple[Committable, ...]
+
+    @property
+    def batch(self) -> Batch:
+        return self.committables[0].batch
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return tuple(file for committable in self.committables for file in committable.files)
+
+    @property
+    def paths(self) -> set[str]:
+        return {file.path for file in self.files}
+
+    @property
+    def manifest(self) -> Manifest:
+        assert self.target is not None, "skipped batches have no manifest"
+        return build_manifest(self.batch, self.target.content(self.files, self.mode))
+
+
+# What breaks -----------------------------------------------------------------------------------------
+
+
+class Fault(Enum):
+    """How the request that commits to the table goes wrong."""
+
+    NONE = "none"
+    NOT_SENT = "not sent"
+    """It never arrives, and the caller cannot know."""
+    RESPONSE_LOST = "response lost"
+    """It lands, and the caller cannot know."""
+    LATE = "late"
+    """The caller gives up waiting while the request is still on its way. It may yet land."""
+
+
+class FaultyTable:
+    """A table committer whose `commit` goes wrong; all else reaches the real one."""
+
+    def __init__(
+        self, table: TableCommitter, fault: Fault, in_flight: Callable[[Strand], None] | None = None
+    ) -> None:
+        """`in_flight` takes what is still on its way, for the test to let it arrive."""
+        self._table = table
+        self._fault = fault
+        self._in_flight = in_flight
+        self.commits = 0
+
+    def token(self, query_id: str) -> Token | None:
+        return self._table.token(query_id)
+
+    def missing_files(self, manifest: Manifest) -> Sequence[str]:
+        return self._table.missing_files(manifest)
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        return self._table.delete_files(paths)
+
+    def commit(self, manifest: Manifest) -> Outcome:
+        self.commits += 1
+        if self._fault is Fault.NOT_SENT:
+            raise CommitStateUnknownError("the request got lost")
+        if self._fault is Fault.LATE:
+            return self._commit_late(manifest)
+        outcome = self._table.commit(manifest)
+        if self._fault is Fault.RESPONSE_LOST:
+            raise CommitStateUnknownError("the response got lost")
+        return outcome
+
+    def _commit_late(self, manifest: Manifest) -> Outcome:
+        outcomes: list[Outcome] = []
+        request = Strand("request", lambda: outcomes.append(self._table.commit(manifest)))
+        request.resume({"commit.start"})
+        if not request.ended:
+            assert self._in_flight is not None
+            self._in_flight(request)
+            raise CommitStateUnknownError("no response in time")
+        if request.error is not None:
+            raise request.error
+        return outcomes[0]
+
+
+class BusyTable(FaultyTable):
+    """Another writer takes the version, the first `conflicts` times."""
+
+    def __init__(self, table: TableCommitter, conflicts: int) -> None:
+        super().__init__(table, Fault.NONE)
+        self._conflicts = conflicts
+
+    def commit(self, manifest: Manifest) -> Outcome:
+        if self.commits < self._conflicts:
+            self.commits += 1
+            return Conflict("taken")
+        return super().commit(manifest)
+
+
+# Several processes, one at a time ---------------------------------------------------------------------
+
+
+class Strand:
+    """A process that runs only when it is told to, from one crash point to another.
+
+    It is a thread, but while it runs whoever resumed it waits: what happens is the same every time.
+    """
+
+    def __init__(self, name: str, body: Callable[[], object]) -> None:
+        self.name = name
+        self.at = ""
+        """The point that it waits at; empty before it started."""
+        self.ended = False
+        self.error: BaseException | None = None
+        self._body = body
+        self._stops: frozenset[str] = frozenset()
+        self._killed = False
+        self._go = threading.Semaphore(0)
+        self._back = threading.Semaphore(0)
+        self._thread = _StrandThread(self)
+        self._thread.start()
+
+    def resume(self, stops: Iterable[str] = ()) -> None:
+        """Run up to the next of these points, or to the end."""
+        assert not self.ended
+        self._stops = frozenset(stops)
+        self._go.release()
+        self._back.acquire()
+
+    def kill(self) -> None:
+        """Die where it waits."""
+        if not self.ended:
+            self._killed = True
+            self.resume()
+
+    def reach(self, point: str) -> None:
+        if self._killed:
+            raise Crash(point)
+        if point in self._stops:
+            self.at = point
+            self._back.release()
+            self._go.acquire()
+            if self._killed:
+                raise Crash(point)
+
+    def main(self) -> None:
+        self._go.acquire()
+        try:
+            if not self._killed:
+                self._body()
+        except Crash:
+            pass
+        except BaseException as error:  # noqa: BLE001 - whoever resumed it looks at it
+            self.error = error
+        finally:
+            self.ended = True
+            self._back.release()
+
+
+class _StrandThread(threading.Thread):
+    def __init__(self, strand: Strand) -> None:
+        super().__init__(target=strand.main, daemon=True)
+        self.strand = strand
+
+
+def reach(point: str, _batch_id: int = 0) -> None:
+    """The handler of crash points while strands run."""
+    thread = threading.current_thread()
+    if isinstance(thread, _StrandThread):
+        thread.strand.reach(point)
+
+
+@contextmanager
+def strands() -> Iterator[None]:
+    """Inside, strands stop at crash points."""
+    crash_points.install(reach)
+    try:
+        yield
+    finally:
+        crash_points.install(None)

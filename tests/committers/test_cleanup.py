@@ -1,0 +1,633 @@
+"""Clean-up deletes what nothing needs, and never anything else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import deltalake
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.committers import cleanup
+from penstock.committers.cleanup import Cleanup, Found, StoredFile, Verdict, judge, settled_batches
+from penstock.committers.contract import (
+    Batch,
+    DataFile,
+    Manifest,
+    ManifestState,
+    StreamKey,
+    Token,
+)
+from penstock.committers.delta import DeltaTableCommitter
+from penstock.committers.delta_cleanup import DeltaCleanableTable
+from penstock.committers.delta_manifest import KIND, build_manifest, decode
+from penstock.committers.errors import ManifestCorruptError, RetryableError
+from penstock.committers.store import open_store
+from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.writers.partitions import directory
+from penstock.writers.plan import FileNames, parse_file_name
+
+NOW = datetime.now(timezone.utc)
+OLD, YOUNG = timedelta(days=30), timedelta(days=1)
+GRACE = timedelta(days=7)
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+DAYS = ("2026-11-20", "a b%20/c")
+
+
+class Lake:
+    """A real Delta table and a real store, with files as the writers leave them, 30 days ago."""
+
+    def __init__(self, folder: Path, store_url: str | None = None) -> None:
+        self.table = folder / "table"
+        self.stores = folder / "stores"
+        self.store_url = store_url or f"sqlite:///{self.stores}/0.db"
+        self.store = open_store(self.store_url)
+        self.query_id = "q0"
+        self.runs = self.ids = 0
+        self.target = self.committer().plan(SCHEMA, partition_by=["day"])
+        self.register()
+
+    @property
+    def stream(self) -> StreamKey:
+        return StreamKey(self.query_id, str(self.table))
+
+    def register(self) -> None:
+        self.store.register(self.stream, KIND, "ids", self.target.table_id)
+
+    def lose_store(self) -> None:
+        self.store.close()
+        self.store_url = f"sqlite:///{self.stores}/{len(list(self.stores.glob('*.db')))}.db"
+        self.store = open_store(self.store_url)
+        self.register()
+
+    def committer(self) -> DeltaTableCommitter:
+        return DeltaTableCommitter(str(self.table), {})
+
+    def batch(self, batch_id: int) -> Batch:
+        return Batch(self.stream, batch_id, f"{batch_id:064x}")
+
+    def write(self, batch_id: int, age: timedelta = OLD) -> list[DataFile]:
+        """The files of one task attempt, one per table partition."""
+        self.runs += 1
+        names = FileNames(self.query_id, f"run-{self.runs}", batch_id, 0, 0)
+        return [self._write(f"{names.name(n, 'zstd')}", day, age) for n, day in enumerate(DAYS)]
+
+    def _write(self, name: str, day: str, age: timedelta) -> DataFile:
+        path = f"{directory((('day', day),))}/{name}"
+        self.ids += 1
+        file = self.table / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"id": pa.array([self.ids])}), file)
+        self.set_age(path, age)
+        statistics = json.dumps({"numRecords": 1})
+        return DataFile(path, file.stat().st_size, 1, (("day", day),), statistics)
+
+    def set_age(self, path: str, age: timedelta) -> None:
+        os.utime(self.table / path, 2 * ((NOW - age).timestamp(),))
+
+    def prepare(self, batch_id: int, files: Iterable[DataFile], mode: str = "append") -> Manifest:
+        target = self.committer().plan(SCHEMA)
+        content = target.content(list(files), "overwrite" if mode == "overwrite" else "append")
+        manifest = build_manifest(self.batch(batch_id), content)
+        self.runs += 1
+        self.store.claim(self.stream, f"run-{self.runs}")
+        self.store.prepare(manifest, f"run-{self.runs}")
+        return manifest
+
+    def commit(self, batch_id: int, files: Iterable[DataFile], mode: str = "append") -> None:
+        self.prepare(batch_id, files, mode)
+        self.recover()
+
+    def recover(self) -> None:
+        TwoPhaseCommitter(self.store, self.committer()).recover(self.stream)
+
+    def cleanup(self) -> Cleanup:
+        known = [stream.key for stream in self.store.streams()]
+        table = DeltaCleanableTable(str(self.table), {})
+        return Cleanup(self.store, table, known, known, parse_file_name, paths_of)
+
+    def find(self) -> Found:
+        return self.cleanup().find(NOW - GRACE)
+
+    def clean_up(self) -> int:
+        one = self.cleanup()
+        return sum(one.delete(one.find(NOW - GRACE)))
+
+    def on_disk(self) -> set[str]:
+        files = {str(path.relative_to(self.table)) for path in self.table.rglob("*.parquet")}
+        return {path for path in files if not path.startswith("_delta_log")}
+
+    def named_by_store(self) -> set[str]:
+        states = (ManifestState.PREPARED, ManifestState.COMMITTED)
+        streams = [stream.key for stream in self.store.streams()]
+        return {
+            p
+            for s in streams
+            for state in states
+            for m in self.store.manifests(s, state)
+            for p in paths_of(m)
+        }
+
+    def versions(self) -> Mapping[int, set[str]]:
+        """The files of each version of the table that can be read, as the Delta library tells."""
+        newest = deltalake.DeltaTable(str(self.table)).version()
+        found = {}
+        for version in range(newest + 1):
+            try:
+                table = deltalake.DeltaTable(str(self.table), version=version)
+            except deltalake.exceptions.DeltaError:
+                continue
+            found[version] = {os.path.relpath(uri, self.table) for uri in table.file_uris()}
+        return found
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """The newest version, by another engine than the one that wrote it."""
+        files = [str(self.table / path) for path in max(self.versions().items())[1]]
+        return duckdb.sql(f"SELECT id FROM read_parquet({files!r}) ORDER BY id").fetchall() if files else []
+
+
+def paths_of(manifest: Manifest) -> list[str]:
+    return [file.path for file in decode(manifest).files]
+
+
+def paths(files: Iterable[DataFile | StoredFile]) -> set[str]:
+    return {file.path for file in files}
+
+
+@pytest.fixture
+def lake(tmp_path: Path, store_url: str) -> Iterator[Lake]:
+    lake = Lake(tmp_path, store_url)
+    yield lake
+    lake.store.close()
+
+
+@pytest.fixture
+def local_lake(tmp_path: Path) -> Iterator[Lake]:
+    lake = Lake(tmp_path)
+    yield lake
+    lake.store.close()
+
+
+# What can be deleted --------------------------------------------------------------------------------
+
+
+def test_files_of_a_lost_attempt_of_a_committed_batch_are_deleted(lake: Lake) -> None:
+    lost, kept = lake.write(0), lake.write(0)
+    lake.commit(0, kept)
+
+    assert paths(lake.find().unneeded) == paths(lost)
+    assert lake.on_disk() == paths(lost) | paths(kept)
+
+    assert lake.clean_up() == len(lost)
+    assert lake.on_disk() == paths(kept)
+
+
+def test_finding_again_after_deleting_finds_nothing(local_lake: Lake) -> None:
+    local_lake.write(0)
+    local_lake.commit(0, local_lake.write(0))
+    local_lake.clean_up()
+    assert local_lake.find() == Found()
+
+
+# What cannot ----------------------------------------------------------------------------------------
+
+
+def test_files_of_a_batch_that_runs_for_longer_than_the_grace_period_stay(lake: Lake) -> None:
+    """A task closes its first file days before its batch is prepared: age alone proves nothing."""
+    lake.commit(0, lake.write(0))
+    running = lake.write(1, age=OLD)
+
+    assert lake.clean_up() == 0
+    assert paths(lake.find().unsettled) == paths(running)
+
+    lake.commit(1, running)
+    assert len(lake.rows()) == 4
+
+
+def test_files_of_a_batch_given_up_stay_until_a_later_one_is_committed(lake: Lake) -> None:
+    """The replay of an aborted batch may be prepared by a driver that still has these very files."""
+    lake.commit(0, lake.write(0))
+    given_up = lake.write(1)
+    lake.prepare(1, given_up)
+    lake.store.finish(lake.batch(1), ManifestState.ABORTED)
+    assert lake.clean_up() == 0
+
+    lake.commit(1, lake.write(1))
+    assert lake.clean_up() == len(given_up)
+
+
+def test_pending_files_stay_even_if_the_table_is_past_them(local_lake: Lake) -> None:
+    """Landed, and the driver died before it marked the batch."""
+    files = local_lake.write(0)
+    manifest = local_lake.prepare(0, files)
+    local_lake.committer().commit(manifest)
+    lost = local_lake.write(0)
+
+    assert local_lake.clean_up() == len(lost)
+    assert local_lake.on_disk() == paths(files)
+
+
+def test_young_files_stay(local_lake: Lake) -> None:
+    young = local_lake.write(0, age=YOUNG)
+    local_lake.commit(0, local_lake.write(0))
+    assert paths(local_lake.find().young) == paths(young)
+    assert local_lake.clean_up() == 0
+
+
+def test_files_of_queries_that_the_store_does_not_know_stay(local_lake: Lake) -> None:
+    """Another store knows them, or a batch write is at it."""
+    known = local_lake.query_id
+    local_lake.query_id = "q-of-another-store"
+    foreign = local_lake.write(0)
+    local_lake.query_id = known
+    local_lake.commit(0, local_lake.write(0))
+    assert local_lake.clean_up() == 0
+    assert paths(foreign) <= local_lake.on_disk()
+
+
+def test_files_that_only_an_older_version_has_stay_for_time_travel(local_lake: Lake) -> None:
+    """With the store lost, nothing but the log names them."""
+    first = local_lake.write(0)
+    local_lake.commit(0, first)
+    local_lake.commit(1, local_lake.write(1), mode="overwrite")
+    local_lake.lose_store()
+    local_lake.commit(2, local_lake.write(2))
+
+    assert local_lake.clean_up() == 0
+    assert paths(first) <= local_lake.on_disk()
+
+
+def test_files_that_only_a_checkpoint_of_the_log_names_stay(local_lake: Lake) -> None:
+    live = local_lake.write(0)
+    local_lake.commit(0, live)
+    local_lake.commit(1, local_lake.write(1))
+    deltalake.DeltaTable(str(local_lake.table)).create_checkpoint()
+    for entry in (local_lake.table / "_delta_log").glob("*.json"):
+        entry.unlink()
+    local_lake.lose_store()
+    # The new store has to know a batch at least as new, or nothing would count as settled.
+    local_lake.prepare(1, [])
+
+    assert local_lake.clean_up() == 0
+    assert paths(live) <= local_lake.on_disk()
+    assert len(local_lake.rows()) == 4
+
+
+def test_files_that_only_a_committed_manifest_names_stay(local_lake: Lake) -> None:
+    """Committed, overwritten, and the log cleaned up: they are the table's own VACUUM's to delete."""
+    first = local_lake.write(0)
+    local_lake.commit(0, first)
+    local_lake.commit(1, local_lake.write(1), mode="overwrite")
+    log = local_lake.table / "_delta_log"
+    deltalake.DeltaTable(str(local_lake.table)).create_checkpoint()
+    for entry in log.glob("*.json"):
+        entry.unlink()
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    actions = pq.read_table(checkpoint)
+    pq.write_table(actions.filter(pa.compute.is_null(actions["remove"])), checkpoint)  # as if it had expired
+
+    assert local_lake.clean_up() == 0
+    assert paths(first) <= local_lake.on_disk()
+
+
+def test_files_of_a_table_inside_the_table_stay(tmp_path: Path) -> None:
+    """One checkpoint wrote both: the outer table's token says nothing of the inner one."""
+    outer = Lake(tmp_path)
+    outer.commit(0, outer.write(0))
+    inner = Lake(tmp_path / "table")
+    running = inner.write(0)
+
+    assert outer.clean_up() == 0
+    assert paths(running) <= inner.on_disk()
+    for lake in (outer, inner):
+        lake.store.close()
+
+
+def test_without_a_token_in_the_table_nothing_is_settled(local_lake: Lake) -> None:
+    """The table was dropped and created again: whoever still writes may start over."""
+    local_lake.prepare(0, [])
+    local_lake.store.finish(local_lake.batch(0), ManifestState.COMMITTED)
+    written = local_lake.write(0)
+    assert local_lake.clean_up() == 0
+    assert paths(local_lake.find().unsettled) == paths(written)
+
+
+def test_without_a_table_nothing_is_deleted(local_lake: Lake) -> None:
+    written = local_lake.write(0)
+    for entry in (local_lake.table / "_delta_log").iterdir():
+        entry.unlink()
+    assert local_lake.clean_up() == 0
+    assert paths(written) <= local_lake.on_disk()
+
+
+# Between the look and the deletion ------------------------------------------------------------------
+
+
+def test_a_file_that_is_prepared_after_the_look_stays(local_lake: Lake) -> None:
+    """Cannot happen to a settled batch of this version; the check before deleting is what makes it sure."""
+    orphans = local_lake.write(0)
+    local_lake.commit(1, local_lake.write(1))
+    cleaning = local_lake.cleanup()
+    found = cleaning.find(NOW - GRACE)
+    assert paths(found.unneeded) == paths(orphans)
+
+    local_lake.prepare(0, orphans[:1])
+
+    assert sum(cleaning.delete(found)) == len(orphans) - 1
+    assert orphans[0].path in local_lake.on_disk()
+
+
+def test_a_file_that_is_committed_after_the_look_stays(local_lake: Lake) -> None:
+    orphans = local_lake.write(0)
+    local_lake.commit(1, local_lake.write(1))
+    cleaning = local_lake.cleanup()
+    found = cleaning.find(NOW - GRACE)
+
+    local_lake.prepare(0, orphans)
+    local_lake.store.finish(local_lake.batch(0), ManifestState.COMMITTED)
+
+    assert sum(cleaning.delete(found)) == 0
+
+
+def test_a_file_that_somebody_adds_to_the_table_after_the_look_stays(local_lake: Lake) -> None:
+    """Tools that repair a table add files by hand."""
+    orphans = local_lake.write(0)
+    local_lake.commit(0, local_lake.write(0))
+    cleaning = local_lake.cleanup()
+    found = cleaning.find(NOW - GRACE)
+
+    local_lake.query_id = "repair"
+    local_lake.register()
+    local_lake.committer().commit(local_lake.prepare(0, orphans))
+
+    assert sum(cleaning.delete(found)) == 0
+
+
+def test_nothing_is_deleted_once_the_table_is_another_one(local_lake: Lake) -> None:
+    local_lake.write(0)
+    local_lake.commit(0, local_lake.write(0))
+    cleaning = local_lake.cleanup()
+    found = cleaning.find(NOW - GRACE)
+    for entry in (local_lake.table / "_delta_log").iterdir():
+        entry.unlink()
+    local_lake.committer().plan(SCHEMA, partition_by=["day"])
+
+    assert sum(cleaning.delete(found)) == 0
+
+
+def test_the_check_is_made_anew_for_every_chunk(local_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleanup, "FILES_PER_CHECK", 1)
+    orphans = local_lake.write(0)
+    local_lake.commit(1, local_lake.write(1))
+    cleaning = local_lake.cleanup()
+    deleting = cleaning.delete(cleaning.find(NOW - GRACE))
+    assert next(deleting) == 1
+
+    local_lake.prepare(0, orphans)
+
+    assert list(deleting) == [0]
+
+
+# What cannot be read --------------------------------------------------------------------------------
+
+
+def test_a_damaged_manifest_stops_clean_up(local_lake: Lake) -> None:
+    local_lake.write(0)
+    local_lake.commit(0, local_lake.write(0))
+    with local_lake.store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE penstock_manifest_contents SET content = x'00'")
+    before = local_lake.on_disk()
+    with pytest.raises(ManifestCorruptError, match="damaged"):
+        local_lake.clean_up()
+    assert local_lake.on_disk() == before
+
+
+def test_a_damaged_checkpoint_of_the_log_stops_clean_up(local_lake: Lake) -> None:
+    local_lake.write(0)
+    local_lake.commit(0, local_lake.write(0))
+    local_lake.commit(1, local_lake.write(1))
+    deltalake.DeltaTable(str(local_lake.table)).create_checkpoint()
+    (checkpoint,) = (local_lake.table / "_delta_log").glob("*.checkpoint.parquet")
+    (local_lake.table / "_delta_log" / "_last_checkpoint").unlink()
+    other = checkpoint.with_name("00000000000000000000.checkpoint.parquet")
+    other.write_bytes(b"PAR1 not parquet")
+    before = local_lake.on_disk()
+    with pytest.raises(RetryableError, match=other.name):
+        local_lake.clean_up()
+    assert local_lake.on_disk() == before
+
+
+def test_log_entries_that_vanish_while_they_are_read_are_listed_anew(
+    local_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table's log clean-up runs at any time; what it deletes, a checkpoint has."""
+    local_lake.commit(0, local_lake.write(0))
+    local_lake.commit(1, local_lake.write(1))
+    lost = local_lake.write(1)
+    read = DeltaCleanableTable._names_in_json
+
+    def vanish(table: DeltaCleanableTable, entry: str) -> set[str]:
+        log = local_lake.table / "_delta_log"
+        if not list(log.glob("*.checkpoint.parquet")):
+            deltalake.DeltaTable(str(local_lake.table)).create_checkpoint()
+            for old in log.glob("*.json"):
+                old.unlink()
+        return read(table, entry)
+
+    monkeypatch.setattr(DeltaCleanableTable, "_names_in_json", vanish)
+    local_lake.lose_store()
+    local_lake.prepare(1, [])
+    assert paths(local_lake.find().unneeded) == paths(lost)
+
+
+# The pure decisions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "newest", "settled"),
+    [
+        (None, 7, -1),  # no table, or another one: nothing is settled
+        (5, 7, 5),
+        (7, 5, 5),  # the store was put back from an older copy: what it does not know stays
+        (5, -1, -1),
+    ],
+)
+def test_settled_is_what_table_and_store_are_past(token: int | None, newest: int, settled: int) -> None:
+    tokens = {} if token is None else {"q": Token(token, "")}
+    assert settled_batches(tokens, {"q": newest}) == {"q": settled}
+
+
+@pytest.mark.parametrize(
+    ("path", "age", "verdict"),
+    [
+        ("penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", OLD, Verdict.UNNEEDED),
+        ("day=1/penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", OLD, Verdict.UNNEEDED),
+        ("penstock-q-00000000-00000006-00000-0-0000.zstd.parquet", OLD, Verdict.UNSETTLED),
+        ("penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", GRACE, Verdict.YOUNG),
+        ("penstock-other-00000000-00000005-00000-0-0000.zstd.parquet", OLD, Verdict.NOT_OURS),
+        ("part-00000-8d9a.snappy.parquet", OLD, Verdict.NOT_OURS),
+        ("_delta_log/00000000000000000000.json", OLD, Verdict.NOT_OURS),
+    ],
+)
+def test_verdicts(path: str, age: timedelta, verdict: Verdict) -> None:
+    file = StoredFile(path, 1, NOW - age)
+    assert judge(file, parse_file_name(path), {"q": 5}, NOW - GRACE) is verdict
+
+
+# Any history ----------------------------------------------------------------------------------------
+
+STEPS = (
+    "commit",
+    "commit",
+    "lost attempt",
+    "lost young attempt",
+    "overwrite",
+    "die before prepare",
+    "die before commit",
+    "die before mark",
+    "recover",
+    "give up",
+    "renew",
+    "lose store",
+    "foreign delete",
+    "foreign compact",
+    "restore",
+    "log checkpoint",
+    "clean up",
+)
+
+
+class History:
+    """Runs steps against a lake, one stream at a time, as drivers and other jobs would."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.next_batch = 0
+        self.orphans: set[str] = set()
+        """Old files of attempts that lost, of the query as it is now, which clean-up has to find."""
+        self.must_stay: set[str] = set()
+
+    def run(self, step: str) -> None:
+        getattr(self, step.replace(" ", "_"))()
+
+    def commit(self, mode: str = "append") -> None:
+        self.lake.recover()
+        self.lake.commit(self.next_batch, self.lake.write(self.next_batch), mode)
+        self.next_batch += 1
+
+    def overwrite(self) -> None:
+        self.commit("overwrite")
+
+    def lost_attempt(self) -> None:
+        self.orphans |= paths(self.lake.write(self.next_batch))
+        self.commit()
+
+    def lost_young_attempt(self) -> None:
+        self.must_stay |= paths(self.lake.write(self.next_batch, YOUNG))
+        self.commit()
+
+    def die_before_prepare(self) -> None:
+        self.orphans |= paths(self.lake.write(self.next_batch))
+
+    def die_before_commit(self) -> None:
+        self.lake.recover()
+        self.lake.prepare(self.next_batch, self.lake.write(self.next_batch))
+        self.next_batch += 1
+
+    def die_before_mark(self) -> None:
+        self.lake.recover()
+        manifest = self.lake.prepare(self.next_batch, self.lake.write(self.next_batch))
+        self.lake.committer().commit(manifest)
+        self.next_batch += 1
+
+    def recover(self) -> None:
+        self.lake.recover()
+
+    def give_up(self) -> None:
+        """The newest batch, if it is pending, is aborted for its replay."""
+        for record in self.lake.store.pending(self.lake.stream):
+            token = self.lake.committer().token(self.lake.query_id)
+            if token is None or token.batch_id < record.batch.batch_id:
+                manifest = self.lake.store.manifest(self.lake.stream, record.batch.batch_id)
+                assert manifest is not None
+                self.lake.store.finish(record.batch, ManifestState.ABORTED)
+                self.orphans |= set(paths_of(manifest))
+                self.next_batch = record.batch.batch_id
+
+    def renew(self) -> None:
+        self.lake.recover()
+        self.lake.query_id = f"q{int(self.lake.query_id[1:]) + 1}"
+        self.lake.register()
+        self.next_batch += 1
+        self.orphans.clear()
+
+    def lose_store(self) -> None:
+        self.give_up()
+        self.lake.lose_store()
+
+    def foreign_delete(self) -> None:
+        self._table().delete("id % 3 = 0")
+
+    def foreign_compact(self) -> None:
+        self._table().optimize.compact()
+
+    def restore(self) -> None:
+        """To where it was: RESTORE takes back rows, never tokens."""
+        table = self._table()
+        if table.version() > 0 and not self.lake.store.pending(self.lake.stream):
+            table.restore(table.version() - 1)
+            # The streams go on beside what is left, as after `recover --accept-table`.
+
+    def log_checkpoint(self) -> None:
+        self._table().create_checkpoint()
+
+    def _table(self) -> deltalake.DeltaTable:
+        return deltalake.DeltaTable(str(self.lake.table))
+
+    def clean_up(self) -> None:
+        lake = self.lake
+        before, named, versions = lake.on_disk(), lake.named_by_store(), lake.versions()
+        token = lake.committer().token(lake.query_id)
+        lake.clean_up()
+        gone = before - lake.on_disk()
+        assert not gone & named, "a manifest names it"
+        assert not gone & set().union(*versions.values()), "a version of the table needs it"
+        assert not gone & self.must_stay
+        for path in gone:
+            name = parse_file_name(path)
+            assert name is not None
+            if name.query_id == lake.query_id:
+                assert token is not None
+                assert name.batch_id <= token.batch_id, "its batch may still be committed"
+        assert lake.versions() == versions
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+@given(steps=st.lists(st.sampled_from(STEPS), min_size=3, max_size=14))
+def test_clean_up_deletes_no_named_or_readable_file_whatever_happened(steps: list[str]) -> None:
+    """And afterwards what is pending can be committed, and the orphans of the query are gone."""
+    with TemporaryDirectory() as folder:
+        lake = Lake(Path(folder))
+        history = History(lake)
+        for step in [*steps, "clean up"]:
+            history.run(step)
+        rows = lake.rows()
+        pending = lake.store.pending(lake.stream)
+        lake.recover()
+        assert len(lake.rows()) >= len(rows)
+        assert not lake.store.pending(lake.stream), pending
+        history.commit()
+        history.clean_up()
+        assert not history.orphans & lake.on_disk()
+        lake.store.close()

@@ -1,0 +1,68 @@
+"""What the stream writer refuses, without a running Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import LongType, StructField, StructType
+
+from penstock import DeltaDataSource, PenstockError
+from penstock.committers.contract import Batch, Committable, StreamKey
+from penstock.datasource.committing import checked_committables
+from penstock.datasource.plan import BatchPlan, CommittableMessage
+from penstock.datasource.stream_writer import delta_stream_writer
+from penstock.datasource.task import TaskAttempt
+
+SCHEMA = StructType([StructField("id", LongType())])
+BATCH = Batch(StreamKey("q", "/t"), 7, "d1")
+
+
+@pytest.mark.parametrize("messages", [[], [None, None], [WriterCommitMessage()]])
+def test_a_commit_without_committables_fails_loudly(
+    tmp_path: Path, messages: list[WriterCommitMessage | None]
+) -> None:
+    """So does Spark's continuous mode commit, which never calls `write`."""
+    options = {"path": str(tmp_path / "t"), "checkpointlocation": str(tmp_path)}
+    writer = delta_stream_writer(options, SCHEMA, overwrite=False, plans=False)
+
+    with pytest.raises(PenstockError, match="continuous mode"):
+        writer.commit(messages, 0)
+
+
+def test_a_pickled_source_commits_and_does_not_plan() -> None:
+    """Spark pickles the source only to commit: planning there would do all the work twice."""
+    import pickle
+
+    source = DeltaDataSource({"path": "/t"})
+    copy = pickle.loads(pickle.dumps(source))
+
+    assert (source._plans, copy._plans) == (True, False)
+
+
+def task(query_id: str = "q", batch_id: int = 7) -> TaskAttempt:
+    return TaskAttempt(partition=0, attempt=0, run_id="r", query_id=query_id, batch_id=batch_id)
+
+
+@pytest.mark.parametrize("other", [task(query_id="other"), task(batch_id=8)])
+def test_a_task_of_another_batch_than_planned_is_refused(other: TaskAttempt) -> None:
+    """Its rows would land under the wrong token."""
+    plan = BatchPlan(BATCH)
+    plan.check_task(task())
+
+    with pytest.raises(PenstockError, match="the very directory"):
+        plan.check_task(other)
+
+
+def message(partition: int, run_id: str = "r", digest: str = "d1") -> CommittableMessage:
+    batch = Batch(BATCH.stream, BATCH.batch_id, digest)
+    return CommittableMessage(Committable(batch, run_id, partition, attempt=0, files=()), None)
+
+
+@pytest.mark.parametrize("other", [message(0), message(1, run_id="r2"), message(1, digest="d2")])
+def test_tasks_that_do_not_agree_are_refused(other: CommittableMessage) -> None:
+    assert len(checked_committables([message(0), message(1)])) == 2
+
+    with pytest.raises(PenstockError, match="do not agree"):
+        checked_committables([message(0), other])

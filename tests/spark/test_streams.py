@@ -1,0 +1,228 @@
+"""Streams into Delta tables through a real Spark: modes, empty batches, failures, other writers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from tests.spark.id_stream import IdStream
+
+from penstock.committers.contract import ManifestState
+from penstock.committers.store import open_store
+
+pytestmark = pytest.mark.spark
+
+
+def test_append_delivers_each_row_once(ids: IdStream) -> None:
+    ids.add_files(4)
+    ids.run(partitionBy="day", queryName="append")
+
+    findings = ids.findings()
+    assert (findings.rows, findings.problems, findings.orphans) == (400, [], 0)
+    assert pl.scan_delta(str(ids.table)).select(pl.col("id").n_unique()).collect().item() == 400
+    assert DeltaTable(str(ids.table)).metadata().partition_columns == ["day"]
+
+
+def test_a_restart_goes_on_where_it_ended(ids: IdStream) -> None:
+    ids.add_files(2)
+    ids.run()
+    ids.add_files(2)
+    ids.run()
+
+    assert ids.findings().rows == 400
+    assert ids.findings().problems == []
+
+
+def test_complete_mode_replaces_all_rows_with_every_batch(ids: IdStream) -> None:
+    ids.add_files(3)
+    counts = ids.rows().groupBy("day").count()
+    ids.writer(counts).outputMode("complete").start().awaitTermination()
+
+    rows = pl.scan_delta(str(ids.table)).collect().sort("day").rows()
+    assert rows == [("d0", 150), ("d1", 150)]
+    assert ids.versions() == 1 + 3
+
+
+def test_complete_mode_with_an_empty_result_empties_the_table(ids: IdStream) -> None:
+    ids.add_files(1)
+    counts = ids.rows().groupBy("day").count()
+    ids.writer(counts).outputMode("complete").start().awaitTermination()
+    ids.add_files(1)
+    ids.writer(counts.where("count > 1000")).outputMode("complete").start().awaitTermination()
+
+    assert pl.scan_delta(str(ids.table)).collect().height == 0
+
+
+def test_update_mode_is_refused(ids: IdStream) -> None:
+    ids.add_files(1)
+    query = ids.writer(ids.rows().groupBy("day").count()).outputMode("update").start()
+    with pytest.raises(Exception, match="does not support Update mode"):
+        query.awaitTermination()
+    assert not ids.table.exists()
+
+
+def test_continuous_trigger_fails_loudly(spark: SparkSession, ids: IdStream) -> None:
+    """Spark accepts it and never calls `write`: without the check every row would be lost silently."""
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+    query = ids.writer(rows).trigger(continuous="1 second").start()
+    with pytest.raises(Exception, match="continuous mode"):
+        query.awaitTermination(60)
+
+
+def test_empty_batches_add_no_commit(ids: IdStream) -> None:
+    ids.add_files(3)
+    ids.run(ids.rows().where("id >= 200"))
+
+    assert ids.versions() == 1 + 1
+    with open_store(ids.store_url) as store:
+        history = store.history(store.streams()[0].key, 10)
+    assert [(record.batch.batch_id, record.rows) for record in history] == [(2, 100), (1, 0), (0, 0)]
+    assert {record.state for record in history} == {ManifestState.COMMITTED}
+
+
+def test_a_failing_task_leaves_no_files_and_no_rows(spark: SparkSession, ids: IdStream) -> None:
+    ids.add_files(1)
+    fail_late = f.udf(_fail_at_90, "long")
+    message = ids.fails_with(ids.rows().coalesce(1).withColumn("id", fail_late("id")))
+
+    assert "ninety" in message
+    assert ids.data_files() == set()
+    ids.run()
+    assert ids.findings().rows == 100
+    assert ids.findings().problems == []
+
+
+def _fail_at_90(number: int) -> int:
+    if number == 90:
+        raise ValueError("ninety")
+    return number
+
+
+def test_null_in_a_not_null_column_stops_the_query(spark: SparkSession, ids: IdStream) -> None:
+    DeltaTable.create(str(ids.table), _not_null_schema())
+    ids.add_files(1)
+    message = ids.fails_with(ids.rows().withColumn("day", f.expr("if(id = 7, null, day)")))
+
+    assert "SchemaMismatchError" in message
+    assert "day" in message
+    assert ids.data_files() == set()
+
+
+def _not_null_schema():  # type: ignore[no-untyped-def]
+    from deltalake import Field, Schema
+
+    return Schema([Field("id", "long"), Field("day", "string", nullable=False)])
+
+
+def test_stop_during_commit_loses_and_doubles_nothing(ids: IdStream) -> None:
+    """`stop` waits for a commit that is under way, and Spark replays the batch at the next start."""
+    ids.add_files(2)
+    ids.run()
+    ids.add_files(2)
+    with open_store(ids.store_url) as store, store.engine.connect() as connection:
+        lock = connection.connection.cursor()
+        lock.execute("BEGIN IMMEDIATE")
+        query = ids.start()
+        wait_until(lambda: len(ids.data_files()) > 2)
+        time.sleep(0.5)
+        stopping = threading.Thread(target=query.stop)
+        stopping.start()
+        time.sleep(0.5)
+        lock.execute("ROLLBACK")
+        stopping.join(60)
+    ids.run()
+
+    assert ids.findings().rows == 400
+    assert ids.findings().problems == []
+
+
+def wait_until(condition, timeout_s: float = 60) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_two_queries_write_one_table(ids: IdStream) -> None:
+    """Each has a query id of its own, so their batch ids do not get in each other's way."""
+    ids.add_files(3)
+    first = ids.start(ids.rows().where("id % 2 = 0"))
+    second = ids.start(ids.rows().where("id % 2 = 1"), checkpointLocation=str(ids.root / "second"))
+    first.awaitTermination()
+    second.awaitTermination()
+
+    assert ids.findings().rows == 300
+    assert ids.findings().problems == []
+
+
+def test_foreign_appends_during_the_stream_are_kept(ids: IdStream) -> None:
+    ids.add_files(6)
+    foreign = "SELECT (1000000 + i)::BIGINT AS id, 'd9' AS day FROM range(20) t(i)"
+    rows = duckdb.sql(foreign).arrow().read_all()
+    query = ids.start()
+    appended = 0
+    while query.isActive:
+        if ids.table.exists() and ids.versions():
+            write_deltalake(str(ids.table), rows.slice(appended % 20, 1), mode="append")
+            appended += 1
+        time.sleep(0.05)
+    query.awaitTermination()
+
+    table = pl.scan_delta(str(ids.table)).collect()
+    assert appended > 0
+    assert table.filter(pl.col("id") >= 1_000_000).height == appended
+    assert table.filter(pl.col("id") < 1_000_000)["id"].sort().to_list() == list(range(600))
+
+
+def test_schema_evolution_adds_columns_that_older_rows_have_as_null(ids: IdStream) -> None:
+    ids.add_files(1)
+    ids.run()
+    ids.add_files(1)
+    more = ids.rows().withColumn("half", f.col("id") / 2)
+    assert "schemaEvolution" in ids.fails_with(more)
+    ids.run(more, schemaEvolution="addColumns")
+
+    halves = pl.scan_delta(str(ids.table)).sort("id").select("half").collect()["half"].to_list()
+    assert halves == [None] * 100 + [i / 2 for i in range(100, 200)]
+    assert ids.findings().problems == []
+
+
+def test_options_are_refused_together_before_any_file_is_written(ids: IdStream) -> None:
+    ids.add_files(1)
+    message = ids.fails_with(targetFileSize="big", partitionsBy="day")
+
+    assert "targetFileSize='big'" in message
+    assert "Did you mean partitionBy?" in message
+    assert not ids.table.exists()
+
+
+def test_a_checkpoint_that_spark_keeps_to_itself_is_refused(spark: SparkSession, ids: IdStream) -> None:
+    ids.add_files(1)
+    writer = ids.rows().writeStream.format("penstock.delta").option("path", str(ids.table))
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(ids.checkpoint))
+    try:
+        with pytest.raises(Exception, match="checkpointLocation is not among the options"):
+            writer.trigger(availableNow=True).start().awaitTermination()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+
+def test_relative_paths_are_those_of_the_driver(
+    ids: IdStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids.add_files(1)
+    table = Path("spark-relative-table")
+    ids.run(path=str(table.absolute().relative_to(Path.cwd())), checkpointLocation=str(ids.checkpoint))
+    try:
+        assert pl.scan_delta(str(table)).collect().height == 100
+    finally:
+        import shutil
+
+        shutil.rmtree(table)

@@ -1,0 +1,311 @@
+"""Data files of one task attempt: complete, bounded, durable, and gone after an abort."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow.fs import LocalFileSystem
+
+from penstock.committers import crash_points
+from penstock.committers.errors import RetryableError, SchemaMismatchError
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames, WritePlan, parse_file_name
+
+NAMES = FileNames("query", "run", 7, 3, 12)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def reached() -> Iterator[list[tuple[str, int]]]:
+    """The crash points that were reached, in order."""
+    points: list[tuple[str, int]] = []
+    crash_points.install(lambda point, batch_id: points.append((point, batch_id)))
+    yield points
+    crash_points.install(None)
+
+
+def writer_of(path: Path, schema: pa.Schema, **options: Any) -> DataFileWriter:
+    return DataFileWriter(WritePlan(str(path), {}, schema, **options), NAMES)
+
+
+def numbers(rows: int, partitions: int = 1) -> pa.Table:
+    return pa.table({"id": range(rows), "p": [i % partitions for i in range(rows)]})
+
+
+def write_all(writer: DataFileWriter, rows: pa.Table, batch_rows: int = 100) -> None:
+    for batch in rows.to_batches(max_chunksize=batch_rows):
+        writer.write(batch)
+
+
+def read_ids(path: Path) -> list[int]:
+    rows = duckdb.sql(f"SELECT id FROM read_parquet('{path}/**/*.parquet', hive_partitioning = false)")
+    return sorted(row[0] for row in rows.fetchall())
+
+
+def leftovers(path: Path) -> list[Path]:
+    return [entry for entry in path.rglob("*") if entry.is_file()]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.integers(1, 700),
+    partitions=st.integers(1, 9),
+    partitioned=st.booleans(),
+    options=st.fixed_dictionaries(
+        {
+            "target_file_bytes": st.integers(200, 20_000),
+            "row_group_rows": st.integers(1, 300),
+            "max_open_partitions": st.integers(1, 4),
+            "buffer_bytes_max": st.integers(1, 30_000),
+            "sort_within": st.sampled_from([(), ("id",)]),
+        }
+    ),
+)
+def test_every_row_is_in_one_file_whatever_the_bounds(
+    rows: int, partitions: int, partitioned: bool, options: dict[str, Any], tmp_path_factory: Any
+) -> None:
+    path = tmp_path_factory.mktemp("table")
+    table = numbers(rows, partitions)
+    writer = writer_of(path, table.schema, partition_by=("p",) if partitioned else (), **options)
+    write_all(writer, table, 90)
+    files = writer.close()
+    assert sorted(file.path for file in files) == sorted(
+        str(found.relative_to(path)) for found in leftovers(path)
+    )
+    assert read_ids(path) == list(range(rows))
+    for file in files:
+        footer = pq.read_metadata(path / file.path)
+        assert (file.rows, file.size_bytes) == (footer.num_rows, (path / file.path).stat().st_size)
+        assert all(
+            footer.row_group(i).num_rows <= options["row_group_rows"] for i in range(footer.num_row_groups)
+        )
+        name = parse_file_name(file.path)
+        assert name is not None
+        assert (name.query_id, name.batch_id, name.partition, name.attempt) == ("query", 7, 3, 12)
+        if partitioned:
+            ids = pq.read_table(path / file.path, partitioning=None)["id"].to_pylist()
+            assert {str(i % partitions) for i in ids} == {dict(file.partition_values)["p"]}
+
+
+def test_partition_columns_are_not_in_the_file(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, numbers(1).schema, partition_by=("p",))
+    write_all(writer, numbers(1))
+    (file,) = writer.close()
+    assert pq.read_schema(tmp_path / file.path).names == ["id"]
+
+
+def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, numbers(1).schema, row_group_rows=1000)
+    write_all(writer, numbers(2500))
+    (file,) = writer.close()
+    footer = pq.read_metadata(tmp_path / file.path)
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [1000, 1000, 500]
+
+
+def test_files_are_rolled_near_the_target_size(tmp_path: Path) -> None:
+    rows = pa.table({"v": [os.urandom(50) for _ in range(20_000)]})
+    writer = writer_of(tmp_path, rows.schema, target_file_bytes=200_000)
+    write_all(writer, rows, 1000)
+    sizes = [file.size_bytes for file in writer.close()]
+    assert len(sizes) == 6
+    assert all(170_000 < size < 230_000 for size in sizes[:-1])
+
+
+def test_no_more_files_are_open_than_allowed(tmp_path: Path) -> None:
+    opened: list[int] = []
+    table = numbers(2000, 20)
+    writer = writer_of(tmp_path, table.schema, partition_by=("p",), max_open_partitions=3, buffer_bytes_max=1)
+    for batch in table.to_batches(max_chunksize=100):
+        writer.write(batch)
+        opened.append(open_parquet_files())
+    writer.close()
+    assert max(opened) == 3
+    assert read_ids(tmp_path) == list(range(2000))
+
+
+def open_parquet_files() -> int:
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return sum(str(link.readlink()).endswith(".parquet") for link in links if link.exists())
+
+
+def test_row_groups_are_sorted_nulls_last(tmp_path: Path) -> None:
+    rows = pa.table({"a": [2, 1, None, 1], "b": ["x", "z", "y", "a"]})
+    writer = writer_of(tmp_path, rows.schema, sort_within=("a", "b"))
+    writer.write(rows.to_batches()[0])
+    (file,) = writer.close()
+    assert pl.read_parquet(tmp_path / file.path).rows() == [(1, "a"), (1, "z"), (2, "x"), (None, "y")]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "lz4", "none"])
+def test_compressions_are_read_by_others(compression: str, tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, numbers(1).schema, compression=compression)
+    write_all(writer, numbers(500))
+    (file,) = writer.close()
+    assert pl.read_parquet(tmp_path / file.path)["id"].to_list() == list(range(500))
+    codec = pq.read_metadata(tmp_path / file.path).row_group(0).column(0).compression
+    assert codec == {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+
+
+def test_no_rows_no_file(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path / "table", numbers(1).schema)
+    writer.write(pa.RecordBatch.from_pylist([], schema=numbers(1).schema))
+    assert writer.close() == ()
+    assert not (tmp_path / "table").exists()
+
+
+def test_timestamps_are_stored_as_microseconds_utc_or_local(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"z": pa.array([1], pa.timestamp("us", "Etc/UTC")), "n": pa.array([1], pa.timestamp("us"))}
+    )
+    schema = pa.schema([("z", pa.timestamp("us", "UTC")), ("n", pa.timestamp("us"))])
+    writer = writer_of(tmp_path, schema)
+    writer.write(rows.to_batches()[0])
+    (file,) = writer.close()
+    zoned, local = (pq.ParquetFile(tmp_path / file.path).schema.column(i) for i in range(2))
+    assert zoned.physical_type == local.physical_type == "INT64"
+    assert "isAdjustedToUTC=true, timeUnit=microseconds" in str(zoned.logical_type)
+    assert "isAdjustedToUTC=false, timeUnit=microseconds" in str(local.logical_type)
+
+
+@pytest.mark.parametrize("values", [range(20_000), [i % 7 for i in range(20_000)]])
+def test_encodings_are_read_by_others(values: Any, tmp_path: Path) -> None:
+    """Many different whole numbers are stored as differences, repeating ones by dictionary."""
+    kinds = [pa.int16(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.string()]
+    rows = pa.table({str(kind): pa.array(values).cast(kind) for kind in kinds})
+    rows = rows.append_column("day", rows["int32"].cast(pa.date32()))
+    writer = writer_of(tmp_path, rows.schema)
+    write_all(writer, rows, 5000)
+    (file,) = writer.close()
+    encodings = pq.read_metadata(tmp_path / file.path).row_group(0).column(2).encodings
+    assert ("RLE_DICTIONARY" if values[-1] < 7 else "DELTA_BINARY_PACKED") in encodings
+    by_duckdb = duckdb.sql(f"SELECT * FROM read_parquet('{tmp_path}/*.parquet')").pl()
+    by_polars = pl.read_parquet(tmp_path / file.path)
+    expected = pl.from_arrow(rows)
+    assert isinstance(expected, pl.DataFrame)
+    assert by_polars.equals(expected)
+    assert by_duckdb.rows() == expected.rows()
+
+
+# Failure --------------------------------------------------------------------------------------------
+
+
+def test_abort_leaves_nothing(tmp_path: Path) -> None:
+    writer = writer_of(
+        tmp_path, numbers(1).schema, partition_by=("p",), buffer_bytes_max=1, target_file_bytes=1
+    )
+    write_all(writer, numbers(500, 5))
+    assert leftovers(tmp_path)
+    writer.abort()
+    assert leftovers(tmp_path) == []
+
+
+def test_abort_after_close_leaves_nothing(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, numbers(1).schema)
+    write_all(writer, numbers(500))
+    writer.close()
+    writer.abort()
+    assert leftovers(tmp_path) == []
+
+
+def test_abort_deletes_only_own_files(tmp_path: Path) -> None:
+    (tmp_path / "other.parquet").write_bytes(b"theirs")
+    writer = writer_of(tmp_path, numbers(1).schema, buffer_bytes_max=1)
+    write_all(writer, numbers(500))
+    writer.abort()
+    assert [path.name for path in leftovers(tmp_path)] == ["other.parquet"]
+
+
+def test_abort_raises_nothing_when_the_disk_is_gone(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, numbers(1).schema, buffer_bytes_max=1)
+    write_all(writer, numbers(500))
+    for path in leftovers(tmp_path):
+        path.unlink()
+    writer.abort()
+
+
+def test_null_in_a_required_column_is_refused_before_a_file_is_closed(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    writer = writer_of(tmp_path, schema)
+    with pytest.raises(SchemaMismatchError, match=r"NULL in id, .*batch 7, partition 3, attempt 12"):
+        writer.write(pa.record_batch({"id": pa.array([1, None])}))
+    assert leftovers(tmp_path) == []
+
+
+def test_a_file_of_the_same_name_is_never_overwritten(tmp_path: Path) -> None:
+    """Another attempt under the same ids may have been committed."""
+    first, second = (writer_of(tmp_path, numbers(1).schema) for _ in range(2))
+    write_all(first, numbers(10))
+    (file,) = first.close()
+    write_all(second, numbers(500))
+    with pytest.raises(RetryableError, match=file.path):
+        second.close()
+    second.abort()
+    assert read_ids(tmp_path) == list(range(10))
+
+
+# Durability and crash points ------------------------------------------------------------------------
+
+
+def test_files_and_directories_are_synced_before_the_last_crash_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: list[tuple[str, int]]
+) -> None:
+    """A manifest must not outlive its files when the power fails."""
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def spy(descriptor: int) -> None:
+        if ("write.files_closed", 7) not in reached:
+            synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    writer = writer_of(tmp_path, numbers(1).schema, partition_by=("p",))
+    write_all(writer, numbers(10, 2))
+    files = writer.close()
+    expected = {str(tmp_path), str(tmp_path / "p=0"), str(tmp_path / "p=1")}
+    assert expected | {str(tmp_path / file.path) for file in files} == {path.rstrip("/") for path in synced}
+
+
+def test_crash_points_are_reached_once_in_order(tmp_path: Path, reached: list[tuple[str, int]]) -> None:
+    writer = writer_of(tmp_path, numbers(1).schema, partition_by=("p",), buffer_bytes_max=1)
+    write_all(writer, numbers(500, 3))
+    assert reached == [("write.file_open", 7)]
+    assert sum(path.stat().st_size for path in leftovers(tmp_path)) > 0
+    writer.close()
+    assert reached == [("write.file_open", 7), ("write.files_closed", 7)]
+
+
+def test_a_writer_killed_with_open_files_leaves_only_recognisable_orphans(tmp_path: Path) -> None:
+    def kill(point: str, batch_id: int) -> None:
+        raise Killed
+
+    crash_points.install(kill)
+    try:
+        writer = writer_of(tmp_path, numbers(1).schema, buffer_bytes_max=1)
+        with pytest.raises(Killed):
+            write_all(writer, numbers(500))
+    finally:
+        crash_points.install(None)
+    assert leftovers(tmp_path)
+    assert all(parse_file_name(str(path)) for path in leftovers(tmp_path))
+
+
+def test_the_file_system_can_be_given(tmp_path: Path) -> None:
+    plan = WritePlan("s3://nowhere/table", {}, numbers(1).schema)
+    writer = DataFileWriter(plan, NAMES, (LocalFileSystem(), str(tmp_path)))
+    write_all(writer, numbers(10))
+    writer.close()
+    assert read_ids(tmp_path) == list(range(10))

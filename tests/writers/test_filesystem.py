@@ -1,0 +1,121 @@
+"""The table's file system: the local disk, and S3 under the Delta library's own options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, create_table_with_add_actions
+from moto.server import ThreadedMotoServer
+from pyarrow.fs import LocalFileSystem
+
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.filesystem import local_path, open_filesystem
+from penstock.writers.plan import FileNames, WritePlan
+
+VALUES = ["a b", "x/y", "a%20b", "é€😀", "a=b", "#?&;", "\x01", "+", "~", None, "{}[]^|<>`!$()*", "\\"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("/lake/t", "/lake/t"),
+        ("file:///lake/t", "/lake/t"),
+        ("file:/lake/t", "/lake/t"),
+        ("file:///lake/a%20b", "/lake/a b"),
+        ("s3://bucket/t", None),
+        ("abfss://container@account.dfs.core.windows.net/t", None),
+    ],
+)
+def test_local_tables_have_a_path(uri: str, path: str | None) -> None:
+    assert local_path(uri) == path
+
+
+def test_a_relative_path_starts_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    filesystem, root = open_filesystem("lake/t", {})
+    assert isinstance(filesystem, LocalFileSystem)
+    assert root == str(tmp_path / "lake/t")
+
+
+@pytest.fixture(scope="module")
+def storage_options() -> Iterator[dict[str, str]]:
+    """An S3 server on the loopback, with the bucket `lake`."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    s3_client(options).create_bucket(Bucket="lake")
+    yield options
+    server.stop()
+
+
+def s3_client(options: dict[str, str]) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=options["AWS_ENDPOINT_URL"],
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+        region_name="us-east-1",
+    )
+
+
+def write(uri: str, rows: pa.Table, options: dict[str, str], **plan: Any) -> DataFileWriter:
+    writer = DataFileWriter(WritePlan(uri, options, rows.schema, **plan), FileNames("query", "run", 7, 0, 0))
+    for batch in rows.to_batches():
+        writer.write(batch)
+    return writer
+
+
+def keys(options: dict[str, str], prefix: str) -> list[str]:
+    return [
+        entry["Key"]
+        for entry in s3_client(options).list_objects_v2(Bucket="lake", Prefix=prefix).get("Contents", [])
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_partitioned_files_on_s3_are_read_through_the_table(
+    scheme: str, storage_options: dict[str, str]
+) -> None:
+    """Odd characters in directories mean the same to the writer, the log and the readers."""
+    uri = f"{scheme}://lake/{scheme}/table"
+    rows = pa.table({"id": range(len(VALUES)), "v": VALUES})
+    files = write(uri, rows, storage_options, partition_by=("v",)).close()
+    assert len(keys(storage_options, f"{scheme}/table/")) == len(VALUES)
+    adds = [AddAction(f.path, f.size_bytes, dict(f.partition_values), 0, True, f.statistics) for f in files]
+    schema = Schema.from_arrow(rows.schema)
+    create_table_with_add_actions(uri, schema, adds, partition_by=["v"], storage_options=storage_options)
+    table = DeltaTable(uri, storage_options=storage_options)
+    assert table.to_pyarrow_table().sort_by("id").select(["id", "v"]).to_pylist() == rows.to_pylist()
+    frame = pl.scan_delta(uri.replace("s3a", "s3"), storage_options=storage_options)
+    assert frame.sort("id").select("id", "v").collect().to_dicts() == rows.to_pylist()
+
+
+def test_a_big_file_on_s3_is_uploaded_in_parts(storage_options: dict[str, str]) -> None:
+    rows = pa.table({"v": pa.array(range(1_500_000)).cast(pa.float64())})
+    (file,) = write("s3://lake/big", rows, storage_options, compression="none").close()
+    head = s3_client(storage_options).head_object(Bucket="lake", Key=f"big/{file.path}")
+    assert head["ContentLength"] == file.size_bytes > 10_000_000
+
+
+def test_abort_on_s3_leaves_no_object_and_no_upload(storage_options: dict[str, str]) -> None:
+    rows = pa.table({"id": range(10), "p": [0, 1] * 5})
+    writer = write("s3://lake/aborted", rows, storage_options, partition_by=("p",), buffer_bytes_max=1)
+    writer.abort()
+    assert keys(storage_options, "aborted/") == []
+    assert "Uploads" not in s3_client(storage_options).list_multipart_uploads(Bucket="lake")

@@ -1,0 +1,70 @@
+"""A writer's memory is bounded by its options, not by the number of rows or of table partitions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MEBIBYTE = 1024 * 1024
+
+SCRIPT = """
+import sys
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames, WritePlan
+
+
+def peak_bytes():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+path, partitions, batches, buffer_bytes_max = sys.argv[1], *map(int, sys.argv[2:])
+schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("p", pa.int64())])
+plan = WritePlan(
+    path, {}, schema, ("p",) if partitions else (), buffer_bytes_max=buffer_bytes_max, max_open_partitions=8,
+    sort_within=("text",), target_file_bytes=64 * 1024 * 1024, compression="snappy",
+)
+writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
+
+
+def batch(number):
+    ids = pa.array(range(number * 10_000, number * 10_000 + 10_000))
+    mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
+    text = pc.binary_repeat(mixed.cast(pa.string()), 8)
+    count = max(partitions, 1)
+    return pa.record_batch([ids, text, pc.subtract(mixed, pc.multiply(pc.divide(mixed, count), count))], schema=schema)
+
+
+size = 0
+rows = batch(0)
+writer.write(rows.slice(0, 1))
+base = peak_bytes()
+for number in range(batches):
+    rows = batch(number)
+    size += rows.nbytes
+    writer.write(rows)
+files = writer.close()
+assert sum(file.rows for file in files) == batches * 10_000 + 1
+print(size, peak_bytes() - base)
+"""
+
+
+@pytest.mark.parametrize("partitions", [0, 50, 3000])
+def test_peak_memory_stays_under_the_documented_bound(partitions: int, tmp_path: Path) -> None:
+    """A task's rows are many times the bound; see DataFileWriter for the bound."""
+    buffer_bytes_max = 32 * MEBIBYTE
+    batches = 300
+    arguments = [str(tmp_path), str(partitions), str(batches), str(buffer_bytes_max)]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True
+    )
+    size, peak = map(int, done.stdout.split())
+    assert size > 8 * buffer_bytes_max
+    assert peak < 2 * buffer_bytes_max + 32 * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"
