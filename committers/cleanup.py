@@ -228,7 +228,7 @@ class Cleanup:
     def _names_in_manifests(self, files: Mapping[str, tuple[StoredFile, Verdict]]) -> Iterator[set[str]]:
         """What the manifests name, PREPARED before COMMITTED, so that none slips through between."""
         for stream in self._naming:
-            pass
+            yield from map(self._names, self._store.manifests(stream, ManifestState.PREPARED))
         for stream in self._naming:
             # The whole history, which takes a while: only as long as there is something to delete.
             if any(verdict is Verdict.UNNEEDED for _, verdict in files.values()):

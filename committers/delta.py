@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction
 from . import crash_points, delta_manifest
 from .contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
 from .delta_checks import check_supported
-from .delta_history import NOTE_KEY, CommitInfo, commit_note, commits_since
+from .delta_history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
 from .delta_manifest import DeltaManifest
 from .delta_plan import NewTable, check_partitioning, in_words, open_or_create
 from .delta_schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target
@@ -34,7 +34,6 @@ from .delta_table import (
     IsLost,
     check_not_restored,
     check_same_table,
-    in_short,
     load,
     load_if_there,
     takes_back_token,
@@ -285,11 +284,12 @@ class DeltaTableCommitter:
             ) from error
         try:
             table = load(self._uri, self._options, content.table_id)
+            landed = self._is_in(table, batch) and _version_of(batch, commits_since(table, version - 1))
         except RetryableError as unreadable:
             raise self._state_unknown(batch, error) from unreadable
-        if self._is_in(table, batch):
+        if landed is not False:
             crash_points.reach("commit.landed", batch.batch_id)
-            return Committed(_version_of(batch, commits_since(table, version - 1)) or version)
+            return Committed(version if landed is None else landed)
         if isinstance(error, CommitFailedError) and table.version() >= version:
             return Conflict(f"version {version} of {self._uri} was taken by another writer")
         if self._is_local():

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from .contract import Batch
+from .errors import RetryableError
 
 NOTE_KEY = "userMetadata"
 """Where Delta keeps what users say of a commit; `DESCRIBE HISTORY` shows it."""
@@ -82,11 +83,20 @@ def commits_since(table: DeltaTable, version: int) -> Sequence[CommitInfo]:
     """Commits after `version` up to the handle's own, oldest first.
 
     Those whose log file is cleaned up, or that carry no commit info, are left out.
+
+    Raises:
+        RetryableError: the log cannot be read now.
     """
     count = table.version() - version
     if count <= 0:
         return ()
-    infos = [_info(raw) for raw in table.history(count)]
+    try:
+        infos = [_info(raw) for raw in table.history(count)]
+    except (DeltaError, OSError) as error:
+        raise RetryableError(
+            f"The log of the Delta table {table.table_uri} cannot be read: {in_short(error)}. Nothing was "
+            "committed. Check that the storage is reachable, then start again."
+        ) from error
     return sorted((info for info in infos if info.version > version), key=lambda info: info.version)
 
 
@@ -97,3 +107,14 @@ def _info(raw: Mapping[str, Any]) -> CommitInfo:
         parameters=raw.get("operationParameters") or {},
         note=str(raw.get(NOTE_KEY, "")),
     )
+
+
+def in_short(error: BaseException) -> str:
+    """The library's message without its backtrace and colours."""
+    lines = [line.strip() for line in str(error).replace("\x1b[31m↳\x1b[0m", "").splitlines()]
+    kept = []
+    for line in lines:
+        if line.startswith("0: ") or not line:
+            break
+        kept.append(line)
+    return "; ".join(kept)[:500] or type(error).__name__

@@ -10,7 +10,8 @@ from typing import Any
 from deltalake import CommitProperties, DeltaTable, Schema
 
 from . import crash_points
-from .delta_table import in_short, load, load_if_there
+from .delta_history import in_short
+from .delta_table import load, load_if_there
 from .errors import ConfigurationError
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {

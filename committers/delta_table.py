@@ -9,7 +9,7 @@ from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from .contract import Batch, Token
-from .delta_history import CommitInfo
+from .delta_history import CommitInfo, in_short
 from .errors import RetryableError, TableChangedError
 
 IsLost: TypeAlias = Callable[[CommitInfo, int], bool]
@@ -151,14 +151,3 @@ def _batch_id_at(
         return None
     token = token_of(past, query_id)
     return None if token is None else token.batch_id
-
-
-def in_short(error: BaseException) -> str:
-    """The library's message without its backtrace and colours."""
-    lines = [line.strip() for line in str(error).replace("\x1b[31m↳\x1b[0m", "").splitlines()]
-    kept = []
-    for line in lines:
-        if line.startswith("0: ") or not line:
-            break
-        kept.append(line)
-    return "; ".join(kept)[:500] or type(error).__name__

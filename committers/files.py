@@ -7,21 +7,22 @@ library's own object store, so that the same storage options reach the files tha
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TypeVar
 
 import pyarrow.fs as pafs
+from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from .delta_history import in_short
 from .errors import RetryableError
 
-_Answer = TypeVar("_Answer")
+_ASK_EACH_MAX = 32
+"""Up to so many files are asked for one by one; more than that by listing their directories.
 
-_THREADS = 16
-_ASK_EACH_MAX = 256
-"""Up to so many files are asked for one by one; more than that by listing their directories."""
+Never in threads: the library's file system keeps Python's lock while it waits.
+"""
 
 
 class TableFiles:
@@ -29,7 +30,7 @@ class TableFiles:
 
     def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
         self._uri = table_uri
-        self._fs = pafs.PyFileSystem(DeltaStorageHandler(table_uri, dict(storage_options)))
+        self._options = dict(storage_options)
 
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Those of `paths` that are gone, in the order given.
@@ -46,41 +47,47 @@ class TableFiles:
         Raises:
             RetryableError: the storage cannot be asked now.
         """
-        wanted = list(paths)
-        there = self._there(wanted)
-        return sum(self._map(self._delete, [path for path in wanted if path in there]))
+        there = self._there(list(paths))
+        with self._filesystem() as filesystem:
+            return sum(_delete(filesystem, path) for path in sorted(there))
 
     def walk(self) -> Iterator[tuple[str, int, datetime]]:
         """(path, size in bytes, time of modification in UTC) of every file below the location."""
-        for info in self._fs.get_file_info(pafs.FileSelector("", recursive=True)):
-            if info.type == pafs.FileType.File:
-                yield info.path, info.size, info.mtime
+        with self._filesystem() as filesystem:
+            infos = filesystem.get_file_info(pafs.FileSelector("", recursive=True))
+        return ((info.path, info.size, info.mtime) for info in infos if info.type == pafs.FileType.File)
 
     def _there(self, paths: Sequence[str]) -> set[str]:
-        if len(paths) <= _ASK_EACH_MAX:
-            found = self._map(self._fs.get_file_info, paths)
-        else:
-            folders = sorted({posixpath.dirname(path) for path in paths})
-            found = [info for infos in self._map(self._list, folders) for info in infos]
-        return {info.path for info in found if info.type == pafs.FileType.File}
-
-    def _list(self, folder: str) -> list[pafs.FileInfo]:
-        infos: list[pafs.FileInfo] = self._fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-        return infos
-
-    def _delete(self, path: str) -> bool:
         try:
-            self._fs.delete_file(path)
-        except FileNotFoundError:
-            return False
-        return True
+            with self._filesystem() as filesystem:
+                infos = _look(filesystem, paths)
+        except TableNotFoundError:  # a local location that is gone, with all its files
+            return set()
+        there = {info.path for info in infos if info.type == pafs.FileType.File}
+        return there.intersection(paths)
 
-    def _map(self, ask: Callable[[str], _Answer], paths: Sequence[str]) -> list[_Answer]:
+    @contextmanager
+    def _filesystem(self) -> Iterator[pafs.FileSystem]:
         try:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                return list(pool.map(ask, paths))
+            yield pafs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))
         except OSError as error:
             raise RetryableError(
-                f"The files below {self._uri} cannot be looked at: {error}. Nothing was committed. Check "
-                "that the storage is reachable and the storage.* options, then start again."
+                f"The files below {self._uri} cannot be looked at: {in_short(error)}. Nothing was committed. "
+                "Check the storage.* options and that the storage is reachable, then start again."
             ) from error
+
+
+def _look(filesystem: pafs.FileSystem, paths: Sequence[str]) -> list[pafs.FileInfo]:
+    if len(paths) <= _ASK_EACH_MAX:
+        return [filesystem.get_file_info(path) for path in paths]
+    folders = sorted({posixpath.dirname(path) for path in paths})
+    selectors = [pafs.FileSelector(folder, allow_not_found=True) for folder in folders]
+    return [info for selector in selectors for info in filesystem.get_file_info(selector)]
+
+
+def _delete(filesystem: pafs.FileSystem, path: str) -> bool:
+    try:
+        filesystem.delete_file(path)
+    except FileNotFoundError:
+        return False
+    return True

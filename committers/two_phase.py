@@ -132,8 +132,11 @@ class TwoPhaseCommitter:
     def recover(self, stream: StreamKey, replay: Batch | None = None) -> list[Recovered]:
         """Finish phase two of every pending batch of the stream, in ascending order.
 
+        Ends with the first one that is not committed: the token of a later one would say that it landed.
+
         Args:
-            replay: the batch that Spark is about to run. Only that batch may be given up for its replay.
+            replay: the batch that Spark is about to run. Only that batch may be given up for its replay;
+                those after it (the checkpoint was rewound) are left for their own.
 
         Raises:
             TableChangedError, TableNotSupportedError, SchemaMismatchError: the table cannot take a pending
@@ -144,7 +147,12 @@ class TwoPhaseCommitter:
     def recover_each(self, stream: StreamKey, replay: Batch | None = None) -> Iterator[Recovered]:
         """`recover`, batch by batch, for who wants to see how it goes on."""
         for record in self._store.pending(stream):
-            yield self._recover_one(record, replay)
+            if replay is not None and record.batch.batch_id > replay.batch_id:
+                return
+            recovered = self._recover_one(record, replay)
+            yield recovered
+            if recovered.state is not ManifestState.COMMITTED:
+                return
 
     def _recover_one(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
@@ -157,6 +165,8 @@ class TwoPhaseCommitter:
         batch = record.batch
         if self._is_in_table(batch):
             return self._finish(record, ManifestState.COMMITTED, "found in the table")
+        if self._has_token_of(batch.batch_id, batch.stream):
+            return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return self._finish(record, ManifestState.ABORTED, "superseded: the checkpoint has other offsets")
@@ -246,7 +256,8 @@ class TwoPhaseCommitter:
         record = self._store.record(batch.stream, batch.batch_id)
         if record is None:  # never prepared, or the store was lost since: then the table tells
             return self._is_in_table(batch)
-        return record.run_id == run_id
+        # A manifest from other offsets may have superseded one of this run that was about to land.
+        return record.run_id == run_id or record.batch.digest != batch.digest
 
     def _land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
         """Commit with bounded retries, then mark. The token is checked anew on every attempt."""
@@ -289,6 +300,10 @@ class TwoPhaseCommitter:
         """
         token = self._table.token(batch.stream.query_id)
         return token is not None and (token.batch_id > batch.batch_id or _holds(token, batch))
+
+    def _has_token_of(self, batch_id: int, stream: StreamKey) -> bool:
+        token = self._table.token(stream.query_id)
+        return token is not None and token.batch_id == batch_id
 
     def _manifest(self, batch: Batch) -> Manifest:
         manifest = self._store.manifest(batch.stream, batch.batch_id)

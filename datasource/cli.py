@@ -219,7 +219,7 @@ def show(
         batch_json = {**output.record_json(record), "files": listed}
         output.print_json({**output.stream_json(found), **batch_json, **answer})
     else:
-        output.console().print(output.show_lines(found, record, sentence))
+        output.print_batch(found, record, sentence)
         output.print_files(named, everything=files)
 
 

@@ -171,4 +171,4 @@ def check_same_table(store: SqlManifestStore, stream: StreamKey, table: DeltaTab
     """
     written = store.written_table(stream)
     if written is not None:
-        table.check_unchanged(stream.query_id, written.table_id, written.table_version)
+        table.check_unchanged(written.table_id, written.table_version)

@@ -196,7 +196,8 @@ def in_table(token: Token | None, batch: Batch) -> tuple[str, str]:
     )
 
 
-def show_lines(stream: StreamStatus, record: ManifestRecord, answer: str) -> Table:
+def print_batch(stream: StreamStatus, record: ManifestRecord, answer: str) -> None:
+    """Plain lines, not a table: ids and digests stay whole at any width."""
     lines = {
         "Stream": title(stream),
         "Query id": stream.key.query_id,
@@ -211,12 +212,8 @@ def show_lines(stream: StreamStatus, record: ManifestRecord, answer: str) -> Tab
         "Digest": record.batch.digest,
         "Reason": record.reason or "-",
     }
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     for label, value in lines.items():
-        table.add_row(label, value)
-    return table
+        print_line(f"{label:<15}{value}")
 
 
 def file_json(file: DataFile) -> dict[str, Any]:

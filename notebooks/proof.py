@@ -42,6 +42,14 @@ def compare(source: Path, table: Path) -> Proof:
     return Proof(*counts)
 
 
+def count_rows(table: Path) -> int:
+    """The rows that a reader of the Delta table sees."""
+    with connect() as duck:
+        counted = duck.execute(f"SELECT count(*) FROM delta_scan('{_quoted(table)}')").fetchone()
+    assert counted is not None
+    return int(counted[0])
+
+
 def connect() -> duckdb.DuckDBPyConnection:
     """DuckDB with its Delta extension, from the package `duckdb-extension-delta`: nothing is downloaded."""
     package = distribution("duckdb-extension-delta")

@@ -16,7 +16,9 @@ OPTIONS_BLOCK = re.compile(r"(<!-- options: .*? -->\n).*?(<!-- end of options --
 
 def options_table() -> str:
     rows = [f"| `{option.name}` | {option.help} |" for option in OPTIONS]
-    rows.append("| `storage.*` | Handed to the object store, such as `storage.aws_region`. Never shown or stored. |")
+    rows.append(
+        "| `storage.*` | Handed to the object store, such as `storage.aws_region`. Never shown or stored. |"
+    )
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
 
 
@@ -29,7 +31,9 @@ def test_the_readme_has_all_options() -> None:
     assert wanted == (ROOT / "README.md").read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))])
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+)
 def test_links_between_documents_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text())
     missing = [target for target in targets if not (path.parent / target).exists()]

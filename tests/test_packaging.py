@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 
-import duckdb
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.readers import delta_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("datasource", "writers", "committers")
@@ -172,18 +172,7 @@ def test_the_installed_package_streams_into_a_table(installed: Path, tmp_path: P
     script = tmp_path / "stream.py"
     script.write_text(STREAM)
     run(installed, "-I", script, tmp_path, ROWS, PYSPARK_PYTHON=str(installed))
-    assert read_ids(tmp_path / "table") == list(range(ROWS))
-
-
-def read_ids(table: Path) -> list[int]:
-    """Through DuckDB's own Delta reader, from the extension that PyPI carries."""
-    extension = distribution("duckdb-extension-delta")
-    (binary,) = (file for file in extension.files or [] if file.suffix == ".duckdb_extension")
-    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
-    connection.execute(f"LOAD '{extension.locate_file(binary)}'")
-    return [
-        key for (key,) in connection.execute(f"SELECT id FROM delta_scan('{table}') ORDER BY id").fetchall()
-    ]
+    assert delta_rows(tmp_path / "table", "id") == [(key,) for key in range(ROWS)]
 
 
 def test_the_zip_for_py_files_can_be_imported(dist: Path, tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ class _Waiting:
     rows: int = 0
     size_bytes: int = 0
 
+    def add(self, batch: pa.RecordBatch, size_bytes: int) -> None:
+        self.batches.append(batch)
+        self.rows += batch.num_rows
+        self.size_bytes += size_bytes
+
 
 class RowBuffers:
     """Holds rows until a table partition has a row group's worth, or until memory is short.
@@ -79,24 +84,26 @@ class RowBuffers:
         return list(self._waiting)
 
     def take(self, values: Values) -> RowGroup:
-        """All rows that wait for one table partition."""
-        waiting = self._waiting.pop(values)
-        self._bytes -= waiting.size_bytes
-        return RowGroup(values, pa.Table.from_batches(waiting.batches))
+        """All rows that wait for one table partition, sorted if the plan says so.
+
+        Each copy replaces the one before, so that there are two at most.
+        """
+        self._bytes -= self._waiting[values].size_bytes
+        rows = pa.Table.from_batches(self._waiting.pop(values).batches)
+        if self._plan.sort_within:
+            rows = rows.combine_chunks()
+            rows = rows.sort_by([(name, "ascending") for name in self._plan.sort_within])
+        return RowGroup(values, rows)
 
     def _keep(self, values: Values, rows: pa.RecordBatch) -> Iterator[RowGroup]:
-        waiting = self._waiting.get(values)
-        if waiting is not None and waiting.rows + rows.num_rows > self._plan.row_group_rows:
+        """Holds no reference to what it gives out: that must be free again once it is written."""
+        rows_max = self._plan.row_group_rows
+        if values in self._waiting and self._waiting[values].rows + rows.num_rows > rows_max:
             yield self.take(values)
-            waiting = None
-        if waiting is None:
-            waiting = self._waiting[values] = _Waiting()
         size = self._size(rows)
-        waiting.batches.append(rows)
-        waiting.rows += rows.num_rows
-        waiting.size_bytes += size
         self._bytes += size
-        if waiting.rows >= self._plan.row_group_rows:
+        self._waiting.setdefault(values, _Waiting()).add(rows, size)
+        if self._waiting[values].rows >= rows_max:
             yield self.take(values)
 
     def _relieve(self) -> Iterator[RowGroup]:

@@ -121,8 +121,6 @@ class DataFileWriter:
 
     def _write_row_group(self, file: _OpenFile, rows: pa.Table) -> None:
         before = file.parquet.size_bytes
-        if self._plan.sort_within:
-            rows = rows.sort_by([(name, "ascending") for name in self._plan.sort_within])
         file.statistics.add(rows)
         file.parquet.write_row_group(rows)
         file.rows += rows.num_rows

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from penstock.committers.contract import (
     Conflict,
     DataFile,
     Manifest,
+    ManifestStore,
     Outcome,
     StreamKey,
     TableCommitter,
@@ -97,6 +99,7 @@ class Query:
     query_id: str = "q1"
     mode: Mode = "append"
     schema: pa.Schema = SCHEMA
+    """Beginning with `id`; all other columns are NULL."""
 
     @property
     def stream(self) -> StreamKey:
@@ -108,7 +111,7 @@ class Query:
         return Batch(self.stream, batch_id, digest)
 
     def committer(
-        self, store: SqlManifestStore, table: TableCommitter | None = None, attempts_max: int = 20
+        self, store: ManifestStore, table: TableCommitter | None = None, attempts_max: int = 20
     ) -> TwoPhaseCommitter:
         """As a new process has it; it never waits."""
         return TwoPhaseCommitter(
@@ -151,13 +154,22 @@ class Query:
     ) -> tuple[DataFile, ...]:
         names = FileNames(self.query_id, run_id, batch.batch_id, partition, attempt=0)
         writer = DataFileWriter(WritePlan(str(self.table), {}, target.schema, target.partition_by), names)
-        columns = [pa.array(ids, field.type) if field.name == "id" else None for field in self.schema]
-        arrays = [pa.nulls(len(ids), f.type) if c is None else c for c, f in zip(columns, self.schema)]
-        writer.write(pa.record_batch(arrays, schema=self.schema))
-        return writer.close()
+        others = [pa.nulls(len(ids), field.type) for field in self.schema if field.name != "id"]
+        try:
+            writer.write(pa.record_batch([pa.array(ids, pa.int64()), *others], schema=self.schema))
+            return writer.close()
+        except Exception:
+            writer.abort()
+            raise
 
     def run(
-        self, store: SqlManifestStore, batch: Batch, parts: Iterable[Ids], run_id: str, *, evolve: bool = False
+        self,
+        store: SqlManifestStore,
+        batch: Batch,
+        parts: Iterable[Ids],
+        run_id: str,
+        *,
+        evolve: bool = False,
     ) -> Written:
         """One batch from its plan to its mark, with the abort that follows when its commit fails."""
         target = self.plan(store, batch, evolve=evolve)
@@ -170,13 +182,17 @@ class Query:
     ) -> None:
         """Spark's side of phase two: a commit that raises is followed by an abort with all messages."""
         try:
-            if written.target is None:
-                self.committer(store, table).confirm_skipped(written.batch)
-            else:
-                self.committer(store, table).commit(written.manifest, written.committables)
+            self.commit(store, written, table)
         except Exception:
             self.committer(store).abort(written.committables)
             raise
+
+    def commit(self, store: ManifestStore, written: Written, table: TableCommitter | None = None) -> None:
+        committer = self.committer(store, table)
+        if written.target is None:
+            committer.confirm_skipped(written.batch)
+        else:
+            committer.commit(written.manifest, written.committables)
 
 
 @dataclass(frozen=True)
@@ -263,6 +279,25 @@ class FaultyTable:
         if request.error is not None:
             raise request.error
         return outcomes[0]
+
+
+class ForgetfulStore:
+    """A manifest store that does what it is asked, and whose answer to one method is lost."""
+
+    def __init__(self, store: SqlManifestStore, method: str) -> None:
+        self._store = store
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        return self._without_answer(method) if name == self._method else method
+
+    def _without_answer(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            method(*args, **kwargs)
+            raise CommitStateUnknownError(f"the answer to {self._method} got lost")
+
+        return call
 
 
 class BusyTable(FaultyTable):

@@ -1,109 +1,160 @@
-"""A proxy before an S3 server that loses requests or responses on demand: the network's worst moments."""
+"""A proxy before an S3 server that loses requests or responses on demand: the network's worst moments.
+
+It runs in a process of its own, as some calls of the Delta library keep Python's lock while they wait.
+"""
 
 from __future__ import annotations
 
 import http.client
+import json
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 Fault = Literal["request lost", "response lost", "answered 503", "landed, answered 503", "denied"]
 
+_CONTROL = "/--faults--"
 
-@dataclass
+
 class LossyProxy:
-    """Forwards to `backend`. `faults` are used up one by one, by requests whose line contains `where`."""
+    """The test's side of the proxy."""
 
-    backend: str
-    where: str = "PUT"
-    faults: list[Fault] = field(default_factory=list)
-    seen: list[str] = field(default_factory=list)
-    """Request lines that a fault was spent on."""
-    port: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, url: str) -> None:
+        self.url = url
 
-    def fault_for(self, line: str) -> Fault | None:
-        with self._lock:
-            if not self.faults or any(part not in line for part in self.where.split()):
-                return None
-            self.seen.append(line)
-            return self.faults.pop(0)
+    def spend(self, *faults: Fault, on: str = "", then_on_any: bool = False) -> None:
+        """Use up these faults, one by one, on requests whose first line has all the words of `on`.
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        With `then_on_any` only the first one is so choosy.
+        """
+        body = json.dumps({"words": on.split(), "faults": faults, "then_on_any": then_on_any}).encode()
+        urlopen(Request(self.url + _CONTROL, body, method="PUT")).close()
+
+    def spent(self) -> list[str]:
+        """First lines of the requests that faults were used up on, since `spend`."""
+        with urlopen(self.url + _CONTROL) as response:
+            lines: list[str] = json.load(response)
+        return lines
 
 
 @contextmanager
 def lossy_proxy(backend: str) -> Iterator[LossyProxy]:
-    proxy = LossyProxy(backend)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy))
-    server.daemon_threads = True
-    proxy.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        listener.set_inheritable(True)
+        proxy = subprocess.Popen(
+            [sys.executable, __file__, backend, str(listener.fileno())], pass_fds=[listener.fileno()]
+        )
+        try:
+            yield LossyProxy(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        finally:
+            proxy.kill()
+            proxy.wait()
 
 
-def _handler(proxy: LossyProxy) -> type[BaseHTTPRequestHandler]:
+# The proxy's side -------------------------------------------------------------------------------------
+
+
+class _Faults:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._words: list[str] = []
+        self._then_on_any = False
+        self._faults: list[Fault] = []
+        self.spent: list[str] = []
+
+    def set(self, words: list[str], faults: list[Fault], then_on_any: bool) -> None:
+        with self._lock:
+            self._words, self._faults, self._then_on_any, self.spent = words, faults, then_on_any, []
+
+    def take(self, line: str) -> Fault | None:
+        with self._lock:
+            if not self._faults or any(word not in line for word in self._words):
+                return None
+            self.spent.append(line)
+            if self._then_on_any:
+                self._words = []
+            return self._faults.pop(0)
+
+
+def _handler(backend: str, faults: _Faults) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def _pass_on(self) -> None:
+        def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault = proxy.fault_for(self.requestline)
+            if self.path == _CONTROL:
+                self._control(body)
+                return
+            fault = faults.take(self.requestline)
             if fault == "request lost":
                 self._hang_up()
             elif fault == "denied":
-                self._answer(403, [], b"<Error><Code>AccessDenied</Code></Error>")
+                self._answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
             elif fault == "answered 503":
-                self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
+                self._answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
             else:
                 self._forward(body, fault)
 
+        def _control(self, body: bytes) -> None:
+            if self.command == "PUT":
+                faults.set(**json.loads(body))
+            self._answer(200, {}, json.dumps(faults.spent).encode())
+
         def _forward(self, body: bytes, fault: Fault | None) -> None:
-            backend = http.client.HTTPConnection(urlsplit(proxy.backend).netloc, timeout=30)
+            connection = http.client.HTTPConnection(urlsplit(backend).netloc, timeout=30)
             try:
-                backend.request(self.command, self.path, body, dict(self.headers))
-                response = backend.getresponse()
+                connection.request(self.command, self.path, body, dict(self.headers))
+                response = connection.getresponse()
                 answer = response.read()
-                if fault == "response lost":
-                    self._hang_up()
-                elif fault == "landed, answered 503":
-                    self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
-                else:
-                    self._answer(response.status, response.getheaders(), answer)
             finally:
-                backend.close()
+                connection.close()
+            if fault == "response lost":
+                self._hang_up()
+            elif fault == "landed, answered 503":
+                self._answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
+            else:
+                self._answer(response.status, dict(response.getheaders()), answer)
 
         def _hang_up(self) -> None:
             self.close_connection = True
-            self.connection.close()
+            self.connection.shutdown(socket.SHUT_RDWR)
 
-        def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+            headers = {name.lower(): value for name, value in headers.items()}
+            length = headers.pop("content-length", "0") if self.command == "HEAD" else str(len(body))
             self.send_response_only(status)
-            for name, value in headers:
-                if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+            for name, value in headers.items():
+                if name not in ("content-length", "transfer-encoding", "connection"):
                     self.send_header(name, value)
-            length = len(body)
-            if self.command == "HEAD":
-                length = int(dict((n.lower(), v) for n, v in headers).get("content-length", 0))
-            self.send_header("Content-Length", str(length))
+            self.send_header("Content-Length", length)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
 
-        def log_message(self, *_: object) -> None:
-            pass
+        def log_message(self, *_: Any) -> None:
+            """Keep the test's output clean."""
 
     return Handler
+
+
+def _serve_on(backend: str, listener: socket.socket) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(backend, _Faults()), bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    server.daemon_threads = True
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _serve_on(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))

@@ -39,7 +39,8 @@ def batch(number):
     mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
     text = pc.binary_repeat(mixed.cast(pa.string()), 8)
     count = max(partitions, 1)
-    return pa.record_batch([ids, text, pc.subtract(mixed, pc.multiply(pc.divide(mixed, count), count))], schema=schema)
+    p = pc.subtract(mixed, pc.multiply(pc.divide(mixed, count), count))
+    return pa.record_batch([ids, text, p], schema=schema)
 
 
 size = 0

@@ -1,0 +1,137 @@
+"""The worst moments of a commit: it landed and nobody said so, or it did not and nobody said so."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from tests.committers.delta_stream import DeltaStream
+from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from tests.s3_server import s3_server
+
+from penstock.committers.contract import AlreadyCommitted, Committed
+from penstock.committers.delta import DeltaTableCommitter
+from penstock.committers.errors import CommitStateUnknownError, RetryableError
+
+ONCE_ONLY = {"max_retries": "0"}
+"""The library's object store repeats a failed request by itself, unless told not to."""
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[tuple[LossyProxy, dict[str, str]]]:
+    with s3_server() as options, lossy_proxy(options["AWS_ENDPOINT_URL"]) as proxy:
+        yield proxy, options
+
+
+@pytest.fixture
+def stream(proxy: tuple[LossyProxy, dict[str, str]]) -> DeltaStream:
+    return DeltaStream(f"s3://lake/{uuid.uuid4()}", storage_options=proxy[1])
+
+
+@pytest.fixture
+def network(proxy: tuple[LossyProxy, dict[str, str]]) -> LossyProxy:
+    proxy[0].spend()
+    return proxy[0]
+
+
+def through(network: LossyProxy, stream: DeltaStream, **options: str) -> DeltaTableCommitter:
+    return stream.committer(AWS_ENDPOINT_URL=network.url, **options)
+
+
+def rows(stream: DeltaStream) -> list[Any]:
+    table = pl.scan_delta(stream.uri, storage_options=dict(stream.storage_options)).collect()
+    return sorted(table["id"].to_list())
+
+
+COMMIT = "PUT _delta_log json"
+OUTAGE: list[Fault] = ["denied"] * 20
+
+
+def test_a_batch_that_landed_with_its_response_lost_is_not_added_again(
+    stream: DeltaStream, network: LossyProxy
+) -> None:
+    manifest = stream.prepare(0, [1, 2, 3])
+    network.spend("response lost", on=COMMIT)
+    assert isinstance(through(network, stream, **ONCE_ONLY).commit(manifest), Committed)
+    assert network.spent()
+    assert stream.committer().commit(manifest) == AlreadyCommitted(1)
+    assert rows(stream) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("fault", ["response lost", "landed, answered 503"])
+def test_a_repeated_request_that_takes_its_own_commit_for_a_conflict_is_not_repeated_once_more(
+    stream: DeltaStream, network: LossyProxy, fault: Fault
+) -> None:
+    """The object store repeats the request, and is told that the version is taken: by itself."""
+    manifest = stream.prepare(0, [1, 2, 3])
+    network.spend(fault, on=COMMIT)
+    assert through(network, stream).commit(manifest) == Committed(1)
+    assert network.spent()
+    assert DeltaTable(stream.uri, storage_options=dict(stream.storage_options)).version() == 1
+    assert rows(stream) == [1, 2, 3]
+
+
+def test_a_lost_request_leaves_the_state_unknown_and_the_next_attempt_lands(
+    stream: DeltaStream, network: LossyProxy
+) -> None:
+    manifest = stream.prepare(0, [1])
+    network.spend("request lost", on=COMMIT)
+    with pytest.raises(CommitStateUnknownError, match=r"may or may not be in the Delta table .*recover"):
+        through(network, stream, **ONCE_ONLY).commit(manifest)
+    assert stream.committer().commit(manifest) == Committed(1)
+    assert rows(stream) == [1]
+
+
+def test_a_denied_commit_leaves_the_state_unknown(stream: DeltaStream, network: LossyProxy) -> None:
+    """The storage's word is not taken for it: a proxy may deny what the storage did."""
+    manifest = stream.prepare(0, [1])
+    network.spend("denied", on=COMMIT)
+    with pytest.raises(CommitStateUnknownError, match="privileges"):
+        through(network, stream).commit(manifest)
+
+
+def test_a_response_lost_while_the_table_cannot_be_read_leaves_the_state_unknown(
+    stream: DeltaStream, network: LossyProxy
+) -> None:
+    manifest = stream.prepare(0, [1])
+    network.spend("response lost", *OUTAGE, on=COMMIT, then_on_any=True)
+    with pytest.raises(CommitStateUnknownError):
+        through(network, stream, **ONCE_ONLY).commit(manifest)
+    network.spend()
+    assert stream.committer().commit(manifest) == AlreadyCommitted(1)
+    assert rows(stream) == [1]
+
+
+def test_a_log_checkpoint_that_fails_after_the_commit_is_no_failed_commit(
+    stream: DeltaStream, network: LossyProxy
+) -> None:
+    manifest = stream.prepare(0, [1], properties={"delta.checkpointInterval": "1"})
+    network.spend(*OUTAGE, on="PUT checkpoint")
+    assert through(network, stream).commit(manifest) == Committed(1)
+    assert network.spent()
+    assert stream.committer().commit(manifest) == AlreadyCommitted(1)
+    assert rows(stream) == [1]
+
+
+def test_a_table_that_cannot_be_read_is_retryable(stream: DeltaStream, network: LossyProxy) -> None:
+    manifest = stream.prepare(0, [1])
+    network.spend(*OUTAGE)
+    with pytest.raises(RetryableError, match="cannot be read"):
+        through(network, stream, **ONCE_ONLY).commit(manifest)
+
+
+def test_columns_added_with_the_response_lost_are_found_by_the_next_attempt(
+    stream: DeltaStream, network: LossyProxy
+) -> None:
+    stream.commit(0, [1])
+    wider = stream.schema.append(stream.schema.field("id").with_name("extra"))
+    manifest = stream.prepare(1, [2], schema=wider, evolve=True)
+    network.spend("response lost", on=COMMIT)
+    committer = through(network, stream)
+    outcomes = [committer.commit(manifest), committer.commit(manifest)]
+    assert any(isinstance(outcome, Committed) for outcome in outcomes)
+    assert rows(stream) == [1, 2]

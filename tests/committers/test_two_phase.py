@@ -1,0 +1,820 @@
+"""What the two-phase committer promises, with a real store and a real Delta table.
+
+Every batch goes the way that Spark and the data source take it: plan, write, commit, abort if that fails.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from deltalake import DeltaTable, write_deltalake
+from tests.committers.faults import (
+    BusyTable,
+    Fault,
+    FaultyTable,
+    Ids,
+    Query,
+    Strand,
+    Written,
+    at_point,
+    crash_at,
+    strands,
+)
+from tests.invariants import Findings, check
+
+from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
+from penstock.committers.crash_points import CRASH_POINTS
+from penstock.committers.errors import (
+    CheckpointMismatchError,
+    CommitStateUnknownError,
+    FencedError,
+    PenstockError,
+    RetryableError,
+    SchemaMismatchError,
+    TableChangedError,
+)
+from penstock.committers.store import SqlManifestStore, open_store
+from penstock.committers.two_phase import Decision, Retry
+
+PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
+PARTS: Sequence[Ids] = ([1, 2], [3])
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    return Query(tmp_path / "table")
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[SqlManifestStore]:
+    with open_store(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    """For tests that lose, copy or replace the store: its file is `store.db`."""
+    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+def findings(query: Query, ids: Ids) -> Findings:
+    """What is wrong with the table, if it is to hold these ids."""
+    return check(query.table, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)")
+
+
+def holds(query: Query, store: SqlManifestStore, ids: Ids) -> bool:
+    """Each id once, nothing PREPARED, nothing named twice."""
+    return findings(query, ids).problems == [] and not store.pending(query.stream)
+
+
+def state(store: SqlManifestStore, query: Query, batch_id: int = 0) -> ManifestState | None:
+    record = store.record(query.stream, batch_id)
+    return None if record is None else record.state
+
+
+def data_files(query: Query) -> set[str]:
+    paths = (path.relative_to(query.table) for path in query.table.rglob("*.parquet"))
+    return {str(path) for path in paths if path.parts[0] != "_delta_log"}
+
+
+def prepare_only(query: Query, store: SqlManifestStore, batch_id: int = 0, offsets: object = "") -> Written:
+    """A driver that dies right after it has prepared the batch."""
+    batch = query.batch(batch_id, offsets)
+    written = query.write(query.plan(store, batch), batch, "dead", PARTS)
+    with crash_at("prepare.done"):
+        query.commit_or_abort(store, written)
+    assert state(store, query, batch_id) is PREPARED
+    return written
+
+
+# Responses that get lost ------------------------------------------------------------------------------
+
+
+def test_a_replay_after_a_lost_response_adds_no_rows(query: Query, store: SqlManifestStore) -> None:
+    """The commit landed, nobody was told: Spark aborts, and the restart finds the batch in the table."""
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    with pytest.raises(CommitStateUnknownError):
+        query.commit_or_abort(store, written, FaultyTable(query.open_table(), Fault.RESPONSE_LOST))
+    assert state(store, query) is PREPARED
+    assert data_files(query) == written.paths
+
+    assert query.plan(store, batch) is None
+    assert state(store, query) is COMMITTED
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_request_that_never_arrived_is_sent_again_without_writing_anew(
+    query: Query, store: SqlManifestStore
+) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    with pytest.raises(CommitStateUnknownError):
+        query.commit_or_abort(store, written, FaultyTable(query.open_table(), Fault.NOT_SENT))
+
+    query.run(store, batch, PARTS, "r2")
+    assert data_files(query) == written.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_commit_that_lands_after_the_abort_finds_its_files(query: Query, store: SqlManifestStore) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    on_its_way: list[Strand] = []
+    with strands():
+        late = FaultyTable(query.open_table(), Fault.LATE, on_its_way.append)
+        with pytest.raises(CommitStateUnknownError):
+            query.commit_or_abort(store, written, late)
+        on_its_way[0].resume()
+    assert on_its_way[0].error is None
+
+    query.run(store, batch, PARTS, "r2")
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_commit_that_lands_after_its_recovery_adds_no_rows(query: Query, store: SqlManifestStore) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    on_its_way: list[Strand] = []
+    with strands():
+        late = FaultyTable(query.open_table(), Fault.LATE, on_its_way.append)
+        with pytest.raises(CommitStateUnknownError):
+            query.commit_or_abort(store, written, late)
+        query.run(store, batch, PARTS, "r2")
+        on_its_way[0].resume()
+
+    assert holds(query, store, [1, 2, 3])
+
+
+# Crashes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [point for point in CRASH_POINTS if not point.startswith("recover.")])
+def test_a_crash_at_any_point_and_a_restart_leave_each_row_once(
+    query: Query, store: SqlManifestStore, point: str
+) -> None:
+    batch = query.batch(0)
+    if point == "evolve.done":
+        query.run(store, query.batch(0), [[0]], "r0")
+        batch, query = (
+            query.batch(1),
+            Query(query.table, schema=pa.schema([*query.schema, ("note", "string")])),
+        )
+    with crash_at(point):
+        query.run(store, batch, PARTS, "r1", evolve=True)
+    query.run(store, batch, PARTS, "r2", evolve=True)
+
+    assert state(store, query, batch.batch_id) is COMMITTED
+    assert holds(query, store, [*range(1 - batch.batch_id, 1), 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "point", ["recover.start", "commit.start", "commit.landed", "mark.done", "recover.done"]
+)
+def test_a_crash_during_recovery_and_a_restart_leave_each_row_once(
+    query: Query, store: SqlManifestStore, point: str
+) -> None:
+    written = prepare_only(query, store)
+    with crash_at(point):
+        query.plan(store, written.batch)
+    query.run(store, written.batch, PARTS, "r2")
+
+    assert holds(query, store, [1, 2, 3])
+    assert data_files(query) == written.paths
+
+
+def test_a_crash_between_giving_up_and_writing_again_is_healed(query: Query, store: SqlManifestStore) -> None:
+    """An ABORTED batch is neither skipped nor mistaken for a committed one."""
+    written = prepare_only(query, store)
+    delete(query, written)
+    with crash_at("recover.done"):
+        query.plan(store, written.batch)
+    assert state(store, query) is ABORTED
+
+    query.run(store, written.batch, PARTS, "r2")
+    assert holds(query, store, [1, 2, 3])
+
+
+# Replays ----------------------------------------------------------------------------------------------
+
+
+def test_a_replay_of_a_committed_batch_is_skipped(query: Query, store: SqlManifestStore) -> None:
+    first = query.run(store, query.batch(0), PARTS, "r1")
+    again = query.run(store, query.batch(0), [[1], [2], [3]], "r2")
+    assert [committable.skipped for committable in again.committables] == [True, True, True]
+    assert data_files(query) == first.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_replay_is_skipped_by_the_token_when_the_store_was_lost(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    query.run(store, query.batch(0), PARTS, "r1")
+    with open_store(f"sqlite:///{tmp_path}/new.db") as new:
+        assert query.plan(new, query.batch(0)) is None
+        query.run(new, query.batch(0), PARTS, "r2")
+        query.run(new, query.batch(1), [[4]], "r2")
+    assert findings(query, [1, 2, 3, 4]).problems == []
+
+
+def test_a_replay_that_is_partitioned_otherwise_takes_the_manifest_that_is_prepared(
+    query: Query, store: SqlManifestStore
+) -> None:
+    written = prepare_only(query, store)
+    query.run(store, written.batch, [[3], [2], [1]], "r2")
+    assert data_files(query) == written.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_an_uncommitted_batch_with_other_offsets_is_superseded(query: Query, store: SqlManifestStore) -> None:
+    prepare_only(query, store, offsets="old")
+    query.run(store, query.batch(0, "new"), [[1, 2, 3, 4]], "r2")
+    assert holds(query, store, [1, 2, 3, 4])
+
+
+def test_a_committed_batch_with_other_offsets_stops_the_query(query: Query, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0, "old"), PARTS, "r1")
+    with pytest.raises(CheckpointMismatchError, match="committed from other source offsets") as failure:
+        query.plan(store, query.batch(0, "new"))
+    assert_says_what_to_do(failure.value)
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_other_offsets_stop_the_query_even_if_the_store_was_lost(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    query.run(store, query.batch(0, "old"), PARTS, "r1")
+    with open_store(f"sqlite:///{tmp_path}/new.db") as new:
+        with pytest.raises(
+            CheckpointMismatchError, match="in the table from other source offsets"
+        ) as failure:
+            query.plan(new, query.batch(0, "new"))
+    assert_says_what_to_do(failure.value)
+
+
+def test_a_batch_behind_the_table_stops_the_query_if_nobody_knows_its_offsets(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """Skipping it might drop rows, writing it might double them."""
+    for batch_id in range(2):
+        query.run(store, query.batch(batch_id), [[batch_id]], "r1")
+    with open_store(f"sqlite:///{tmp_path}/new.db") as new:
+        with pytest.raises(CheckpointMismatchError, match="behind the table, which holds batch 1") as failure:
+            query.plan(new, query.batch(0))
+    assert_says_what_to_do(failure.value)
+
+
+def assert_says_what_to_do(error: CheckpointMismatchError) -> None:
+    assert "penstock show q1 0" in str(error)
+    assert "penstock renew <checkpoint>" in str(error)
+
+
+def test_offsets_that_change_between_plan_and_prepare_stop_the_query(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """A twin on a copied checkpoint has prepared other rows meanwhile. Neither lands in the other's name."""
+    batch = query.batch(0, "ours")
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    prepare_only(query, store, offsets="theirs")
+    with pytest.raises(CheckpointMismatchError, match="by another run"):
+        query.commit_or_abort(store, written)
+    assert DeltaTable(str(query.table)).version() == 0
+
+
+def test_a_rewound_checkpoint_supersedes_what_was_prepared_later(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """Batch 1 was prepared, then the checkpoint was set back to batch 0: batch 1 will come back, as it may."""
+    query.run(store, query.batch(0), [[0]], "r1")
+    prepare_only(query, store, batch_id=1, offsets="old")
+
+    assert query.plan(store, query.batch(0)) is None
+    query.run(store, query.batch(1, "new"), [[1, 2]], "r2")
+    assert holds(query, store, [0, 1, 2])
+
+
+def test_a_rewound_checkpoint_does_not_need_the_files_of_later_batches(
+    query: Query, store: SqlManifestStore
+) -> None:
+    query.run(store, query.batch(0), [[0]], "r1")
+    delete(query, prepare_only(query, store, batch_id=1))
+
+    query.run(store, query.batch(0), [[0]], "r2")
+    query.run(store, query.batch(1), PARTS, "r2")
+    assert holds(query, store, [0, 1, 2, 3])
+
+
+def test_a_batch_that_was_skipped_in_vain_is_not_confirmed(query: Query, store: SqlManifestStore) -> None:
+    """Between the plan and the commit the table lost the batch: Spark must not log it as done."""
+    query.run(store, query.batch(0), PARTS, "r1")
+    skipped = query.write(None, query.batch(1), "r2", PARTS)
+    with pytest.raises(RetryableError, match="skipped but is not in the table"):
+        query.commit_or_abort(store, skipped)
+
+
+# Files that are gone ----------------------------------------------------------------------------------
+
+
+def delete(query: Query, written: Written) -> None:
+    for path in written.paths:
+        (query.table / path).unlink()
+
+
+def test_a_batch_whose_files_are_gone_is_written_again_by_its_replay(
+    query: Query, store: SqlManifestStore
+) -> None:
+    written = prepare_only(query, store)
+    (query.table / min(written.paths)).unlink()
+    query.run(store, written.batch, PARTS, "r2")
+    record = store.record(query.stream, 0)
+    assert record is not None
+    assert (record.state, record.run_id) == (COMMITTED, "r2")
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_vacuum_that_takes_uncommitted_files_costs_no_rows(query: Query, store: SqlManifestStore) -> None:
+    written = prepare_only(query, store)
+    vacuum(query)
+    assert data_files(query) == set()
+    query.run(store, written.batch, PARTS, "r2")
+    assert holds(query, store, [1, 2, 3])
+
+
+def vacuum(query: Query) -> None:
+    """Of everything that the table does not name, as nobody should while a query runs."""
+    table = DeltaTable(str(query.table))
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def test_the_loss_of_a_batch_that_no_replay_writes_again_stops_the_query(
+    query: Query, store: SqlManifestStore
+) -> None:
+    delete(query, prepare_only(query, store))
+    with pytest.raises(TableChangedError, match="its rows would be lost"):
+        query.plan(store, query.batch(1))
+    assert state(store, query) is PREPARED
+
+
+def test_recovery_without_a_replay_leaves_a_batch_whose_files_are_gone(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """The command line does not know what Spark will do; only the query's next start may give it up."""
+    delete(query, prepare_only(query, store))
+    (recovered,) = query.committer(store).recover(query.stream)
+    assert recovered.state is PREPARED
+    assert "2 of 2 files are gone" in recovered.reason
+    assert state(store, query) is PREPARED
+
+
+def test_recovery_never_overtakes_a_batch_that_stays_prepared(query: Query, store: SqlManifestStore) -> None:
+    """The later batch's token would say that the earlier one landed."""
+    target = query.plan(store, query.batch(0))
+    first, second = (query.write(target, query.batch(n), "r1", [[n]]) for n in range(2))
+    store.claim(query.stream, "r1")
+    for written in (first, second):
+        store.prepare(written.manifest, "r1")
+    delete(query, first)
+
+    recovered = query.committer(store).recover(query.stream)
+    assert [batch.state for batch in recovered] == [PREPARED]
+    assert [record.batch.batch_id for record in store.pending(query.stream)] == [0, 1]
+    assert query.open_table().token(query.query_id) is None
+
+
+# A table that was altered -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def query_by_day(tmp_path: Path) -> Query:
+    """A query whose table can be partitioned otherwise."""
+    return Query(tmp_path / "table", schema=pa.schema([("id", pa.int64()), ("day", pa.string())]))
+
+
+def partition_by_day(query: Query) -> None:
+    """What another writer does: no file that was written before fits the table any more."""
+    rows = pa.table({"id": [-1], "day": ["d"]})
+    write_deltalake(str(query.table), rows, mode="overwrite", schema_mode="overwrite", partition_by=["day"])
+
+
+def test_a_batch_that_no_longer_fits_the_table_is_written_again_by_its_replay(
+    query_by_day: Query, store: SqlManifestStore
+) -> None:
+    query = query_by_day
+    written = prepare_only(query, store)
+    partition_by_day(query)
+    query.run(store, written.batch, PARTS, "r2")
+    assert state(store, query) is COMMITTED
+    assert holds(query, store, [-1, 1, 2, 3])
+
+
+@pytest.mark.parametrize("next_batch", [None, 1], ids=["from the command line", "before a later batch"])
+def test_a_batch_that_no_longer_fits_the_table_is_an_error_without_a_replay(
+    query_by_day: Query, store: SqlManifestStore, next_batch: int | None
+) -> None:
+    query = query_by_day
+    written = prepare_only(query, store)
+    partition_by_day(query)
+    replay = None if next_batch is None else query.batch(next_batch)
+    with pytest.raises(SchemaMismatchError, match="can no longer take its files"):
+        query.committer(store).recover(query.stream, replay)
+    assert state(store, query) is PREPARED
+    assert written.paths <= data_files(query)
+
+
+def test_a_table_altered_during_the_batch_fails_it_until_the_restart(
+    query_by_day: Query, store: SqlManifestStore
+) -> None:
+    query = query_by_day
+    batch = query.batch(0)
+    with at_point("prepare.done", lambda: partition_by_day(query)):
+        with pytest.raises(SchemaMismatchError):
+            query.run(store, batch, PARTS, "r1")
+    query.run(store, batch, PARTS, "r2")
+    assert holds(query, store, [-1, 1, 2, 3])
+
+
+# Conflicts --------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_is_tried_again_until_it_lands(query: Query, store: SqlManifestStore) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    table = BusyTable(query.open_table(), conflicts=19)
+    query.commit_or_abort(store, written, table)
+    assert table.commits == 20
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_too_many_conflicts_leave_the_batch_prepared_for_the_next_start(
+    query: Query, store: SqlManifestStore
+) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    table = BusyTable(query.open_table(), conflicts=20)
+    with pytest.raises(RetryableError, match="lost against other writers 20 times, last: taken"):
+        query.commit_or_abort(store, written, table)
+    assert table.commits == 20
+    assert state(store, query) is PREPARED
+
+    query.run(store, batch, PARTS, "r2")
+    assert data_files(query) == written.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_waits_between_attempts_double_up_to_a_bound_with_full_jitter() -> None:
+    class Highest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            assert a == 0
+            return b
+
+    assert list(Retry(6, 1.0, 5.0).waits(Highest())) == [1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, store: SqlManifestStore) -> None:
+    def others_write() -> None:
+        write_deltalake(str(query.table), pa.table({"id": [-1]}), mode="append")
+        DeltaTable(str(query.table)).optimize.compact()
+
+    query.run(store, query.batch(0), PARTS, "r1")
+    with at_point("commit.start", others_write):
+        query.run(store, query.batch(1), [[4]], "r1")
+    assert holds(query, store, [-1, 1, 2, 3, 4])
+
+
+# Abort ------------------------------------------------------------------------------------------------
+
+
+def test_abort_deletes_the_files_of_a_batch_that_was_never_prepared(
+    query: Query, store: SqlManifestStore
+) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    assert query.committer(store).abort(written.committables) == 2
+    assert data_files(query) == set()
+
+
+@pytest.mark.parametrize("end", [PREPARED, COMMITTED, ABORTED])
+def test_abort_keeps_the_files_of_a_run_with_a_manifest_on_record(
+    query: Query, store: SqlManifestStore, end: ManifestState
+) -> None:
+    written = prepare_only(query, store)
+    if end is not PREPARED:
+        store.finish(written.batch, end)
+    assert query.committer(store).abort(written.committables) == 0
+    assert data_files(query) == written.paths
+
+
+def test_abort_keeps_files_that_landed_when_the_store_is_lost_before_the_mark(
+    query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """Somebody deletes the checkpoint under a running query: a new store knows of no manifest."""
+    batch = query.batch(0)
+    written = query.write(query.plan(sqlite_store, batch), batch, "r1", PARTS)
+    with crash_at("commit.landed"):
+        query.commit_or_abort(sqlite_store, written)
+    with open_store(f"sqlite:///{tmp_path}/new.db") as new:
+        assert query.committer(new).abort(written.committables) == 0
+    assert findings(query, [1, 2, 3]).problems == []
+
+
+def test_abort_keeps_files_that_landed_while_a_twin_superseded_them(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """A twin on a copied checkpoint looked at the table just before they landed, then prepared other rows."""
+    batch = query.batch(0, "ours")
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    with strands():
+        twin = Strand("twin", lambda: query.run(store, query.batch(0, "theirs"), [[4]], "r2"))
+        ours = Strand("ours", lambda: query.commit_or_abort(store, written))
+        ours.resume({"commit.start"})
+        twin.resume({"commit.start"})
+        ours.resume()
+        twin.resume()
+    assert isinstance(ours.error, FencedError)
+    assert isinstance(twin.error, CheckpointMismatchError)
+    assert findings(query, [1, 2, 3]).problems == []
+
+
+def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
+    query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """It can never land. Its own checkpoint is told so; the one that wrote the table must not stumble over it."""
+    batch = query.batch(0, "theirs")
+    theirs = query.write(query.plan(sqlite_store, batch), batch, "r2", [[4]])
+    query.run(sqlite_store, query.batch(0, "ours"), PARTS, "r1")
+    with open_store(f"sqlite:///{tmp_path}/new.db") as new:
+        new.register(query.stream, "delta")
+        with pytest.raises(CheckpointMismatchError):
+            query.commit_or_abort(new, theirs)
+        assert state(new, query) is PREPARED
+
+        query.run(new, query.batch(1), [[5]], "r1")
+        assert state(new, query) is ABORTED
+        assert holds(query, new, [1, 2, 3, 5])
+
+
+def test_a_task_that_wrote_nothing_has_nothing_to_abort(query: Query, store: SqlManifestStore) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", [[]])
+    assert query.committer(store).abort(written.committables) == 0
+
+
+# Twins ------------------------------------------------------------------------------------------------
+
+
+def test_of_two_prepared_manifests_the_first_wins_and_the_losers_files_are_deleted(
+    query: Query, store: SqlManifestStore
+) -> None:
+    batch = query.batch(0)
+    loser = query.write(query.plan(store, batch), batch, "r2", [[1], [2], [3]])
+    winner = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    query.commit_or_abort(store, winner)
+    query.commit_or_abort(store, loser)
+    assert data_files(query) == winner.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_the_loser_finishes_what_the_winner_could_not(query: Query, store: SqlManifestStore) -> None:
+    batch = query.batch(0)
+    loser = query.write(query.plan(store, batch), batch, "r2", [[1], [2], [3]])
+    winner = prepare_only(query, store)
+    query.commit_or_abort(store, loser)
+    assert data_files(query) == winner.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_run_that_was_taken_over_is_refused_and_its_files_are_deleted(
+    query: Query, store: SqlManifestStore
+) -> None:
+    batch = query.batch(0)
+    old = query.write(query.plan(store, batch), batch, "r1", [[1], [2], [3]])
+    new = query.write(query.plan(store, batch), batch, "r2", PARTS)
+    store.claim(query.stream, "r1")
+    query.commit_or_abort(store, new)
+    with pytest.raises(FencedError, match="run r2 took over"):
+        query.commit_or_abort(store, old)
+    assert data_files(query) == new.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_run_that_is_taken_over_between_claim_and_prepare_is_refused(
+    query: Query, store: SqlManifestStore
+) -> None:
+    batch = query.batch(0)
+    old = query.write(query.plan(store, batch), batch, "r1", [[1], [2], [3]])
+    with at_point("prepare.start", lambda: query.run(store, batch, PARTS, "r2")):
+        with pytest.raises(FencedError):
+            query.commit_or_abort(store, old)
+    assert not data_files(query) & old.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "point", [p for p in CRASH_POINTS if p not in ("evolve.done", "recover.start", "recover.done")]
+)
+def test_a_twin_that_runs_the_whole_batch_meanwhile_adds_no_rows(
+    query: Query, store: SqlManifestStore, point: str
+) -> None:
+    """A driver is paused at the point, another one takes its batch to the end, then the first wakes up."""
+    batch = query.batch(0)
+    with at_point(point, lambda: query.run(store, batch, [[1], [2], [3]], "r2")):
+        try:
+            query.run(store, batch, PARTS, "r1")
+        except FencedError:
+            assert point == "prepare.start"
+    assert state(store, query) is COMMITTED
+    assert holds(query, store, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "point", ["recover.start", "recover.done", "commit.start", "commit.landed", "mark.done"]
+)
+def test_twins_that_recover_the_same_batch_add_no_rows(
+    query: Query, store: SqlManifestStore, point: str
+) -> None:
+    batch = prepare_only(query, store).batch
+    with at_point(point, lambda: query.run(store, batch, PARTS, "r2")):
+        query.run(store, batch, PARTS, "r1")
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_racing_twins_add_the_rows_once(query: Query, store: SqlManifestStore) -> None:
+    """Threads that really run at the same time, each a driver of its own, in several rounds."""
+    query.run(store, query.batch(0), [[0]], "r0")
+    for batch_id in range(1, 6):
+        batch = query.batch(batch_id)
+        written = [
+            query.write(query.plan(store, batch), batch, f"r{batch_id}-{n}", [[batch_id]]) for n in range(4)
+        ]
+        start = threading.Barrier(len(written))
+        threads = [threading.Thread(target=race, args=(query, store, one, start)) for one in written]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        query.run(store, batch, [[batch_id]], f"r{batch_id}-last")
+    assert holds(query, store, range(6))
+
+
+def race(query: Query, store: SqlManifestStore, written: Written, start: threading.Barrier) -> None:
+    start.wait()
+    try:
+        query.commit_or_abort(store, written)
+    except (FencedError, RetryableError):
+        return
+
+
+def test_a_driver_that_wakes_up_after_later_batches_adds_no_rows(
+    query: Query, store: SqlManifestStore
+) -> None:
+    with strands():
+        old = Strand("old", lambda: query.run(store, query.batch(0), PARTS, "r1"))
+        old.resume({"commit.start"})
+        query.run(store, query.batch(0), PARTS, "r2")
+        query.run(store, query.batch(1), [[4]], "r2")
+        old.resume()
+    assert old.error is None
+    assert holds(query, store, [1, 2, 3, 4])
+
+
+def test_a_superseded_driver_is_told_that_it_was_given_up(query: Query, store: SqlManifestStore) -> None:
+    """It lands all the same, and must not report success for a batch that the store has as given up."""
+    batch = query.batch(0, "ours")
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    with at_point("commit.landed", lambda: store.finish(batch, ABORTED)):
+        with pytest.raises(FencedError, match="another run has given it up"):
+            query.commit_or_abort(store, written)
+    assert findings(query, [1, 2, 3]).problems == []
+
+    assert query.plan(store, batch) is None
+
+
+# Empty batches, overwriting ---------------------------------------------------------------------------
+
+
+def test_an_empty_batch_makes_no_table_commit(query: Query, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0), PARTS, "r1")
+    version = DeltaTable(str(query.table)).version()
+    query.run(store, query.batch(1), [[], []], "r1")
+    assert DeltaTable(str(query.table)).version() == version
+    assert state(store, query, 1) is COMMITTED
+    assert query.plan(store, query.batch(1)) is None
+
+
+def test_overwriting_batches_replace_the_rows_and_replays_do_not(
+    tmp_path: Path, store: SqlManifestStore
+) -> None:
+    """Complete mode: each batch replaces all rows, with the same token as an appending one."""
+    query = Query(tmp_path / "table", mode="overwrite")
+    query.run(store, query.batch(0), [[1, 2]], "r1")
+    with crash_at("mark.done"):
+        query.run(store, query.batch(1), [[3, 4]], "r1")
+    version = DeltaTable(str(query.table)).version()
+    query.run(store, query.batch(1), [[3, 4]], "r2")
+    assert DeltaTable(str(query.table)).version() == version
+    assert holds(query, store, [3, 4])
+
+
+def test_overwriting_with_nothing_empties_the_table(tmp_path: Path, store: SqlManifestStore) -> None:
+    query = Query(tmp_path / "table", mode="overwrite")
+    query.run(store, query.batch(0), [[1, 2]], "r1")
+    query.run(store, query.batch(1), [[]], "r1")
+    assert holds(query, store, [])
+
+
+# A store that is not the newest -----------------------------------------------------------------------
+
+
+def test_a_store_restored_from_an_old_backup_costs_and_doubles_no_rows(
+    query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """The backup was made while batch 1 was pending; since then it and batch 2 have landed."""
+    query.run(sqlite_store, query.batch(0), [[0]], "r1")
+    prepare_only(query, sqlite_store, batch_id=1)
+    back_up(tmp_path / "store.db", tmp_path / "backup.db")
+    query.run(sqlite_store, query.batch(1), PARTS, "r2")
+    query.run(sqlite_store, query.batch(2), [[4]], "r2")
+
+    with open_store(f"sqlite:///{tmp_path}/backup.db") as restored:
+        assert state(restored, query, 1) is PREPARED
+        query.run(restored, query.batch(2), [[4]], "r3")
+        query.run(restored, query.batch(3), [[5]], "r3")
+        assert holds(query, restored, [0, 1, 2, 3, 4, 5])
+
+
+def back_up(database: Path, copy: Path) -> None:
+    with sqlite3.connect(database) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+
+
+def test_a_record_whose_manifest_is_gone_is_an_error(query: Query, store: SqlManifestStore) -> None:
+    """Nobody could say which files to look for: nothing is given up."""
+    batch = prepare_only(query, store).batch
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM penstock_manifest_contents"))
+    with pytest.raises(PenstockError, match="its content is gone"):
+        query.plan(store, batch)
+    assert state(store, query) is PREPARED
+
+
+# A table that is not the one written ------------------------------------------------------------------
+
+
+def test_a_dropped_table_stops_the_query(query: Query, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0), PARTS, "r1")
+    shutil.rmtree(query.table)
+    with pytest.raises(TableChangedError, match="There is no Delta table"):
+        query.run(store, query.batch(1), [[4]], "r1")
+
+
+def drop_and_create(query: Query) -> None:
+    shutil.rmtree(query.table)
+    write_deltalake(str(query.table), pa.table({"id": [-1]}))
+
+
+def test_a_table_that_was_created_again_stops_the_query(query: Query, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0), PARTS, "r1")
+    drop_and_create(query)
+    with pytest.raises(TableChangedError, match="created again"):
+        query.run(store, query.batch(1), [[4]], "r1")
+    assert findings(query, [-1]).problems == []
+
+
+@pytest.mark.parametrize("action", [drop_and_create, lambda query: shutil.rmtree(query.table)])
+def test_a_pending_batch_of_a_table_that_was_dropped_stays_pending(
+    query: Query, store: SqlManifestStore, action: Callable[[Query], None]
+) -> None:
+    query.run(store, query.batch(0), [[0]], "r1")
+    prepare_only(query, store, batch_id=1)
+    action(query)
+    with pytest.raises(TableChangedError):
+        query.plan(store, query.batch(1))
+    assert state(store, query, 1) is PREPARED
+
+
+def test_a_table_restored_to_before_the_last_batch_stops_the_query(
+    query: Query, store: SqlManifestStore
+) -> None:
+    for batch_id in range(3):
+        query.run(store, query.batch(batch_id), [[batch_id]], "r1")
+    DeltaTable(str(query.table)).restore(2)
+    with pytest.raises(TableChangedError, match="was restored"):
+        query.run(store, query.batch(3), [[3]], "r1")
+    assert findings(query, [0, 1]).problems == []
+
+
+def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    assert query.committer(store).commit(written.manifest, written.committables) == Committed(1)
+    assert query.committer(store).commit(written.manifest, written.committables) == AlreadyCommitted(1)
+    assert query.committer(store).begin(batch) is Decision.SKIP

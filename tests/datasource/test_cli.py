@@ -1,0 +1,544 @@
+"""The command line, on real stores and real Delta tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from tests.lake import GRACE, SCHEMA, YOUNG, Lake, paths
+from typer.testing import CliRunner
+
+from penstock.committers.contract import Batch
+from penstock.datasource import cli_output as output
+from penstock.datasource.checkpoint import STORE_FILE
+from penstock.datasource.cli import app
+from penstock.datasource.cli_gc import GRACE_MIN, parse_grace
+
+QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
+OTHER = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """Query "ids": batches 0 and 1 committed, 2 rows each; a lost attempt of batch 1."""
+    lake = filled(Lake(tmp_path, store_url, QUERY))
+    monkeypatch.setenv("PENSTOCK_STORE", store_url)
+    yield lake
+    lake.store.close()
+
+
+@pytest.fixture
+def local_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    lake = filled(Lake(tmp_path, None, QUERY))
+    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+    yield lake
+    lake.store.close()
+
+
+def filled(lake: Lake) -> Lake:
+    lake.commit(0, lake.write(0))
+    lake.write(1)
+    lake.commit(1, lake.write(1))
+    return lake
+
+
+class Ended:
+    """How one run of `penstock` ended."""
+
+    def __init__(self, *arguments: str, answer: str | None = None) -> None:
+        result = CliRunner().invoke(app, arguments, input=answer, env={"COLUMNS": "80"})
+        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def replace_table(lake: Lake) -> None:
+    shutil.rmtree(lake.table / "_delta_log")
+    lake.target = lake.committer().plan(SCHEMA, partition_by=["day"])
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+# What it costs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "show ids 0", "recover", "gc", "version"])
+def test_no_command_loads_spark(local_lake: Lake, command: str) -> None:
+    code = f"""
+import sys
+from penstock.datasource.cli import app
+try:
+    app({command.split()!r})
+except SystemExit as end:
+    assert end.code in (0, 1, None), end.code
+assert "pyspark" not in sys.modules
+print("ended")
+"""
+    ended = python(code)
+    assert "ended" in ended.stdout, ended.stderr
+
+
+def test_help_loads_no_table_library_and_no_database() -> None:
+    code = """
+import sys
+from penstock.datasource.cli import app
+try:
+    app(["gc", "--help"])
+except SystemExit:
+    pass
+heavy = {"pyspark", "deltalake", "sqlalchemy", "pyarrow"}
+print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
+"""
+    assert python(code).stdout.splitlines()[-1] == "[]"
+
+
+# Where the store is ---------------------------------------------------------------------------------
+
+
+def test_the_store_of_a_checkpoint_is_found_there(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    lake = filled(Lake(tmp_path, f"sqlite:///{checkpoint}/{STORE_FILE}", QUERY))
+    (stream,) = Ended("status", "--checkpoint", str(checkpoint), "--json").json["streams"]
+    assert stream["query_id"] == QUERY
+    lake.store.close()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--checkpoint", "/tmp", "--store", "sqlite:////tmp/x.db")])
+def test_exactly_one_of_checkpoint_and_store_is_needed(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_STORE", raising=False)
+    ended = Ended("status", *arguments)
+    assert ended.code == 2
+    assert "either --checkpoint DIR" in ended.err
+
+
+def test_the_command_line_goes_before_the_environment(local_lake: Lake, tmp_path: Path) -> None:
+    ended = Ended("status", "--checkpoint", str(tmp_path))
+    assert ended.code == 2
+    assert STORE_FILE in ended.err
+
+
+def test_looking_at_a_store_that_is_not_there_creates_none(tmp_path: Path) -> None:
+    missing = tmp_path / "folder" / "missing.db"
+    ended = Ended("status", "--store", f"sqlite:///{missing}")
+    assert ended.code == 2
+    assert "There is no manifest store" in ended.err
+    assert not missing.parent.exists()
+
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    assert Ended("gc", "--delete", "--store", f"sqlite:///{empty}").code == 2
+    with closing(sqlite3.connect(empty)) as connection:
+        assert connection.execute("SELECT * FROM sqlite_master").fetchall() == []
+
+
+def test_looking_at_an_empty_postgres_database_leaves_it_empty(new_postgres_url: Any) -> None:
+    import sqlalchemy as sa
+
+    url = new_postgres_url()
+    assert Ended("status", "--store", url).code == 2
+    engine = sa.create_engine(url)
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
+
+
+def test_passwords_are_never_printed(local_lake: Lake) -> None:
+    url = "postgresql+psycopg://user:geheim@127.0.0.1:1/db?connect_timeout=1"
+    for arguments in (("--store", url), ("--store", "postgres://u:geheim@[bad"), ("--storage", "=geheim")):
+        ended = Ended("status", *arguments)
+        assert ended.code == 2
+        assert "geheim" not in ended.out + ended.err
+
+
+# Which stream ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["ids", QUERY, "8d9a1c2b-5", f"{QUERY} -> {{table}}", "{table}"])
+def test_a_stream_is_named_by_name_id_beginning_or_table(local_lake: Lake, word: str) -> None:
+    ended = Ended("status", word.format(table=local_lake.table), "--json")
+    assert QUERY in {stream["query_id"] for stream in ended.json["streams"]}
+
+
+def test_an_unknown_stream_lists_the_candidates(local_lake: Lake) -> None:
+    ended = Ended("status", "flights")
+    assert ended.code == 2
+    assert "No stream 'flights'" in ended.err
+    assert f"{QUERY} -> {local_lake.table}  (ids)" in ended.err
+
+
+def test_the_beginning_of_two_query_ids_lists_both(local_lake: Lake) -> None:
+    local_lake.query_id = OTHER
+    local_lake.register()
+    for command in (("status", "8d9a"), ("gc", "8d9a"), ("show", "8d9a", "0")):
+        ended = Ended(*command)
+        assert ended.code == 2
+        assert QUERY in ended.err
+        assert OTHER in ended.err
+
+
+def test_show_wants_one_stream(local_lake: Lake) -> None:
+    """After `renew` two streams have the query's name."""
+    local_lake.query_id = OTHER
+    local_lake.register()
+    ended = Ended("show", "ids", "0")
+    assert ended.code == 2
+    assert "means several streams" in ended.err
+    assert Ended("show", f"{QUERY} -> {local_lake.table}", "0").code == 0
+
+
+# status ---------------------------------------------------------------------------------------------
+
+
+def test_status_says_what_is_pending_and_what_was_written(lake: Lake) -> None:
+    lake.prepare(2, lake.write(2))
+    (ids,) = [s for s in Ended("status", "--json").json["streams"] if s["query_id"] == QUERY]
+    assert (ids["query_name"], ids["table_uri"], ids["kind"]) == ("ids", str(lake.table), "delta")
+    assert (ids["pending"], ids["committed_batches"], ids["committed_rows"]) == (1, 2, 4)
+    assert (ids["last_batch"]["batch_id"], ids["last_batch"]["state"]) == (2, "PREPARED")
+    assert ids["table_version"] == 2
+    assert 0 <= ids["oldest_pending_s"] < 60
+    assert "table" not in ids
+
+
+def test_status_fits_80_columns_and_shows_text_as_it_is(local_lake: Lake) -> None:
+    """What looks like rich's markup in a name is part of the name."""
+    local_lake.store.register(local_lake.stream, "delta", "[red]x[/red]", local_lake.target.table_id)
+    ended = Ended("status")
+    assert "[red]x[/red]" in ended.out
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert "COMMITTED" in ended.out
+    assert "\x1b" not in ended.out
+
+
+def test_status_with_table_looks_at_the_table(local_lake: Lake) -> None:
+    deltalake.DeltaTable(str(local_lake.table)).optimize.compact()
+    ended = Ended("status", "--table", "--json", QUERY)
+    (stream,) = ended.json["streams"]
+    assert ended.code == 0
+    assert stream["table"]["version"] == deltalake.DeltaTable(str(local_lake.table)).version()
+    assert stream["table"]["token_batch_id"] == 1
+    assert stream["table"]["problem"] is None
+
+
+def test_status_with_table_tells_a_table_that_was_replaced(local_lake: Lake) -> None:
+    replace_table(local_lake)
+    ended = Ended("status", "--table", QUERY)
+    assert ended.code == 1
+    assert "created again" in ended.err
+    shutil.rmtree(local_lake.table)
+    gone = Ended("status", "--table", "--json", QUERY)
+    assert gone.code == 1
+    assert gone.json["streams"][0]["table"]["version"] is None
+
+
+def test_an_empty_store_is_no_error(tmp_path: Path) -> None:
+    from penstock.committers.store import open_store
+
+    url = f"sqlite:///{tmp_path}/store.db"
+    open_store(url).close()
+    ended = Ended("status", "--store", url)
+    assert ended.code == 0
+    assert "no streams yet" in ended.out
+
+
+# show -----------------------------------------------------------------------------------------------
+
+
+def test_show_tells_all_about_a_batch(lake: Lake) -> None:
+    shown = Ended("show", QUERY, "1", "--json").json
+    assert shown["digest"] == lake.batch(1).digest
+    assert (shown["state"], shown["rows"], shown["in_table"]) == ("COMMITTED", 2, "yes")
+    assert len(shown["files"]) == 2
+    assert {file["path"] for file in shown["files"]} <= lake.on_disk()
+    assert Ended("show", QUERY, "0", "--json").json["in_table"] == "passed"
+
+
+def test_show_tells_that_the_table_has_a_batch_with_other_offsets(local_lake: Lake) -> None:
+    token = local_lake.committer().token(QUERY)
+    assert token is not None
+    assert output.in_table(token, local_lake.batch(1))[0] == "yes"
+    assert output.in_table(None, local_lake.batch(1))[0] == "no"
+    assert output.in_table(token, local_lake.batch(2))[0] == "no"
+    other = Batch(local_lake.stream, 1, "f" * 64)
+    assert output.in_table(token, other)[0] == "other_offsets"
+
+
+def test_show_lists_ten_files_or_all(local_lake: Lake) -> None:
+    files = [file for _ in range(6) for file in local_lake.write(2)]
+    local_lake.prepare(2, files)
+    ten = Ended("show", QUERY, "2")
+    assert sum(path in ten.out for path in paths(files)) == 10
+    assert "2 more files" in ten.out
+    everything = Ended("show", QUERY, "2", "--files")
+    assert all(path in everything.out for path in paths(files)), "paths are never broken"
+
+
+def test_show_of_a_batch_that_never_was_names_the_newest(local_lake: Lake) -> None:
+    ended = Ended("show", QUERY, "7")
+    assert ended.code == 2
+    assert "newest is batch 1" in ended.err
+
+
+# recover --------------------------------------------------------------------------------------------
+
+
+def test_recover_commits_what_is_pending(lake: Lake) -> None:
+    lake.prepare(2, lake.write(2))
+    ended = Ended("recover", "--json")
+    assert ended.code == 0
+    (stream,) = ended.json["streams"]
+    assert [(batch["batch_id"], batch["state"]) for batch in stream["batches"]] == [(2, "COMMITTED")]
+    assert len(lake.rows()) == 6
+    assert Ended("recover").out.strip() == "Nothing is pending."
+
+
+def test_recover_with_files_gone_leaves_the_batch_and_exits_with_1(local_lake: Lake) -> None:
+    files = local_lake.write(2)
+    local_lake.prepare(2, files)
+    (local_lake.table / files[0].path).unlink()
+    ended = Ended("recover")
+    assert ended.code == 1
+    assert "PREPARED" in ended.out
+
+
+def test_an_error_of_one_stream_does_not_keep_the_others_pending(local_lake: Lake, tmp_path: Path) -> None:
+    local_lake.prepare(2, local_lake.write(2))
+    replace_table(local_lake)
+    second = Lake(tmp_path / "second", local_lake.store_url)
+    second.prepare(0, second.write(0))
+    ended = Ended("recover", "--json")
+    assert ended.code == 3
+    assert "created again" in ended.err
+    assert {stream["error"] is None for stream in ended.json["streams"]} == {True, False}
+    assert len(second.rows()) == 2
+    second.store.close()
+
+
+def test_accept_table_lets_the_stream_go_on_with_the_table_as_it_is(local_lake: Lake) -> None:
+    replace_table(local_lake)
+    refused = Ended("recover", QUERY, "--accept-table", answer="n\n")
+    assert refused.code == 1
+    assert Ended("status", QUERY, "--table").code == 1
+
+    accepted = Ended("recover", QUERY, "--accept-table", answer="y\n")
+    assert accepted.code == 0
+    now = deltalake.DeltaTable(str(local_lake.table)).metadata().id
+    assert f"the table is now  table {now}, version 0" in accepted.err
+    assert Ended("status", QUERY, "--table").code == 0
+
+
+def test_accept_table_asks_nothing_with_yes_and_prints_json_only(local_lake: Lake) -> None:
+    replace_table(local_lake)
+    ended = Ended("recover", QUERY, "--accept-table", "--yes", "--json")
+    assert (ended.code, ended.json) == (0, {"streams": []})
+
+
+def test_accept_table_with_nothing_to_accept_changes_nothing(local_lake: Lake) -> None:
+    before = local_lake.store.written_table(local_lake.stream)
+    ended = Ended("recover", QUERY, "--accept-table")
+    assert ended.code == 0
+    assert "nothing to accept" in ended.err
+    assert local_lake.store.written_table(local_lake.stream) == before
+
+
+def test_accept_table_wants_one_stream(local_lake: Lake) -> None:
+    local_lake.query_id = OTHER
+    local_lake.register()
+    assert Ended("recover", "--accept-table", "--yes").code == 2
+
+
+# gc -------------------------------------------------------------------------------------------------
+
+
+def test_gc_lists_and_deletes_nothing_unless_told_to(lake: Lake) -> None:
+    before = lake.on_disk()
+    ended = Ended("gc", "--json")
+    assert ended.code == 1
+    (table,) = ended.json["tables"]
+    assert ended.json["dry_run"] is True
+    assert len(table["files"]) == 2
+    assert table["size_bytes"] == sum(file["size_bytes"] for file in table["files"])
+    assert lake.on_disk() == before
+    assert "add --delete" in Ended("gc").out
+
+
+def test_gc_deletes_what_it_listed_and_the_table_keeps_its_rows(lake: Lake) -> None:
+    (table,) = Ended("gc", "--json").json["tables"]
+    before, rows = lake.on_disk(), lake.rows()
+    ended = Ended("gc", "--delete", "--json")
+    assert ended.code == 0
+    assert ended.json["tables"][0]["deleted"] == 2
+    assert before - lake.on_disk() == {file["path"] for file in table["files"]}
+    assert lake.rows() == rows
+    assert Ended("gc").code == 0
+
+
+def test_gc_keeps_young_files(local_lake: Lake) -> None:
+    Ended("gc", "--delete")
+    young = local_lake.write(1, age=YOUNG)
+    (table,) = Ended("gc", "--json").json["tables"]
+    assert (table["files"], table["kept_young"]) == ([], 2)
+    assert "2 files younger" in Ended("gc").out
+    assert Ended("gc", "--delete", "--older-than", "12h", "--json").json["tables"][0]["deleted"] == len(young)
+
+
+def test_gc_of_one_stream_leaves_the_files_of_others(local_lake: Lake) -> None:
+    local_lake.query_id = OTHER
+    local_lake.register()
+    lost = local_lake.write(0)
+    local_lake.commit(0, local_lake.write(0))
+    assert Ended("gc", QUERY, "--delete").code == 0
+    assert paths(lost) <= local_lake.on_disk()
+    assert Ended("gc", OTHER, "--delete", "--json").json["tables"][0]["deleted"] == len(lost)
+
+
+def test_gc_stops_at_a_damaged_manifest_and_deletes_nothing(local_lake: Lake) -> None:
+    with local_lake.store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE penstock_manifest_contents SET content = x'00'")
+    before = local_lake.on_disk()
+    ended = Ended("gc", "--delete", "--json")
+    assert ended.code == 3
+    assert "damaged" in ended.err
+    assert "Traceback" not in ended.err
+    assert local_lake.on_disk() == before
+
+
+def test_gc_refuses_a_grace_period_too_short_to_be_safe(local_lake: Lake) -> None:
+    assert parse_grace("7d") == GRACE
+    assert parse_grace("60 min") == GRACE_MIN == timedelta(hours=1)
+    for text in ("59min", "0d", "7", "week", "-1d"):
+        ended = Ended("gc", "--delete", "--older-than", text)
+        assert ended.code == 2
+    assert len(local_lake.on_disk()) == 6
+
+
+def test_a_stream_of_an_unknown_kind_is_refused(local_lake: Lake) -> None:
+    with local_lake.store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE penstock_streams SET kind = 'paimon'")
+    ended = Ended("gc", "--delete", "--json")
+    assert ended.code == 3
+    assert "'paimon'" in ended.err
+
+
+# renew: what it does to Spark, tests/spark/test_renew.py shows ---------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Iterator[tuple[Path, Lake]]:
+    """A checkpoint as Spark leaves it after batch 1, with a store in it."""
+    folder = tmp_path / "checkpoint"
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+        for batch_id in (0, 1):
+            (folder / name / str(batch_id)).write_text(f'v1\n{{}}\n{{"t":{{"0":{batch_id}}}}}')
+    (folder / "metadata").write_text(json.dumps({"id": QUERY}))
+    (folder / ".metadata.crc").write_bytes(b"crc")
+    lake = filled(Lake(tmp_path, f"sqlite:///{folder}/{STORE_FILE}", QUERY))
+    yield folder, lake
+    lake.store.close()
+
+
+def query_id(checkpoint: Path) -> str:
+    return str(json.loads((checkpoint / "metadata").read_text())["id"])
+
+
+def test_renew_gives_the_checkpoint_a_new_query_id(checkpoint: tuple[Path, Lake]) -> None:
+    folder, _ = checkpoint
+    ended = Ended("renew", str(folder), "--yes", "--json")
+    assert ended.code == 0
+    assert ended.json["old_query_id"] == QUERY
+    assert query_id(folder) == ended.json["new_query_id"] == str(uuid.UUID(query_id(folder))) != QUERY
+    left = {path.name for path in folder.iterdir() if not path.name.startswith(STORE_FILE)}
+    assert left == {"commits", "metadata", "offsets"}
+
+
+def test_renew_without_a_yes_changes_nothing(checkpoint: tuple[Path, Lake]) -> None:
+    folder, _ = checkpoint
+    assert Ended("renew", str(folder), answer="n\n").code == 1
+    assert query_id(folder) == QUERY
+    assert (folder / ".metadata.crc").exists()
+
+
+def test_renew_is_refused_while_batches_are_pending(checkpoint: tuple[Path, Lake]) -> None:
+    folder, lake = checkpoint
+    lake.prepare(2, lake.write(2))
+    ended = Ended("renew", str(folder), "--yes")
+    assert ended.code == 2
+    assert f"penstock recover {QUERY}" in ended.err
+    assert query_id(folder) == QUERY
+
+
+def test_renew_is_refused_if_spark_would_write_the_last_batch_again(checkpoint: tuple[Path, Lake]) -> None:
+    """Committed, but not in Spark's commit log: the replay under a new id would double its rows."""
+    from penstock.datasource.cli_renew import read_checkpoint
+
+    folder, lake = checkpoint
+    (folder / "offsets" / "2").write_text('v1\n{}\n{"t":{"0":2}}')
+    lake.digests[2] = read_checkpoint(str(folder)).last_digest
+    lake.commit(2, lake.write(2))
+
+    ended = Ended("renew", str(folder), "--yes")
+    assert ended.code == 2
+    assert "run it again" in ended.err
+    assert query_id(folder) == QUERY
+
+    (folder / "offsets" / "2").write_text('v1\n{}\n{"t":{"0":7}}')  # other rows: what renew is for
+    assert Ended("renew", str(folder), "--yes").code == 0
+
+
+def test_renew_with_a_store_that_does_not_know_the_query_is_refused(
+    checkpoint: tuple[Path, Lake], tmp_path: Path
+) -> None:
+    folder, _ = checkpoint
+    other = Lake(tmp_path / "other")
+    ended = Ended("renew", str(folder), "--store", other.store_url, "--yes")
+    assert ended.code == 2
+    assert "does not know query" in ended.err
+    assert query_id(folder) == QUERY
+    other.store.close()
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/checkpoint", "/nowhere/checkpoint"])
+def test_renew_wants_a_checkpoint_on_this_machine(location: str) -> None:
+    assert Ended("renew", location, "--yes").code == 2
+
+
+# The rest -------------------------------------------------------------------------------------------
+
+
+def test_version_both_ways() -> None:
+    import penstock
+
+    for arguments in (("version",), ("--version",)):
+        ended = Ended(*arguments)
+        assert ended.code == 0
+        assert ended.out.startswith(f"penstock {penstock.__version__} ")
+
+
+def test_help_names_the_exit_codes() -> None:
+    assert "Exit codes: 0 all is well; 1" in " ".join(Ended("--help").out.split())
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (5 * 2**40, "5.0 TiB"), (2**60, "1,048,576.0 TiB")],
+)
+def test_sizes_are_shown_in_the_largest_unit_that_fits(size_bytes: int, text: str) -> None:
+    assert output.size(size_bytes) == text

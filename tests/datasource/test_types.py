@@ -1,0 +1,359 @@
+"""Spark's types, one by one: written losslessly or refused with a way out; docs/types.md says the same.
+
+    pytest tests/datasource/test_types.py --update-docs      (or PENSTOCK_UPDATE_DOCS=1)
+
+rewrites docs/types.md from what really happened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyspark.sql.types as spark_types
+import pytest
+from deltalake import Schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CalendarIntervalType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    UserDefinedType,
+    VarcharType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from penstock.committers.errors import SchemaMismatchError
+from penstock.datasource.types import CHAR_VARCHAR_KEY, arrow_schema
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames, WritePlan
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "types.md"
+
+SESSION_ZONE = "Etc/UTC"
+
+
+class PointType(UserDefinedType):
+    @classmethod
+    def sqlType(cls) -> DataType:  # noqa: N802 - Spark's name
+        return ArrayType(DoubleType(), False)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A type that is written, what Spark hands over for it, and how its bounds come to be."""
+
+    type: DataType
+    handed_over: pa.DataType
+    values: list[Any]
+    bounds: str
+
+
+X = StructType([StructField("x", LongType())])
+NOON = datetime(2024, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
+
+WRITTEN = [
+    Written(BooleanType(), pa.bool_(), [True, False], "exact"),
+    Written(ByteType(), pa.int8(), [-128, 127], "exact"),
+    Written(ShortType(), pa.int16(), [-(2**15), 2**15 - 1], "exact"),
+    Written(IntegerType(), pa.int32(), [-(2**31), 2**31 - 1], "exact"),
+    Written(LongType(), pa.int64(), [-(2**63), 2**63 - 1], "exact"),
+    Written(FloatType(), pa.float32(), [-0.5, 1.5], "exact; none with NaN or an infinite bound"),
+    Written(DoubleType(), pa.float64(), [0.1, 1e300], "exact; none with NaN or an infinite bound"),
+    Written(
+        DecimalType(38, 10),
+        pa.decimal128(38, 10),
+        [Decimal("1.5"), Decimal("1234567890123456789.0123456789")],
+        "exact up to 15 digits, else widened",
+    ),
+    Written(StringType(), pa.string(), ["a", "€😀"], "32 characters, the upper one rounded up"),
+    Written(BinaryType(), pa.binary(), [b"\x00\xff", b""], "none"),
+    Written(DateType(), pa.date32(), [date(1, 1, 1), date(9999, 12, 31)], "exact"),
+    Written(TimestampType(), pa.timestamp("us", SESSION_ZONE), [NOON], "widened to milliseconds"),
+    Written(TimestampNTZType(), pa.timestamp("us"), [NOON.replace(tzinfo=None)], "widened to milliseconds"),
+    Written(ArrayType(LongType()), pa.list_(pa.int64()), [[1, None], []], "none"),
+    Written(ArrayType(X, False), pa.list_(pa.struct([("x", pa.int64())])), [[{"x": None}]], "none"),
+    Written(MapType(StringType(), LongType()), pa.map_(pa.string(), pa.int64()), [[("k", None)], []], "none"),
+    Written(X, pa.struct([("x", pa.int64())]), [{"x": 1}, {"x": None}], "by field"),
+]
+
+
+@dataclass(frozen=True)
+class Refused:
+    field: StructField
+    way_out: str
+
+
+def refused(kind: DataType, way_out: str, metadata: dict[str, Any] | None = None) -> Refused:
+    return Refused(StructField("col", kind, metadata=metadata), way_out)
+
+
+def newer(name: str, *arguments: Any) -> DataType | None:
+    """A type that not every supported Spark has."""
+    kind = getattr(spark_types, name, None)
+    return None if kind is None else kind(*arguments)
+
+
+CAST = "cast(col AS STRING)"
+BY_CLASS: list[tuple[DataType | None, str]] = [
+    (newer("TimeType"), CAST),
+    (DayTimeIntervalType(), CAST),
+    (YearMonthIntervalType(), CAST),
+    (CalendarIntervalType(), CAST),
+    (VariantType(), "to_json(col)"),
+    (NullType(), CAST),
+    (VarcharType(5), CAST),
+    (StringType("UTF8_LCASE"), "collate(col, 'UTF8_BINARY')"),
+    (newer("GeometryType", 4326), "st_asbinary(col)"),
+    (newer("GeographyType", 4326), "st_asbinary(col)"),
+    (PointType(), "to_json(struct(col))"),
+    (StructType([]), "to_json(col)"),
+]
+REFUSED = [
+    *(refused(kind, way_out) for kind, way_out in BY_CLASS if kind is not None),
+    refused(StringType(), CAST, {CHAR_VARCHAR_KEY: "char(5)"}),
+    refused(
+        StructType([StructField("a", LongType()), StructField("A", LongType())]),
+        "cast(col AS STRUCT<`a_1`: bigint, `A_2`: bigint>)",
+    ),
+]
+
+
+def name_of(kind: DataType) -> str:
+    return kind.simpleString()
+
+
+# One by one -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: name_of(case.type))
+def test_written_types_come_back_as_they_were(case: Written, tmp_path: Path) -> None:
+    """With NULL; read by duckdb and polars."""
+    rows, path = write(case, tmp_path)
+    expected = pl.from_arrow(rows.cast(arrow_schema(spark_schema(case))))
+    assert isinstance(expected, pl.DataFrame)
+    assert pl.read_parquet(path).to_dicts() == expected.to_dicts()
+    duckdb.sql("SET TimeZone = 'UTC'")
+    by_duckdb = duckdb.sql(f"SELECT * FROM read_parquet('{path}')").to_arrow_table()
+    assert by_duckdb.to_pylist() == rows.cast(by_duckdb.schema).to_pylist()
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: name_of(case.field.dataType))
+def test_refused_types_come_with_a_way_out(case: Refused) -> None:
+    with pytest.raises(SchemaMismatchError) as caught:
+        arrow_schema(StructType([case.field]))
+    assert "- col" in str(caught.value)
+    assert case.way_out in str(caught.value)
+
+
+def test_every_type_of_this_spark_is_written_or_refused_on_purpose() -> None:
+    """A new Spark's new type fails here first."""
+    known = {type(case.type).__name__ for case in WRITTEN} | {
+        type(case.field.dataType).__name__ for case in REFUSED
+    }
+    abstract = {
+        "AtomicType",
+        "NumericType",
+        "IntegralType",
+        "FractionalType",
+        "DatetimeType",
+        "AnsiIntervalType",
+    }
+    abstract |= {"AnyTimeType", "SpatialType", "UserDefinedType", "DataType", "CharType"}
+    everything = {
+        name
+        for name, kind in vars(spark_types).items()
+        if isinstance(kind, type) and issubclass(kind, DataType) and not name.startswith("_")
+    }
+    assert everything - known - abstract == set()
+
+
+def test_nullability_is_kept_at_all_levels() -> None:
+    inner = StructType([StructField("x", LongType(), False)])
+    schema = StructType(
+        [
+            StructField("s", inner, False),
+            StructField("l", ArrayType(inner, False)),
+            StructField("m", MapType(StringType(), ArrayType(LongType(), True), False), False),
+        ]
+    )
+    s, lists, maps = arrow_schema(schema)
+    assert (s.nullable, s.type.field("x").nullable) == (False, False)
+    assert (lists.nullable, lists.type.value_field.nullable) == (True, False)
+    assert lists.type.value_type.field("x").nullable is False
+    assert (maps.nullable, maps.type.item_field.nullable) == (False, False)
+    assert maps.type.item_type.value_field.nullable is True
+
+
+def test_all_offending_columns_are_named_with_their_full_path() -> None:
+    schema = StructType(
+        [
+            StructField("ok", LongType()),
+            StructField("a", StructType([StructField("b c", VariantType())])),
+            StructField("l", ArrayType(StructType([StructField("v", NullType())]))),
+            StructField("m", MapType(StringType(), ArrayType(DayTimeIntervalType()))),
+            StructField("k", MapType(StringType("UTF8_LCASE"), LongType())),
+        ]
+    )
+    with pytest.raises(SchemaMismatchError) as caught:
+        arrow_schema(schema)
+    message = str(caught.value)
+    assert "ok" not in message
+    for said in (
+        "a.`b c` (variant). Write this instead: to_json(a.`b c`)",
+        "l.element.v (void). Write this instead: transform(l, x -> cast(x.v AS STRING))",
+        "m.value.element (interval day to second). Write this instead: "
+        "transform_values(m, (k, v) -> transform(v, x -> cast(x AS STRING)))",
+        "Write this instead: transform_keys(k, (k, v) -> collate(k, 'UTF8_BINARY'))",
+    ):
+        assert said in message
+
+
+def test_columns_that_differ_only_in_case_are_refused() -> None:
+    schema = StructType(
+        [StructField("id", LongType()), StructField("v", LongType()), StructField("ID", LongType())]
+    )
+    with pytest.raises(SchemaMismatchError, match=r"id, ID .*df\.toDF\('id_1', 'v', 'ID_3'\)"):
+        arrow_schema(schema)
+
+
+def test_a_query_without_columns_is_refused() -> None:
+    with pytest.raises(SchemaMismatchError, match="at least one column"):
+        arrow_schema(StructType([]))
+
+
+# The page -------------------------------------------------------------------------------------------
+
+
+def test_the_page_on_types_is_what_really_happens(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    page = make_page(tmp_path)
+    if os.environ.get("PENSTOCK_UPDATE_DOCS") or request.config.getoption("--update-docs", False):
+        DOCS.write_text(page)
+    assert DOCS.read_text() == page, "docs/types.md is not up to date: run again with PENSTOCK_UPDATE_DOCS=1"
+
+
+def make_page(path: Path) -> str:
+    written = [written_row(case, path / str(number)) for number, case in enumerate(WRITTEN)]
+    refusals = [f"| {text(describe(case.field))} | `{case.way_out}` |" for case in REFUSED]
+    return "\n".join(
+        [
+            "# Types",
+            "",
+            "Made by `tests/datasource/test_types.py` from what was written and read back; do not edit by hand.",
+            "",
+            "A column is written without loss or refused before any row moves. NULLs stay NULLs, also inside",
+            "nested values. Columns that the table has and the rows have not are NULL.",
+            "",
+            "## Written",
+            "",
+            "Bounds are what readers skip files by. Every column also counts its NULLs, lists and maps at the top only.",
+            "",
+            "| Spark | Arrow data file | Parquet | Delta table | bounds |",
+            "|---|---|---|---|---|",
+            *written,
+            "",
+            "A file in which a column has values but no bound (NaN, an infinite bound, a year outside 1 to 9999)",
+            "has no bounds at all, because deltalake's `to_pyarrow_dataset` takes the column for empty otherwise.",
+            "Leave such a column out of the table property `delta.dataSkippingStatsColumns` to keep the others'.",
+            "",
+            "## Refused",
+            "",
+            "| Spark | write this instead |",
+            "|---|---|",
+            *refusals,
+            "",
+            "Columns whose names differ only in case are refused at every level, too.",
+            "",
+            "## Partition columns",
+            "",
+            *partition_lines(),
+            "",
+        ]
+    )
+
+
+def partition_lines() -> list[str]:
+    return [
+        "Boolean, integers, decimals, string, date and timestamps. Float, double, binary and nested types are",
+        "refused: NaN, -0.0 and bytes have no spelling that all engines share. The empty string becomes NULL, as",
+        "in Spark. Refused while writing: years outside 1 to 9999, the text `__HIVE_DEFAULT_PARTITION__`, and a",
+        "value whose escaped directory name is longer than 255 bytes.",
+    ]
+
+
+def describe(field: StructField) -> str:
+    declared = field.metadata.get(CHAR_VARCHAR_KEY) if field.metadata else None
+    if declared:
+        return f"{declared}"
+    if isinstance(field.dataType, PointType):
+        return "user-defined type"
+    return field.dataType.simpleString()
+
+
+def written_row(case: Written, path: Path) -> str:
+    _, file = write(case, path)
+    schema = arrow_schema(spark_schema(case))
+    delta = json.loads(Schema.from_arrow(schema).to_json())["fields"][0]["type"]
+    cells = [case.type.simpleString(), str(schema.field("v").type), parquet_type(file), delta_name(delta)]
+    return "| " + " | ".join([*map(text, cells), case.bounds]) + " |"
+
+
+def parquet_type(file: Path) -> str:
+    schema = pq.ParquetFile(file).schema
+    if len(schema) > 1 or "." in schema.column(0).path:
+        return "group"
+    column = schema.column(0)
+    logical = column.logical_type.type
+    return column.physical_type + (f" ({logical})" if logical not in ("NONE", "UNKNOWN") else "")
+
+
+def delta_name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def text(cell: str) -> str:
+    return f"`{cell}`"
+
+
+def spark_schema(case: Written) -> StructType:
+    return StructType([StructField("v", case.type)])
+
+
+def write(case: Written, path: Path) -> tuple[pa.Table, Path]:
+    """What Spark hands over, and the file that it becomes."""
+    rows = pa.table({"v": pa.array([*case.values, None], case.handed_over)})
+    plan = WritePlan(str(path), {}, arrow_schema(spark_schema(case)))
+    writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
+    writer.write(rows.to_batches()[0])
+    (file,) = writer.close()
+    statistics = json.loads(file.statistics)
+    has_bounds = "v" in statistics["minValues"]
+    assert has_bounds == (case.bounds != "none")
+    return rows, path / file.path

@@ -1,0 +1,62 @@
+"""An S3 server on the loopback, in a process of its own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import boto3
+
+BUCKET = "lake"
+
+
+@contextmanager
+def s3_server() -> Iterator[dict[str, str]]:
+    """Storage options of a server with an empty bucket `lake`.
+
+    Never in the test's own process: some calls of the Delta library keep Python's lock while they wait.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for(port)
+        options = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        client = boto3.client(
+            "s3",
+            endpoint_url=options["AWS_ENDPOINT_URL"],
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+            region_name="us-east-1",
+        )
+        client.create_bucket(Bucket=BUCKET)
+        yield options
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            assert time.monotonic() < deadline, "the S3 server did not start"
+            time.sleep(0.1)
+        else:
+            return

@@ -1,0 +1,77 @@
+"""`penstock renew` on a checkpoint of real Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.spark.id_stream import IdStream
+from typer.testing import CliRunner
+
+from penstock.committers.store import open_store
+from penstock.datasource.cli import app
+
+pytestmark = pytest.mark.spark
+
+
+def query_id(checkpoint: Path) -> str:
+    return str(json.loads((checkpoint / "metadata").read_text())["id"])
+
+
+def renew(checkpoint: Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["renew", str(checkpoint), "--yes"])
+    return result.exit_code, result.stderr
+
+
+def test_a_renewed_query_goes_on_at_its_offsets_as_a_new_stream(ids: IdStream) -> None:
+    ids.add_files(2)
+    ids.run()
+    old = query_id(ids.checkpoint)
+    assert renew(ids.checkpoint)[0] == 0
+
+    ids.add_files(1)
+    query = ids.start()
+    query.awaitTermination()
+
+    assert query.id == query_id(ids.checkpoint) != old
+    assert [progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]] == [2]
+    assert ids.findings().problems == []
+    with open_store(ids.store_url) as store:
+        written = {stream.key.query_id: stream.committed_rows for stream in store.streams()}
+    assert written == {old: 200, query.id: 100}
+
+
+def test_a_rewound_checkpoint_writes_other_rows_only_once_it_is_renewed(ids: IdStream) -> None:
+    """The way that the error about other source offsets points out. The rows come beside what is there."""
+    ids.add_files(2)
+    ids.run()
+    for folder in ("offsets", "commits"):
+        for entry in (ids.checkpoint / folder).glob("*1*"):
+            entry.unlink()
+    for entry in (ids.checkpoint / "sources" / "0").glob("*1*"):
+        entry.unlink()
+    (ids.source / "00001.parquet").unlink()
+    ids.add_files(1)
+    (ids.source / "00001.parquet").rename(ids.source / "other.parquet")
+
+    assert "penstock renew" in ids.fails_with()
+    assert renew(ids.checkpoint)[0] == 0
+    ids.run()
+
+    assert ids.findings().rows == 300
+
+
+def test_renew_is_refused_where_spark_would_replay_a_committed_batch(ids: IdStream) -> None:
+    """The replay under a new id would double its rows; one more start under the old one mends it."""
+    ids.add_files(2)
+    ids.run()
+    ids.forget_commit(1)
+    code, message = renew(ids.checkpoint)
+    assert code == 2
+    assert "run it again" in message
+
+    ids.run()
+    assert renew(ids.checkpoint)[0] == 0
+    ids.run()
+    assert ids.findings().problems == []
