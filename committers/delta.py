@@ -360,9 +360,9 @@ def _commit_properties(manifest: Manifest, content: DeltaManifest) -> CommitProp
 
 
 def _post_commit(table: DeltaTable, version: int) -> PostCommitHookProperties:
-    """Old log files are looked for at log checkpoints only: a long log is slow to list."""
+    """Expired log files are looked for at log checkpoints only: a long log is slow to list."""
     interval = int(table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
-    is_checkpoint = version % max(interval, 1) == 0
+    is_checkpoint = (version + 1) % max(interval, 1) == 0  # as the library counts
     return PostCommitHookProperties(
         create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint else False
     )

@@ -7,6 +7,7 @@ loses parts of it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,7 +101,9 @@ def plan_target(
 
 
 def _split_names(names: str) -> tuple[str, ...]:
-    return tuple(name.strip().strip("`") for name in names.split(",") if name.strip())
+    """Names separated by commas, each in backquotes or with parts in them."""
+    parts = re.findall(r"(?:`[^`]*`|[^,`])+", names)
+    return tuple(part.strip().replace("`", "") for part in parts if part.strip())
 
 
 def delta_fields(source: pa.Schema, table_uri: str) -> list[dict[str, Any]]:

@@ -97,7 +97,7 @@ def write_query_id(directory: str, query_id: str) -> None:
         file.write(json.dumps({"id": query_id}, separators=(",", ":")))
         file.flush()
         os.fsync(file.fileno())
-    # The checksum goes first: metadata without one is read, metadata with a wrong one is refused.
+    # The checksum goes first: metadata without one is read, with a wrong one it may be refused.
     Path(directory, CHECKSUM).unlink(missing_ok=True)
     new.replace(metadata)
     descriptor = os.open(directory, os.O_RDONLY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..committers.contract import Batch, StreamKey
@@ -59,16 +60,27 @@ def plan_batch_write(options: DeltaOptions, schema: StructType, overwrite: bool)
 def _plan_table(
     table: DeltaTableCommitter, options: DeltaOptions, rows: pa.Schema, overwrite: bool, batch_id: int
 ) -> DeltaTarget:
-    check_partition_columns(rows, options.partition_by or ())
-    return table.plan(
+    partition_by = _as_spelt(options.partition_by, rows)
+    check_partition_columns(rows, partition_by or ())
+    target = table.plan(
         rows,
-        partition_by=options.partition_by,
+        partition_by=partition_by,
         create=options.create_table,
         properties=options.table_properties,
         evolve=options.add_columns,
         overwrite=overwrite,
         batch_id=batch_id,
     )
+    check_partition_columns(target.schema, target.partition_by)
+    return target
+
+
+def _as_spelt(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] | None:
+    """Column names as the query spells them: Spark compares names without case."""
+    if names is None:
+        return None
+    spelt = {name.lower(): name for name in rows.names}
+    return tuple(spelt.get(name.lower(), name) for name in names)
 
 
 def _check_same_table(store: SqlManifestStore, table: DeltaTableCommitter, stream: StreamKey) -> None:
@@ -91,7 +103,7 @@ def _batch_plan(
         compression=options.compression,
         max_open_partitions=options.max_open_partitions,
         buffer_bytes_max=options.buffer_bytes_max,
-        sort_within=options.sort_within,
+        sort_within=_as_spelt(options.sort_within, target.schema) or (),
         statistics_columns=target.statistics_columns,
         statistics_columns_max=target.statistics_columns_max,
     )

@@ -16,10 +16,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this file is run as a script
 
@@ -27,6 +23,7 @@ from notebooks.batch_plot import plot_batches
 from notebooks.flights import FILES_MAX, write_flights
 from notebooks.lake import Lake
 from notebooks.proof import compare, count_rows
+from notebooks.screen import BatchProgress, console, heading, say, say_path, shown
 from tests.spark.processes import DriverProcess
 
 from penstock.committers.contract import ManifestRecord, ManifestState
@@ -40,14 +37,6 @@ CRASH_AT = 0.4
 
 DRIVER_TIMEOUT_S = 600
 POLL_S = 0.2
-LINE_EVERY = 10
-"""Batches between two lines of progress where there is no terminal."""
-
-WIDTH = 100
-
-console = Console(highlight=False, markup=False, emoji=False)
-if not console.is_terminal or console.width > WIDTH:
-    console.width = WIDTH
 
 
 class DemoFailedError(Exception):
@@ -65,16 +54,15 @@ def main(
     """Stream a year of real flights into a Delta table, kill the driver, restart it, and prove every row."""
     signal.signal(signal.SIGTERM, _stop)
     started = time.monotonic()
-    lake = Lake(directory.resolve())
     try:
-        run(lake, files)
+        run(Lake(directory.resolve()), files)
     except KeyboardInterrupt:
         console.print("\nStopped. No process is left running; the next demo starts afresh.")
         raise SystemExit(130) from None
     except (DemoFailedError, FileExistsError) as error:
         console.print(f"\nThe demo failed: {error}", style="red", soft_wrap=True)
         raise SystemExit(1) from None
-    console.print(f"All of it took {time.monotonic() - started:.0f} s.", style="dim")
+    console.print(f"\nAll of it took {time.monotonic() - started:.0f} s.", style="dim")
 
 
 def _stop(_signal: int, _frame: object) -> NoReturn:
@@ -100,7 +88,7 @@ def run(lake: Lake, files: int) -> None:
 
 
 def stream_until_killed(lake: Lake, files: int) -> ManifestRecord:
-    """Kill the driver with everything it started when it has prepared a batch; that batch."""
+    """Kill the driver and everything it started when it has prepared a batch; that batch."""
     batch_id = int(files * CRASH_AT)
     paused = lake.root / "paused"
     heading("Stream: each file is a batch, the Delta table is partitioned by origin and month")
@@ -110,97 +98,78 @@ def stream_until_killed(lake: Lake, files: int) -> ManifestRecord:
         if not paused.exists():
             raise DemoFailedError(f"the driver ended before batch {batch_id}. Its log ends:\n{driver.tail()}")
         processes = driver.kill()
-    batch = lake.batches()[-1]
-    token = lake.token()
-    visible = count_rows(lake.table)
+    batch, token = lake.batches()[-1], lake.token()
     heading("SIGKILL, at the worst moment", style="bold red")
     say(
         f"Batch {batch_id} is prepared: its files are written and its manifest is durable, but the table "
-        f"does not name them yet. The driver, its JVM and its Python workers, {processes} processes, are gone."
+        f"does not name them yet. The driver, its JVM and its Python workers are gone, {processes} processes."
     )
     say(
         f"the store says  batch {batch_id} is {batch.state.value}, {batch.rows:,} rows in {batch.files} files"
     )
-    say(f"the table says  batch {token.batch_id if token else '-'} is the last, {visible:,} rows can be read")
-    if batch.state is not ManifestState.PREPARED or batch.batch.batch_id != batch_id:
-        raise DemoFailedError(f"batch {batch_id} should be the last and PREPARED")
+    if batch.state is not ManifestState.PREPARED or token is None or token.batch_id != batch_id - 1:
+        raise DemoFailedError(
+            f"batch {batch_id} should be PREPARED and not in the table, whose token is {token}"
+        )
+    say(f"the table says  batch {token.batch_id} is the last, {count_rows(lake.table):,} rows can be read")
     return batch
 
 
 def stream_to_the_end(lake: Lake, files: int, killed: ManifestRecord) -> None:
     """Start the same program again, as a supervisor would, and let it finish."""
     batch_id = killed.batch.batch_id
-    mine = f"-{batch_id:08}-"
-    before = {path for path in lake.data_files() if mine in path.name}
+    before = data_files(lake, batch_id)
     heading("Restart: the same program, the same checkpoint, nothing else")
     say(
         f"Recovery finds batch {batch_id} PREPARED, sees that the table does not hold it, and commits the "
-        "files that lie ready. Spark knows nothing of that and runs the batch again: its tasks see that it is "
-        "committed and write nothing."
+        "files that lie ready. Spark knows nothing of that and runs the batch again: its tasks are told "
+        "that it is committed and write nothing."
     )
     with start_driver(lake, {}) as driver:
-        watch(driver, lake, files, lambda: False)
+        watch(driver, lake, files, is_over=lambda: False)
         if driver.wait() != 0:
             raise DemoFailedError(f"the restarted driver failed. Its log ends:\n{driver.tail()}")
-    recovered = lake.batches()[batch_id]
-    after = {path for path in lake.data_files() if mine in path.name}
-    if recovered.state is not ManifestState.COMMITTED or after != before:
-        raise DemoFailedError(f"batch {batch_id} was not finished with the files that it had")
-    assert recovered.finished_at is not None
-    down_s = (recovered.finished_at - recovered.prepared_at).total_seconds()
+    recovered, after = lake.batches()[batch_id], data_files(lake, batch_id)
+    if recovered.finished_at is None or after != before:
+        raise DemoFailedError(f"batch {batch_id} was not finished with the {len(before)} files that it had")
+    waited_s = (recovered.finished_at - recovered.prepared_at).total_seconds()
     say(
-        f"Batch {batch_id} was committed {down_s:.1f} s after it was prepared, with the very same "
+        f"Batch {batch_id} was committed {waited_s:.1f} s after it was prepared, with the very same "
         f"{len(after)} files: none was written for it after the crash."
     )
 
 
 def start_driver(lake: Lake, environment: dict[str, str]) -> DriverProcess:
-    quiet = "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false pyspark-shell"
     arguments = [str(lake.source), str(lake.table), str(lake.checkpoint)]
-    address = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
-    given = {"PYSPARK_SUBMIT_ARGS": quiet, "SPARK_LOCAL_IP": address, **environment}
-    return DriverProcess(arguments, lake.log, given, program=PROGRAM)
+    settings = {
+        "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false "
+        "pyspark-shell",
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+    }
+    return DriverProcess(arguments, lake.log, {**settings, **environment}, program=PROGRAM)
 
 
 def watch(driver: DriverProcess, lake: Lake, files: int, is_over: Callable[[], bool]) -> None:
     """Show what the store says is committed until `is_over` or the end of the driver."""
     deadline = time.monotonic() + DRIVER_TIMEOUT_S
-    bar = Progress(
-        TextColumn("  {task.description}"),
-        BarColumn(bar_width=40),
-        TextColumn("{task.completed:.0f} of {task.total:.0f} batches, {task.fields[rows]:,} rows"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("Spark starts", total=files, rows=0)
-        first = last = None
+    with BatchProgress(files) as progress:
         while True:
             ends = is_over() or not driver.is_running()
             stream = lake.stream()
-            batches, rows = (stream.committed_batches, stream.committed_rows) if stream else (0, 0)
-            first = batches if first is None else first
-            bar.update(
-                task,
-                completed=batches,
-                rows=rows,
-                description="committed" if batches > first else "Spark starts",
-            )
-            if (
-                not console.is_terminal
-                and batches != last
-                and (ends or batches - (last or first) >= LINE_EVERY)
-            ):
-                say(f"committed {batches} of {files} batches, {rows:,} rows")
-                last = batches
+            if stream is not None:
+                progress.show(stream.committed_batches, stream.committed_rows)
             if ends:
                 return
             if time.monotonic() > deadline:
                 raise DemoFailedError(
-                    f"the driver did not get there in {DRIVER_TIMEOUT_S} s. Its log ends:\n{driver.tail()}"
+                    f"the driver was not done after {DRIVER_TIMEOUT_S} s. Its log ends:\n{driver.tail()}"
                 )
             time.sleep(POLL_S)
+
+
+def data_files(lake: Lake, batch_id: int) -> set[Path]:
+    """The data files on disk that were written for a batch, whether the table names them or not."""
+    return {path for path in lake.data_files() if f"-{batch_id:08}-" in path.name}
 
 
 # What came of it ------------------------------------------------------------------------------------
@@ -215,46 +184,30 @@ def prove(lake: Lake) -> None:
     say(f"{proof.added:>9,} doubled", style="bold green" if proof.added == 0 else "bold red")
     if not proof.holds:
         raise DemoFailedError("the table is not its source")
-    pending = [batch for batch in lake.batches() if batch.state is not ManifestState.COMMITTED]
-    if pending:
-        raise DemoFailedError(f"{len(pending)} batches are not COMMITTED")
-
-
-def say_what_next(lake: Lake, plot: Path, killed: ManifestRecord) -> None:
-    penstock, checkpoint = shown(PENSTOCK), shown(lake.checkpoint)
-    notebook = PROGRAM.with_name("01_quickstart.ipynb")
-    heading("Look around")
-    for what, where in (
-        ("All batches, the crash marked", shown(plot)),
-        ("The batch that was recovered", f"{penstock} show flights {killed.batch.batch_id} -c {checkpoint}"),
-        ("Files that no table needs", f"{penstock} gc -c {checkpoint}"),
-        ("The log of both drivers", shown(lake.log)),
-        ("The program that was killed", shown(PROGRAM)),
-        ("Step by step, with outputs", shown(notebook)),
-        ("What is promised, and what not", shown(REPOSITORY / "README.md")),
-    ):
-        console.print(f"  {what:<31} {where}", soft_wrap=True)
-    console.print()
+    unfinished = [b.batch.batch_id for b in lake.batches() if b.state is not ManifestState.COMMITTED]
+    if unfinished:
+        raise DemoFailedError(f"these batches are not COMMITTED: {unfinished}")
 
 
 def show_command(*arguments: str) -> None:
     """Run the command line for real."""
     console.print(f"  $ {shown(PENSTOCK)} {' '.join(arguments)}", style="dim", soft_wrap=True)
-    width = {"COLUMNS": str(console.width)}
-    subprocess.run([str(PENSTOCK), *arguments], check=True, env={**os.environ, **width})
+    environment = {**os.environ, "COLUMNS": str(console.width)}
+    subprocess.run([str(PENSTOCK), *arguments], check=True, env=environment)
 
 
-def heading(text: str, style: str = "bold") -> None:
-    console.print(f"\n{text}", style=style)
-
-
-def say(text: str, style: str = "") -> None:
-    console.print(Padding(Text(text, style), (0, 0, 0, 2)))
-
-
-def shown(path: Path) -> str:
-    """The path as one would type it here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+def say_what_next(lake: Lake, plot: Path, killed: ManifestRecord) -> None:
+    penstock, checkpoint = shown(PENSTOCK), shown(lake.checkpoint)
+    heading("Look around")
+    say_path("All batches, the crash marked", shown(plot))
+    say_path(
+        "The batch that was recovered", f"{penstock} show flights {killed.batch.batch_id} -c {checkpoint}"
+    )
+    say_path("Files that nothing needs", f"{penstock} gc -c {checkpoint}")
+    say_path("The program that was killed", shown(PROGRAM))
+    say_path("The log of both drivers", shown(lake.log))
+    say_path("Step by step, with outputs", shown(PROGRAM.with_name("01_quickstart.ipynb")))
+    say_path("What is promised, and what not", shown(REPOSITORY / "README.md"))
 
 
 if __name__ == "__main__":

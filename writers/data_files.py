@@ -39,9 +39,9 @@ class DataFileWriter:
     Runs on an executor: one instance per task attempt, `write` per Arrow batch, then `close`, or `abort`
     if the task fails. Files lie under the table's location, in a directory per table partition.
 
-    Memory: at most `buffer_bytes_max` of rows wait; writing a row group takes up to as much again (sorted
-    copy, encoded pages); beside that, the largest batch that arrives and about 1 MiB per open file (on an
-    object store, its upload buffers). It depends neither on the number of rows nor on that of partitions.
+    Memory: rows wait up to `buffer_bytes_max`; splitting, sorting and encoding take up to three times as much
+    again. The peak stays below 4 x `buffer_bytes_max` + 32 MiB plus the largest batch that arrives, and on an
+    object store 5 MiB of upload per open file: however many rows and table partitions there are.
     """
 
     def __init__(

@@ -11,15 +11,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pytest
-from tests.lake import GRACE, SCHEMA, YOUNG, Lake, paths
+from tests.lake import GRACE, NOW, SCHEMA, YOUNG, Lake, paths
 from typer.testing import CliRunner
 
-from penstock.committers.contract import Batch
+from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
+from penstock.committers.two_phase import Recovered
 from penstock.datasource import cli_output as output
 from penstock.datasource.checkpoint import STORE_FILE
 from penstock.datasource.cli import app
@@ -309,6 +311,18 @@ def test_recover_commits_what_is_pending(lake: Lake) -> None:
     assert Ended("recover").out.strip() == "Nothing is pending."
 
 
+def test_reasons_are_shown_as_they_are() -> None:
+    """Error messages of others are no markup."""
+    record = ManifestRecord(
+        Batch(StreamKey("q", "t"), 1, "d"), ManifestState.PREPARED, "delta", 1, 1, 1, 1, "r", NOW
+    )
+    shown = StringIO()
+    console = output.console()
+    console.file = shown
+    console.print(output.recovered_table([Recovered(record, ManifestState.PREPARED, "a[/b] [red]c[/red]")]))
+    assert "a[/b] [red]c[/red]" in shown.getvalue()
+
+
 def test_recover_with_files_gone_leaves_the_batch_and_exits_with_1(local_lake: Lake) -> None:
     files = local_lake.write(2)
     local_lake.prepare(2, files)
@@ -329,6 +343,16 @@ def test_an_error_of_one_stream_does_not_keep_the_others_pending(local_lake: Lak
     assert {stream["error"] is None for stream in ended.json["streams"]} == {True, False}
     assert len(second.rows()) == 2
     second.store.close()
+
+
+def test_recover_believes_no_token_of_a_table_that_was_restored(local_lake: Lake) -> None:
+    """Batch 2 landed and its driver died; RESTORE then took back its rows and batch 1's, not the token."""
+    local_lake.committer().commit(local_lake.prepare(2, local_lake.write(2)))
+    deltalake.DeltaTable(str(local_lake.table)).restore(1)
+    ended = Ended("recover")
+    assert ended.code == 3
+    assert "restored" in ended.err
+    assert [record.batch.batch_id for record in local_lake.store.pending(local_lake.stream)] == [2]
 
 
 def test_accept_table_lets_the_stream_go_on_with_the_table_as_it_is(local_lake: Lake) -> None:

@@ -28,6 +28,7 @@ def test_a_renewed_query_goes_on_at_its_offsets_as_a_new_stream(ids: IdStream) -
     ids.add_files(2)
     ids.run()
     old = query_id(ids.checkpoint)
+    assert (ids.checkpoint / ".metadata.crc").exists()
     assert renew(ids.checkpoint)[0] == 0
 
     ids.add_files(1)

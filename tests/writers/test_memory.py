@@ -57,15 +57,15 @@ print(size, peak_bytes() - base)
 """
 
 
-@pytest.mark.parametrize("partitions", [0, 50, 3000])
+@pytest.mark.parametrize("partitions", [0, 50, pytest.param(1000, marks=pytest.mark.slow)])
 def test_peak_memory_stays_under_the_documented_bound(partitions: int, tmp_path: Path) -> None:
     """A task's rows are many times the bound; see DataFileWriter for the bound."""
-    buffer_bytes_max = 32 * MEBIBYTE
-    batches = 300
+    buffer_bytes_max = 16 * MEBIBYTE
+    batches = 150
     arguments = [str(tmp_path), str(partitions), str(batches), str(buffer_bytes_max)]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True
     )
     size, peak = map(int, done.stdout.split())
     assert size > 8 * buffer_bytes_max
-    assert peak < 2 * buffer_bytes_max + 32 * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"
+    assert peak < 4 * buffer_bytes_max + 32 * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"

@@ -155,3 +155,10 @@ def test_timestamps_are_spelled_with_their_zone(write_files: Any) -> None:
     rows = pa.table({"id": [1], "v": pa.array([instant], pa.timestamp("us", "UTC"))})
     files: tuple[DataFile, ...] = write_files(rows, partition_by=("v",))
     assert files[0].partition_values == (("v", "2024-07-01T10:00:00.000000Z"),)
+
+
+def test_small_decimals_are_spelled_without_an_exponent(write_files: Any) -> None:
+    """The Delta protocol asks for a plain number; some readers would take an exponent too."""
+    rows = pa.table({"id": [1], "v": pa.array([Decimal("1E-20")], pa.decimal128(38, 20))})
+    (file,) = write_files(rows, partition_by=("v",))
+    assert file.partition_values == (("v", "0.00000000000000000001"),)

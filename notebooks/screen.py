@@ -1,0 +1,73 @@
+"""What the demo shows: sentences and a progress bar on a terminal, plain lines in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+WIDTH_MAX = 100
+BATCHES_PER_LINE = 10
+"""Batches between two lines of progress where there is no terminal."""
+
+console = Console(highlight=False, markup=False, emoji=False)
+if not console.is_terminal or console.width > WIDTH_MAX:
+    console.width = WIDTH_MAX
+
+
+def heading(text: str, style: str = "bold") -> None:
+    console.print(f"\n{text}", style=style)
+
+
+def say(text: str, style: str = "") -> None:
+    console.print(Padding(Text(text, style), (0, 0, 0, 2), expand=False))
+
+
+def say_path(what: str, where: str) -> None:
+    """One line that is never broken, for what is to be copied."""
+    console.print(f"  {what:<31} {where}", soft_wrap=True)
+
+
+def shown(path: Path) -> str:
+    """The path as one would type it here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+class BatchProgress:
+    """How many batches are committed while a driver runs."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._first: int | None = None
+        self._last_line = 0
+        self._bar = Progress(
+            TextColumn("  {task.description:<15}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.completed:.0f} of {task.total:.0f} batches, {task.fields[rows]:,} rows"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=total, rows=0)
+
+    def __enter__(self) -> BatchProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, batches: int, rows: int) -> None:
+        if self._first is None:
+            self._first = self._last_line = batches
+        now = "Spark starts" if batches == self._first else "committed"
+        self._bar.update(self._task, completed=batches, rows=rows, description=now)
+        if not console.is_terminal and batches >= self._last_line + BATCHES_PER_LINE:
+            say(f"committed {batches} of {self._total} batches, {rows:,} rows")
+            self._last_line = batches

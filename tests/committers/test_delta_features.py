@@ -1,0 +1,164 @@
+"""Tables made by Delta's own engine: written into, or refused by name. Made by make_foreign_tables.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tests.committers.delta_stream import DeltaStream
+from tests.readers import delta_rows
+
+from penstock.committers.contract import Committed
+from penstock.committers.delta_checks import ALLOWED_FEATURES, check_supported
+from penstock.committers.errors import TableNotSupportedError
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "delta"
+ID = pa.schema([("id", pa.int64())])
+
+WRITABLE = {
+    "append_only": [1, 2, 3],
+    "change_data_feed": [1, 2, 3],
+    "deletion_vectors": [1, 2, 3, 4, 6, 7, 8, 9, 10],
+    "deletion_vectors_unused": [1, 2, 3],
+    "log_checkpoint": [1, 2, 3, 4, 5],
+    "not_null": [1, 2, 3],
+    "partitioned": [1, 2],
+    "plain": [1, 2, 3],
+    "restored": [1, 2, 3],
+    "timestamp_ntz": [1],
+    "v2_checkpoint": [1, 2, 3, 4, 5],
+}
+"""The ids that each has."""
+
+REFUSED = {
+    "check_constraint": r"CHECK constraint 'positive' \(id > 0\)",
+    "clustering": "'clustering'",
+    "column_default": r"column default 'name' \('x'\)",
+    "column_mapping_id": r"column mapping \(delta\.columnMapping\.mode = id\)",
+    "column_mapping_name": r"column mapping \(delta\.columnMapping\.mode = name\)",
+    "features_unused": "'identityColumns'",
+    "generated_column": r"generated column 'twice' \(id \* 2\)",
+    "iceberg_compat": "'icebergCompatV2'",
+    "identity_column": "identity column 'number'",
+    "in_commit_timestamp": "'inCommitTimestamp'",
+    "invariant": "invariant 'id'",
+    "row_tracking": "'rowTracking'",
+    "type_widening": "'typeWidening'",
+    "vacuum_protocol_check": "'vacuumProtocolCheck'",
+    "variant": "variant column 'v'",
+}
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> DeltaStream:
+    return DeltaStream(str(tmp_path / "table"), schema=ID)
+
+
+def copy(name: str, stream: DeltaStream) -> None:
+    shutil.copytree(FIXTURES / name, stream.uri)
+
+
+def ids(stream: DeltaStream) -> list[object]:
+    return [row[0] for row in delta_rows(Path(stream.uri), "id")]
+
+
+def test_every_fixture_is_tested() -> None:
+    assert {path.name for path in FIXTURES.iterdir()} == WRITABLE.keys() | REFUSED.keys() | {"all_types"}
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+def test_is_written_into(name: str, stream: DeltaStream) -> None:
+    copy(name, stream)
+    assert ids(stream) == WRITABLE[name]
+    for batch_id in range(4):
+        assert isinstance(stream.commit(batch_id, [1000 + batch_id]), Committed)
+    assert ids(stream) == [*WRITABLE[name], 1000, 1001, 1002, 1003]
+
+
+@pytest.mark.parametrize("name", sorted(WRITABLE.keys() - {"append_only"}))
+def test_is_overwritten(name: str, stream: DeltaStream) -> None:
+    """Of a file with a deletion vector the vector must be removed too, or other readers see the old rows."""
+    copy(name, stream)
+    stream.commit(0, [1000], mode="overwrite")
+    assert ids(stream) == [1000]
+    if name != "v2_checkpoint":  # polars cannot read these
+        assert pl.read_delta(stream.uri)["id"].to_list() == [1000]
+
+
+def test_an_overwrite_removes_deletion_vectors_with_their_files(stream: DeltaStream) -> None:
+    copy("deletion_vectors", stream)
+    stream.commit(0, [1000], mode="overwrite")
+    log = (Path(stream.uri) / "_delta_log" / f"{3:020}.json").read_text().splitlines()
+    removed = [json.loads(line)["remove"] for line in log if "remove" in json.loads(line)]
+    assert [remove["deletionVector"]["cardinality"] for remove in removed] == [1]
+
+
+@pytest.mark.parametrize("name", ["log_checkpoint", "v2_checkpoint"])
+def test_log_checkpoints_are_written_at_the_table_s_interval_and_stay_readable(
+    name: str, stream: DeltaStream
+) -> None:
+    copy(name, stream)
+    log = Path(stream.uri) / "_delta_log"
+    for batch_id in range(3):
+        stream.commit(batch_id, [1000 + batch_id])
+    assert [file.name for file in log.glob("*8.checkpoint*")] == [f"{8:020}.checkpoint.parquet"]
+    for file in [*log.glob("*3.checkpoint*"), *(log / f"{version:020}.json" for version in range(8))]:
+        file.unlink()
+    stream.commit(3, [1003])
+    assert ids(stream) == [*WRITABLE[name], 1000, 1001, 1002, 1003]
+    token = stream.committer().token("query-1")
+    assert token is not None
+    assert token.batch_id == 3
+
+
+def test_all_types_of_another_engine_are_planned_for(stream: DeltaStream) -> None:
+    copy("all_types", stream)
+    schema = pa.schema(DeltaTable(stream.uri).schema().to_arrow())
+    target = stream.committer().plan(schema)
+    assert target.schema.equals(schema)
+    assert target.source_columns == tuple(schema.names)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", REFUSED)
+def test_is_refused_by_name_and_with_a_way_out(name: str, overwrite: bool, stream: DeltaStream) -> None:
+    copy(name, stream)
+    with pytest.raises(TableNotSupportedError, match=rf"{REFUSED[name]}[^\n]*: [^\n]* Way out: "):
+        stream.committer().plan(ID, overwrite=overwrite)
+
+
+def with_protocol(stream: DeltaStream, *features: str) -> DeltaTable:
+    """The plain fixture with these writer features in its protocol."""
+    copy("plain", stream)
+    first = Path(stream.uri) / "_delta_log" / f"{0:020}.json"
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+    lines = [json.loads(line) for line in first.read_text().splitlines()]
+    lines = [{"protocol": protocol} if "protocol" in line else line for line in lines]
+    first.write_text("\n".join(json.dumps(line) for line in lines))
+    return DeltaTable(stream.uri)
+
+
+def test_a_feature_that_nobody_knows_yet_is_refused_by_name(stream: DeltaStream) -> None:
+    table = with_protocol(stream, "appendOnly", "teleportation")
+    with pytest.raises(TableNotSupportedError, match="'teleportation'"):
+        check_supported(table, overwrite=False)
+
+
+def test_features_that_are_listed_but_unused_are_allowed(stream: DeltaStream) -> None:
+    unused = sorted(ALLOWED_FEATURES - {"deletionVectors", "timestampNtz", "v2Checkpoint", "columnMapping"})
+    unused = [feature for feature in unused if not feature.startswith("variant")]
+    check_supported(with_protocol(stream, *unused), overwrite=False)
+    assert isinstance(stream.commit(0, [1000]), Committed)
+    assert ids(stream) == [1, 2, 3, 1000]
+
+
+@pytest.mark.parametrize("name", ["delta.enableRowTracking", "delta.enableInCommitTimestamps"])
+def test_a_property_that_stands_for_a_refused_feature_is_refused(name: str, stream: DeltaStream) -> None:
+    DeltaTable.create(stream.uri, ID, configuration={name: "true"}, raise_if_key_not_exists=False)
+    with pytest.raises(TableNotSupportedError, match=name):
+        stream.committer().plan(ID)

@@ -1,0 +1,295 @@
+"""Other jobs append, compact, alter, vacuum, restore and drop the table while a stream writes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from tests.committers.delta_stream import SCHEMA, DeltaStream, stream_in
+from tests.committers.faults import at_point
+from tests.readers import delta_rows
+
+from penstock.committers.contract import AlreadyCommitted, Committed
+from penstock.committers.errors import (
+    RetryableError,
+    SchemaMismatchError,
+    TableChangedError,
+    TableNotSupportedError,
+)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> DeltaStream:
+    """With batch 0 in version 1."""
+    stream = stream_in(tmp_path)
+    assert stream.commit(0, [1]) == Committed(1)
+    return stream
+
+
+def ids(stream: DeltaStream) -> list[object]:
+    return [row[0] for row in delta_rows(Path(stream.uri), "id")]
+
+
+def append(stream: DeltaStream, number: int) -> None:
+    write_deltalake(stream.uri, pa.table({"id": [number], "name": ["foreign"]}), mode="append")
+
+
+def overwrite_schema(stream: DeltaStream, schema: pa.Schema, partition_by: list[str] | None = None) -> None:
+    write_deltalake(
+        stream.uri,
+        schema.empty_table(),
+        mode="overwrite",
+        schema_mode="overwrite",
+        partition_by=partition_by,
+    )
+
+
+def vacuum(stream: DeltaStream) -> None:
+    DeltaTable(stream.uri).vacuum(
+        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
+    )
+
+
+def table_id(stream: DeltaStream) -> str:
+    return str(DeltaTable(stream.uri).metadata().id)
+
+
+# What a commit is rebased over -------------------------------------------------------------------------
+
+
+def compact(stream: DeltaStream) -> None:
+    DeltaTable(stream.uri).optimize.compact()
+
+
+def delete(stream: DeltaStream) -> None:
+    DeltaTable(stream.uri).delete("id = 1")
+
+
+def add_column(stream: DeltaStream) -> None:
+    DeltaTable(stream.uri).alter.add_columns([Field("added", PrimitiveType("string"))])
+
+
+def set_property(stream: DeltaStream) -> None:
+    DeltaTable(stream.uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 day"})
+
+
+def vacuum_with_the_usual_retention(stream: DeltaStream) -> None:
+    DeltaTable(stream.uri).vacuum(dry_run=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda stream: append(stream, 100), [1, 2, 100]),
+        (compact, [1, 2]),
+        (delete, [2]),
+        (add_column, [1, 2]),
+        (set_property, [1, 2]),
+        (vacuum_with_the_usual_retention, [1, 2]),
+    ],
+)
+def test_a_commit_is_rebased_over_what_does_it_no_harm(
+    stream: DeltaStream, change: Callable[[DeltaStream], object], expected: list[int]
+) -> None:
+    manifest = stream.prepare(1, [2])
+    change(stream)
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert ids(stream) == expected
+
+
+def test_a_vacuum_that_takes_uncommitted_files_stops_the_commit(stream: DeltaStream) -> None:
+    manifest = stream.prepare(1, [2])
+    vacuum(stream)
+    with pytest.raises(RetryableError, match=r"vacuumed while batch 1 .*1 of its 1 files"):
+        stream.committer().commit(manifest)
+    assert ids(stream) == [1]
+    assert isinstance(stream.committer().commit(stream.prepare(1, [2])), Committed)
+    assert ids(stream) == [1, 2]
+
+
+# What stops it -------------------------------------------------------------------------------------------
+
+
+ID, NAME = SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ([ID], r"'name' is no longer in the table"),
+        ([ID.with_type(pa.string()), NAME], r"'id' is now string; the files have long"),
+        ([ID.with_nullable(False), NAME], r"'id' is now NOT NULL"),
+        ([ID, NAME, pa.field("must", pa.int64(), False)], r"'must' is NOT NULL in the table"),
+    ],
+    ids=["dropped column", "other type", "not null", "new not null column"],
+)
+def test_an_incompatible_schema_change_is_refused_and_nothing_lands(
+    stream: DeltaStream, columns: list[pa.Field], says: str
+) -> None:
+    manifest = stream.prepare(1, [2])
+    overwrite_schema(stream, pa.schema(columns))
+    version = DeltaTable(stream.uri).version()
+    with pytest.raises(SchemaMismatchError, match=says) as caught:
+        stream.committer().commit(manifest)
+    assert "The files have:\n    id: long" in str(caught.value)
+    assert DeltaTable(stream.uri).version() == version
+
+
+def test_a_table_that_is_now_partitioned_otherwise_is_refused(stream: DeltaStream) -> None:
+    manifest = stream.prepare(1, [2])
+    overwrite_schema(stream, SCHEMA, ["name"])
+    with pytest.raises((SchemaMismatchError, TableChangedError)):
+        stream.committer().commit(manifest)
+
+
+def test_a_constraint_added_meanwhile_is_refused_and_nothing_lands(stream: DeltaStream) -> None:
+    manifest = stream.prepare(1, [-2])
+    DeltaTable(stream.uri).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(TableNotSupportedError, match=r"CHECK constraint 'positive' \(id > 0\)"):
+        stream.committer().commit(manifest)
+    assert ids(stream) == [1]
+
+
+def test_a_batch_that_landed_counts_even_if_the_table_takes_no_more(stream: DeltaStream) -> None:
+    manifest = stream.prepare(1, [2])
+    stream.committer().commit(manifest)
+    DeltaTable(stream.uri).alter.add_constraint({"positive": "id > 0"})
+    assert stream.committer().commit(manifest) == AlreadyCommitted(2)
+
+
+# Dropped, re-created, restored ---------------------------------------------------------------------------
+
+
+def test_a_dropped_table_stops_the_stream(stream: DeltaStream) -> None:
+    manifest, written = stream.prepare(1, [2]), table_id(stream)
+    shutil.rmtree(stream.uri)
+    for attempt in (
+        lambda: stream.committer().commit(manifest),
+        lambda: stream.committer().check_unchanged(written, 1),
+    ):
+        with pytest.raises(TableChangedError, match="dropped or moved"):
+            attempt()
+    assert not Path(stream.uri).exists()
+
+
+def test_a_table_created_again_stops_the_stream(stream: DeltaStream) -> None:
+    manifest, written = stream.prepare(1, [2]), table_id(stream)
+    shutil.rmtree(stream.uri)
+    DeltaTable.create(stream.uri, SCHEMA)
+    for attempt in (
+        lambda: stream.committer().commit(manifest),
+        lambda: stream.committer().check_unchanged(written, 1),
+    ):
+        with pytest.raises(TableChangedError, match="created again"):
+            attempt()
+    assert ids(stream) == []
+
+
+def test_a_table_dropped_between_look_and_commit_stops_the_stream(stream: DeltaStream) -> None:
+    manifest = stream.prepare(1, [2])
+    with (
+        at_point("commit.start", lambda: shutil.rmtree(stream.uri)),
+        pytest.raises(TableChangedError, match="dropped"),
+    ):
+        stream.committer().commit(manifest)
+
+
+def test_a_log_put_back_from_a_copy_stops_the_stream(stream: DeltaStream) -> None:
+    stream.commit(1, [2])
+    (Path(stream.uri) / "_delta_log" / f"{2:020}.json").unlink()
+    with pytest.raises(TableChangedError, match="at version 1"):
+        stream.committer().check_unchanged(table_id(stream), 2)
+
+
+def test_a_table_that_nobody_has_touched_is_unchanged(stream: DeltaStream) -> None:
+    stream.committer().check_unchanged(table_id(stream), 1)
+    append(stream, 100)
+    stream.committer().check_unchanged(table_id(stream), 1)
+
+
+def test_a_stream_that_has_committed_nothing_accepts_any_table(tmp_path: Path) -> None:
+    stream_in(tmp_path).committer().check_unchanged(None, None)
+
+
+def by_version(stream: DeltaStream, version: int) -> None:
+    DeltaTable(stream.uri).restore(version)
+
+
+def by_time(stream: DeltaStream, version: int) -> None:
+    history = DeltaTable(stream.uri).history()
+    moment = next(info["timestamp"] for info in history if info["version"] == version)
+    DeltaTable(stream.uri).restore(datetime.fromtimestamp(moment / 1000, timezone.utc))
+
+
+@pytest.mark.parametrize("restore", [by_version, by_time])
+def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
+    stream: DeltaStream, restore: Callable[[DeltaStream, int], None]
+) -> None:
+    """RESTORE takes back rows but not tokens: to replay would add nothing, to go on would leave a gap."""
+    replayed = stream.prepare(1, [2])
+    stream.committer().commit(replayed)
+    following = stream.prepare(2, [3])
+    restore(stream, 1)
+    assert ids(stream) == [1]
+    token = stream.committer().token("query-1")
+    assert token is not None
+    assert token.batch_id == 1
+    for attempt in (
+        lambda: stream.committer().commit(replayed),
+        lambda: stream.committer().commit(following),
+        lambda: stream.committer().check_unchanged(table_id(stream), 2),
+    ):
+        with pytest.raises(TableChangedError, match=r"(?s)restored, in version 3, .*TO VERSION AS OF 2"):
+            attempt()
+    assert ids(stream) == [1]
+
+
+def test_a_restore_that_was_undone_is_no_matter(stream: DeltaStream) -> None:
+    stream.commit(1, [2])
+    manifest = stream.prepare(2, [3])
+    by_version(stream, 1)
+    by_version(stream, 2)
+    stream.committer().check_unchanged(table_id(stream), 2)
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert ids(stream) == [1, 2, 3]
+
+
+def test_a_restore_back_into_a_restored_state_stops_the_stream(stream: DeltaStream) -> None:
+    stream.commit(1, [2])
+    by_version(stream, 1)
+    append(stream, 100)
+    by_version(stream, 2)
+    by_version(stream, 4)
+    with pytest.raises(TableChangedError):
+        stream.committer().check_unchanged(table_id(stream), 2)
+
+
+def test_a_restore_that_takes_back_only_foreign_rows_is_no_matter(stream: DeltaStream) -> None:
+    append(stream, 100)
+    manifest = stream.prepare(1, [2])
+    by_version(stream, 1)
+    stream.committer().check_unchanged(table_id(stream), 1)
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert ids(stream) == [1, 2]
+
+
+def test_a_restore_by_spark_to_a_time_stops_the_stream(stream: DeltaStream) -> None:
+    """Spark notes the time in a zone that the log does not name: what it took back cannot be told."""
+    append(stream, 100)
+    by_version(stream, 1)
+    stream.committer().check_unchanged(table_id(stream), 1)
+    commit = Path(stream.uri) / "_delta_log" / f"{3:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        if "commitInfo" in line:
+            line["commitInfo"]["operationParameters"] = {"version": None, "timestamp": "2026-01-01 00:00:00"}
+    commit.write_text("\n".join(json.dumps(line) for line in lines))
+    with pytest.raises(TableChangedError):
+        stream.committer().check_unchanged(table_id(stream), 1)
