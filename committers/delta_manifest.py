@@ -82,7 +82,7 @@ def encode(content: DeltaManifest) -> bytes:
     table = _to_table(content)
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
-    body = sink.getvalue().to_pybytes()
+    body: bytes = sink.getvalue().to_pybytes()
     return _PREFIX.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
 
 

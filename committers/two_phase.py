@@ -177,7 +177,7 @@ class TwoPhaseCommitter:
             return self._give_up(record, is_replayed, replay, reason)
         try:
             outcome = self._land(manifest)
-        except SchemaMismatchError as error:
+        except (SchemaMismatchError, TableChangedError) as error:
             if not is_replayed:
                 raise
             return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {error}")

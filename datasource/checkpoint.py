@@ -60,10 +60,10 @@ class Checkpoint:
         batch_ids = self._log_entries("offsets")
         if not batch_ids:
             raise ConfigurationError(
-                f"There is no batch in the offset log of checkpointLocation {self._location!r}. The option must "
-                "name the very directory that Spark uses for this query, with the scheme if it is not on a local "
-                "disk. In continuous mode (Trigger.Continuous) there is none either: Spark never calls Python "
-                "sinks there; use trigger(processingTime=...) or trigger(availableNow=True)."
+                f"There is no batch in the offset log of checkpointLocation {self._location!r}. The option "
+                "must name the very directory that Spark uses for this query, with the scheme if it is not "
+                "on a local disk. In continuous mode (Trigger.Continuous) there is none either: Spark never "
+                "calls Python sinks there; use trigger(processingTime=...) or trigger(availableNow=True)."
             )
         batch_id = max(batch_ids)
         return RunningBatch(self.query_id(), batch_id, self.digest(batch_id))
@@ -133,7 +133,7 @@ class Checkpoint:
     def _read(self, name: str) -> str:
         try:
             with self._filesystem.open_input_stream(str(self._root / name)) as stream:
-                return stream.read().decode()
+                return str(stream.read(), "utf-8")
         except FileNotFoundError:
             raise ConfigurationError(
                 f"{self._location}/{name} does not exist: checkpointLocation is not the checkpoint directory "

@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
 from penstock.committers.two_phase import Recovered
-from penstock.datasource import cli_output as output
 from penstock.datasource.checkpoint import STORE_FILE
-from penstock.datasource.cli import app
-from penstock.datasource.cli_gc import GRACE_MIN, parse_grace
+from penstock.datasource.cli import output
+from penstock.datasource.cli.app import app
+from penstock.datasource.cli.gc import GRACE_MIN, parse_grace
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
 OTHER = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
@@ -84,7 +84,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_no_command_loads_spark(local_lake: Lake, command: str) -> None:
     code = f"""
 import sys
-from penstock.datasource.cli import app
+from penstock.datasource.cli.app import app
 try:
     app({command.split()!r})
 except SystemExit as end:
@@ -99,7 +99,7 @@ print("ended")
 def test_help_loads_no_table_library_and_no_database() -> None:
     code = """
 import sys
-from penstock.datasource.cli import app
+from penstock.datasource.cli.app import app
 try:
     app(["gc", "--help"])
 except SystemExit:
@@ -511,7 +511,7 @@ def test_renew_is_refused_while_batches_are_pending(checkpoint: tuple[Path, Lake
 
 def test_renew_is_refused_if_spark_would_write_the_last_batch_again(checkpoint: tuple[Path, Lake]) -> None:
     """Committed, but not in Spark's commit log: the replay under a new id would double its rows."""
-    from penstock.datasource.cli_renew import read_checkpoint
+    from penstock.datasource.cli.renew import read_checkpoint
 
     folder, lake = checkpoint
     (folder / "offsets" / "2").write_text('v1\n{}\n{"t":{"0":2}}')

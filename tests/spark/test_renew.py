@@ -10,7 +10,7 @@ from tests.spark.id_stream import IdStream
 from typer.testing import CliRunner
 
 from penstock.committers.store import open_store
-from penstock.datasource.cli import app
+from penstock.datasource.cli.app import app
 
 pytestmark = pytest.mark.spark
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from tests.spark.id_stream import IdStream
@@ -18,6 +21,8 @@ from penstock.committers.contract import ManifestState
 from penstock.committers.store import open_store
 
 pytestmark = pytest.mark.spark
+
+ID = Field("id", PrimitiveType("long"))
 
 
 def test_append_delivers_each_row_once(ids: IdStream) -> None:
@@ -106,19 +111,13 @@ def _fail_at_90(number: int) -> int:
 
 
 def test_null_in_a_not_null_column_stops_the_query(spark: SparkSession, ids: IdStream) -> None:
-    DeltaTable.create(str(ids.table), _not_null_schema())
+    DeltaTable.create(str(ids.table), Schema([ID, Field("day", PrimitiveType("string"), nullable=False)]))
     ids.add_files(1)
     message = ids.fails_with(ids.rows().withColumn("day", f.expr("if(id = 7, null, day)")))
 
     assert "SchemaMismatchError" in message
     assert "day" in message
     assert ids.data_files() == set()
-
-
-def _not_null_schema():  # type: ignore[no-untyped-def]
-    from deltalake import Field, Schema
-
-    return Schema([Field("id", "long"), Field("day", "string", nullable=False)])
 
 
 def test_stop_during_commit_loses_and_doubles_nothing(ids: IdStream) -> None:
@@ -143,7 +142,7 @@ def test_stop_during_commit_loses_and_doubles_nothing(ids: IdStream) -> None:
     assert ids.findings().problems == []
 
 
-def wait_until(condition, timeout_s: float = 60) -> None:  # type: ignore[no-untyped-def]
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -223,6 +222,4 @@ def test_relative_paths_are_those_of_the_driver(
     try:
         assert pl.scan_delta(str(table)).collect().height == 100
     finally:
-        import shutil
-
         shutil.rmtree(table)

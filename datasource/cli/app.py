@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ..committers.errors import ConfigurationError, PenstockError, TableChangedError
+from ...committers.errors import ConfigurationError, PenstockError, TableChangedError
 
 if TYPE_CHECKING:
-    from ..committers.store import SqlManifestStore, StreamStatus
+    from ...committers.store import SqlManifestStore, StreamStatus
 
 ATTENTION, WRONG_USAGE, FAILED = 1, 2, 3
 
@@ -88,14 +88,14 @@ StreamsArgument = Annotated[
 
 
 def _fail(error: PenstockError) -> NoReturn:
-    from .cli_output import print_line
+    from .output import print_line
 
     print_line(f"Error: {error}", stderr=True)
     raise typer.Exit(WRONG_USAGE if isinstance(error, ConfigurationError) else FAILED) from None
 
 
 def _open(checkpoint: str | None, store: str | None) -> SqlManifestStore:
-    from .cli_access import open_named_store
+    from .access import open_named_store
 
     if checkpoint is None and store is None:
         store = os.environ.get("PENSTOCK_STORE") or None
@@ -153,8 +153,8 @@ def status(
     "Table" is the version that holds the last committed batch. With --table, exit code 1 says that a table
     was dropped, re-created or restored under its stream.
     """
-    from . import cli_output as output
-    from .cli_access import select, storage_options
+    from . import output
+    from .access import select, storage_options
 
     options = storage_options(storage or [])
     with _open(checkpoint, store) as opened:
@@ -177,8 +177,8 @@ def status(
 
 
 def _look(store: SqlManifestStore, stream: StreamStatus, storage: dict[str, str]) -> dict[str, Any]:
-    from .cli_access import check_same_table, look_at_table, open_table
-    from .cli_output import look_json
+    from .access import check_same_table, look_at_table, open_table
+    from .output import look_json
 
     table, problem = open_table(stream, storage), ""
     try:
@@ -201,9 +201,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one batch: its state, its files, and whether the table holds it."""
-    from ..committers.delta_manifest import decode
-    from . import cli_output as output
-    from .cli_access import open_table, select_one, storage_options
+    from ...committers.delta_manifest import decode
+    from . import output
+    from .access import open_table, select_one, storage_options
 
     with _open(checkpoint, store) as opened:
         found = select_one(opened.streams(), stream)
@@ -254,20 +254,20 @@ def recover(
     Does what the query's next start would do. Safe while the query runs. Exit code 1 says that a batch is
     still pending.
     """
-    from . import cli_recover
-    from .cli_access import select, select_one, storage_options
-    from .cli_output import print_json, print_line
+    from .access import select, select_one, storage_options
+    from .output import print_json, print_line
+    from .recover import print_recoveries, recover_stream
 
     options = storage_options(storage or [])
     with _open(checkpoint, store) as opened:
         chosen = select(opened.streams(), stream)
         if accept_table:
             _accept_table(opened, select_one(chosen, None), options, yes)
-        recoveries = [cli_recover.recover_stream(opened, one, options) for one in chosen if one.pending]
+        recoveries = [recover_stream(opened, one, options) for one in chosen if one.pending]
     if as_json:
         print_json({"streams": [recovery.to_json() for recovery in recoveries]})
     else:
-        cli_recover.print_recoveries(recoveries)
+        print_recoveries(recoveries)
     errors = [recovery.error for recovery in recoveries if recovery.error is not None]
     for error in errors:
         print_line(f"Error: {error}", stderr=True)
@@ -277,8 +277,8 @@ def recover(
 
 def _accept_table(store: SqlManifestStore, stream: StreamStatus, storage: dict[str, str], yes: bool) -> None:
     """Take the table as it is now for the stream's own, on the operator's word."""
-    from .cli_output import print_line
-    from .cli_recover import changed_table
+    from .output import print_line
+    from .recover import changed_table
 
     changed = changed_table(store, stream, storage)
     if changed is None:
@@ -317,9 +317,9 @@ def gc(
     can no longer be committed, and neither a manifest of the store nor a readable version of the table
     names it. Safe while queries run. Exit code 1 says that there are files to delete.
     """
-    from .cli_access import select, storage_options
-    from .cli_gc import by_table, clean_table, parse_grace, print_cleaned
-    from .cli_output import print_json, print_line
+    from .access import select, storage_options
+    from .gc import by_table, clean_table, parse_grace, print_cleaned
+    from .output import print_json, print_line
 
     options, grace = storage_options(storage or []), parse_grace(older_than)
     with _open(checkpoint, store) as opened:
@@ -352,9 +352,9 @@ def renew(
     For a checkpoint that was rewound or copied on purpose. Rows of batches that run after this are added
     beside what the table holds. Stop the query first.
     """
-    from .cli_access import local_checkpoint
-    from .cli_output import print_json, print_line
-    from .cli_renew import check_renewable, read_checkpoint, write_query_id
+    from .access import local_checkpoint
+    from .output import print_json, print_line
+    from .renew import check_renewable, read_checkpoint, write_query_id
 
     directory = local_checkpoint(checkpoint)
     state = read_checkpoint(directory)

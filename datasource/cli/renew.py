@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pyarrow.fs import LocalFileSystem
 
-from ..committers.contract import ManifestState
-from ..committers.errors import ConfigurationError
-from ..committers.store import SqlManifestStore, StreamStatus
-from .checkpoint import Checkpoint
+from ...committers.contract import ManifestState
+from ...committers.errors import ConfigurationError
+from ...committers.store import SqlManifestStore, StreamStatus
+from ..checkpoint import Checkpoint
 
 METADATA = "metadata"
 CHECKSUM = ".metadata.crc"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..committers.contract import ManifestState
-from ..committers.errors import ConfigurationError, PenstockError, TableChangedError
-from ..committers.store import SqlManifestStore, StreamStatus
-from ..committers.two_phase import Recovered, TwoPhaseCommitter
-from . import cli_output as output
-from .cli_access import TableNow, check_same_table, look_at_table, open_table
+from ...committers.contract import ManifestState
+from ...committers.errors import ConfigurationError, PenstockError, TableChangedError
+from ...committers.store import SqlManifestStore, StreamStatus
+from ...committers.two_phase import Recovered, TwoPhaseCommitter
+from . import output
+from .access import TableNow, check_same_table, look_at_table, open_table
 
 
 @dataclass(slots=True)

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..committers.cleanup import StoredFile
-from ..committers.contract import Batch, DataFile, ManifestRecord, Token
-from ..committers.store import StreamStatus, WrittenTable
-from ..committers.two_phase import Recovered
-from .cli_access import TableNow, short_id
+from ...committers.cleanup import StoredFile
+from ...committers.contract import Batch, DataFile, ManifestRecord, Token
+from ...committers.store import StreamStatus, WrittenTable
+from ...committers.two_phase import Recovered
+from .access import TableNow, short_id
 
 FILES_SHOWN = 10
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..committers import delta_manifest
-from ..committers.contract import StreamKey
-from ..committers.delta import DeltaTableCommitter
-from ..committers.delta_table import load_if_there
-from ..committers.errors import ConfigurationError
-from ..committers.store import SqlManifestStore, StreamStatus, open_store
-from ..writers.filesystem import local_path
-from .checkpoint import STORE_FILE
+from ...committers import delta_manifest
+from ...committers.contract import StreamKey
+from ...committers.delta import DeltaTableCommitter
+from ...committers.delta_table import load_if_there
+from ...committers.errors import ConfigurationError
+from ...committers.store import SqlManifestStore, StreamStatus, open_store
+from ...writers.filesystem import local_path
+from ..checkpoint import STORE_FILE
 
 SHORT_ID_CHARS = 8
 

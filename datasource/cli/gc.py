@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..committers.cleanup import Cleanup, Found
-from ..committers.contract import Manifest
-from ..committers.delta_cleanup import DeltaCleanableTable
-from ..committers.delta_manifest import decode
-from ..committers.errors import ConfigurationError, PenstockError
-from ..committers.store import SqlManifestStore, StreamStatus
-from ..writers.plan import parse_file_name
-from . import cli_output as output
-from .cli_access import open_table
+from ...committers.cleanup import Cleanup, Found
+from ...committers.contract import Manifest
+from ...committers.delta_cleanup import DeltaCleanableTable
+from ...committers.delta_manifest import decode
+from ...committers.errors import ConfigurationError, PenstockError
+from ...committers.store import SqlManifestStore, StreamStatus
+from ...writers.plan import parse_file_name
+from . import output
+from .access import open_table
 
 GRACE_MIN = timedelta(hours=1)
 """The storage's clock and this machine's may differ."""
