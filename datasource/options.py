@@ -32,7 +32,7 @@ class DeltaOptions:
     table_properties: Mapping[str, str] = field(default_factory=dict)
     add_columns: bool = False
     target_file_bytes: int = 128 * MIB
-    buffer_bytes_max: int = 256 * MIB
+    buffer_bytes_max: int = 64 * MIB
     row_group_rows: int = 1_000_000
     max_open_partitions: int = 100
     compression: str = "zstd"
@@ -225,7 +225,7 @@ OPTIONS = (
         "bufferSize",
         "buffer_bytes_max",
         _size(MIB, 64 * 1024 * MIB),
-        "Rows that one task buffers, over all open partitions, in Arrow bytes. Default `256mb`.",
+        "Rows that one task buffers, over all open partitions, in Arrow bytes. Default `64mb`.",
     ),
     Option(
         "rowGroupRows",

@@ -37,7 +37,7 @@ class WritePlan:
     compression: str = "zstd"
     max_open_partitions: int = 64
     """Files that one task attempt keeps open at most."""
-    buffer_bytes_max: int = 256 * _MEBIBYTE
+    buffer_bytes_max: int = 64 * _MEBIBYTE
     """Rows that one task attempt holds in memory at most, as Arrow bytes, over all table partitions."""
     sort_within: tuple[str, ...] = ()
     """Each row group is sorted by these columns, ascending, NULLs last."""

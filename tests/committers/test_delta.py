@@ -85,6 +85,16 @@ def test_the_token_is_in_the_table_and_survives_checkpoints_and_transaction_rete
     assert not token.matches(stream.batch(0, "other").digest)
 
 
+def test_a_committer_sees_its_own_commit(stream: DeltaStream) -> None:
+    """It keeps its first look at the table for what comes before a commit, not after."""
+    committer = stream.committer()
+    assert committer.token("query-1") is None
+    committer.commit(stream.prepare(0, [1]))
+    token = committer.token("query-1")
+    assert token is not None
+    assert token.batch_id == 0
+
+
 def test_leading_zeros_of_a_digest_are_kept(stream: DeltaStream) -> None:
     offsets = next(n for n in map(str, range(10_000)) if stream.batch(0, n).digest.startswith("00"))
     stream.commit(0, [1], offsets=offsets)
