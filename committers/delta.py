@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from . import crash_points, delta_manifest
@@ -245,7 +245,7 @@ class DeltaTableCommitter:
             table.alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
         except CommitFailedError:
             return False
-        except (DeltaError, OSError) as error:
+        except Exception as error:
             raise RetryableError(
                 f"The columns {in_words(lacking)} could not be added to the Delta table {self._uri}: "
                 f"{in_short(error)}. The batch did not land; start the query again."

@@ -92,7 +92,7 @@ def commits_since(table: DeltaTable, version: int) -> Sequence[CommitInfo]:
         return ()
     try:
         infos = [_info(raw) for raw in table.history(count)]
-    except (DeltaError, OSError) as error:
+    except Exception as error:
         raise RetryableError(
             f"The log of the Delta table {table.table_uri} cannot be read: {in_short(error)}. Nothing was "
             "committed. Check that the storage is reachable, then start again."

@@ -255,14 +255,17 @@ def missing_columns(
     problems: list[str] = []
     lacking: list[str] = []
     now = {field["name"]: field for field in table}
+    spelt = {name.lower(): name for name in now}
     for field in written:
         current = now.pop(field["name"], None)
         if current is not None:
             problems += _misfits(field["name"], field, current)
-        elif field["name"] in new_columns:
-            lacking.append(field["name"])
-        else:
+        elif field["name"] not in new_columns:
             problems.append(f"{field['name']!r} is no longer in the table")
+        elif field["name"].lower() in spelt:
+            problems.append(f"{field['name']!r} is in the table as {spelt[field['name'].lower()]!r} now")
+        else:
+            lacking.append(field["name"])
     problems += [
         f"{name!r} is NOT NULL in the table and not in the files"
         for name, f in now.items()

@@ -28,7 +28,7 @@ def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> DeltaTa
         return DeltaTable(table_uri, storage_options=dict(storage_options))
     except TableNotFoundError:
         return None
-    except (DeltaError, OSError, ValueError) as error:
+    except Exception as error:
         raise RetryableError(
             f"The Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check "
             "the path, the storage.* options and that the storage is reachable, then start again."

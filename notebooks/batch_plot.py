@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from penstock.committers.contract import ManifestRecord
@@ -20,7 +21,8 @@ def plot_batches(batches: Sequence[ManifestRecord]) -> Figure:
     Args:
         batches: COMMITTED ones, in ascending order. Another run id than before is a restart.
     """
-    figure = Figure(figsize=(11, 6), dpi=130, layout="constrained", facecolor="white")
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
+    figure = Figure(figsize=(11, 6), dpi=130, layout=layout, facecolor="white")
     rows, times = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     restarts = [before for before, after in pairwise(batches) if before.run_id != after.run_id]
     _draw_rows(rows, batches, restarts)
@@ -29,7 +31,7 @@ def plot_batches(batches: Sequence[ManifestRecord]) -> Figure:
         _clean(axes)
     total = sum(batch.rows for batch in batches)
     figure.suptitle(
-        f"{total:,} flights into a Delta table in {len(batches)} batches, each exactly once",
+        f"{total:,} flights into a Delta table in {len(batches)} batches, every row once",
         x=0.01,
         ha="left",
         fontsize=14,
@@ -48,7 +50,7 @@ def _draw_rows(axes: Axes, batches: Sequence[ManifestRecord], restarts: Sequence
         color=[ALARM if batch.batch.batch_id in killed else WATER for batch in batches],
     )
     top = max(batch.rows for batch in batches)
-    axes.set_ylim(0, top * 1.28)
+    axes.set_ylim(0, top * (1.28 if restarts else 1.08))
     axes.set_title("Rows per batch", loc="left", fontsize=10.5, color=GREY)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
@@ -89,7 +91,7 @@ def _draw_commit_times(
     )
     axes.set_xlabel("batch", color=GREY)
     axes.set_xlim(-0.8, len(batches) - 0.2)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, steps=[1, 2, 5, 10]))
     for batch in restarts:
         batch_id = batch.batch.batch_id
         axes.axvspan(batch_id - 0.4, batch_id + 0.4, color=ALARM, alpha=0.15, linewidth=0)

@@ -68,6 +68,7 @@ class BatchProgress:
             self._first = self._last_line = batches
         now = "Spark starts" if batches == self._first else "committed"
         self._bar.update(self._task, completed=batches, rows=rows, description=now)
-        if not console.is_terminal and batches >= self._last_line + BATCHES_PER_LINE:
+        is_due = batches >= self._last_line + BATCHES_PER_LINE or batches == self._total > self._last_line
+        if not console.is_terminal and is_due:
             say(f"committed {batches} of {self._total} batches, {rows:,} rows")
             self._last_line = batches

