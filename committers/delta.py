@@ -342,7 +342,7 @@ def _add_actions(content: DeltaManifest, now_ms: int) -> list[AddAction]:
             partition_values=dict(file.partition_values),
             modification_time=now_ms,
             data_change=True,
-            stats=file.statistics,
+            stats=file.statistics or "{}",
         )
         for file in content.files
     ]

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine, Row
+from sqlalchemy.engine import URL, Connection, Engine, Row
 
 from . import store_queries as queries
 from .contract import Batch, Manifest, ManifestRecord, ManifestState, Prepared, StreamKey
@@ -53,6 +53,11 @@ class WrittenTable:
 
 def utc_now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+def sqlite_url(path: str) -> str:
+    """The URL of the store in a file; the path may have any characters."""
+    return URL.create("sqlite", database=path).render_as_string(hide_password=False)
 
 
 def open_store(url: str, clock: Clock = utc_now, *, must_exist: bool = False) -> SqlManifestStore:

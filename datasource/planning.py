@@ -12,7 +12,7 @@ from ..committers.delta import DeltaTableCommitter
 from ..committers.delta_manifest import KIND
 from ..committers.delta_schema import DeltaTarget
 from ..committers.errors import ConfigurationError
-from ..committers.store import SqlManifestStore, open_store
+from ..committers.store import SqlManifestStore, open_store, sqlite_url
 from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path, open_filesystem
 from ..writers.partitions import check_partition_columns
@@ -147,4 +147,4 @@ def store_url(options: DeltaOptions) -> str:
             "store could be. Name a database that every driver of this query can reach: "
             '.option("store", "postgresql+psycopg://user@host/database").'
         )
-    return f"sqlite:///{posixpath.join(directory, STORE_FILE)}"
+    return sqlite_url(posixpath.join(directory, STORE_FILE))

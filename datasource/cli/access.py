@@ -12,7 +12,7 @@ from ...committers.contract import StreamKey
 from ...committers.delta import DeltaTableCommitter
 from ...committers.delta_table import load_if_there
 from ...committers.errors import ConfigurationError
-from ...committers.store import SqlManifestStore, StreamStatus, open_store
+from ...committers.store import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ...writers.filesystem import local_path
 from ..checkpoint import STORE_FILE
 
@@ -52,7 +52,7 @@ def _store_in(checkpoint: str) -> str:
             f"There is no manifest store {STORE_FILE} in {directory}. If the query has the option `store`, "
             "give its value with --store; otherwise check the directory."
         )
-    return f"sqlite:///{path}"
+    return sqlite_url(path)
 
 
 def local_checkpoint(checkpoint: str) -> str:

@@ -350,6 +350,21 @@ def test_a_vacuum_that_takes_uncommitted_files_costs_no_rows(query: Query, store
     assert holds(query, store, [1, 2, 3])
 
 
+@pytest.mark.parametrize("point", ["prepare.done", "commit.start"])
+def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
+    query: Query, store: SqlManifestStore, point: str
+) -> None:
+    """The commit is tried again on the version after the vacuum, and must not go on as if nothing was."""
+    batch = query.batch(0)
+    with at_point(point, lambda: vacuum(query)):
+        with pytest.raises(RetryableError, match="was vacuumed"):
+            query.run(store, batch, PARTS, "r1")
+    assert DeltaTable(str(query.table)).count() == 0
+
+    query.run(store, batch, PARTS, "r2")
+    assert holds(query, store, [1, 2, 3])
+
+
 def vacuum(query: Query) -> None:
     """Of everything that the table does not name, as nobody should while a query runs."""
     table = DeltaTable(str(query.table))
