@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import boto3
 
@@ -36,18 +37,22 @@ def s3_server() -> Iterator[dict[str, str]]:
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
         }
-        client = boto3.client(
-            "s3",
-            endpoint_url=options["AWS_ENDPOINT_URL"],
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
-        client.create_bucket(Bucket=BUCKET)
+        s3_client(options).create_bucket(Bucket=BUCKET)
         yield options
     finally:
         server.kill()
         server.wait()
+
+
+def s3_client(options: dict[str, str]) -> Any:
+    """A client of that server, to look behind the libraries' backs."""
+    return boto3.client(
+        "s3",
+        endpoint_url=options["AWS_ENDPOINT_URL"],
+        aws_access_key_id=options["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=options["AWS_SECRET_ACCESS_KEY"],
+        region_name=options["AWS_REGION"],
+    )
 
 
 def _wait_for(port: int) -> None:

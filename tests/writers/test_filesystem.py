@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow.fs import LocalFileSystem
+from tests.s3_server import s3_client, s3_server
 
 from penstock.committers.contract import DataFile
 from penstock.writers.data_files import DataFileWriter
@@ -52,53 +48,8 @@ def test_a_relative_path_starts_at_the_working_directory(
 
 @pytest.fixture(scope="module")
 def storage_options() -> Iterator[dict[str, str]]:
-    """An S3 server on the loopback, with the bucket `lake`.
-
-    In a process of its own: the Delta library's calls keep Python's lock while they wait for an answer.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    options = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    try:
-        wait_for(port)
-        s3_client(options).create_bucket(Bucket="lake")
+    with s3_server() as options:
         yield options
-    finally:
-        server.kill()
-        server.wait()
-
-
-def wait_for(port: int) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            assert time.monotonic() < deadline, "the S3 server did not start"
-            time.sleep(0.1)
-        else:
-            return
-
-
-def s3_client(options: dict[str, str]) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=options["AWS_ENDPOINT_URL"],
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-        region_name="us-east-1",
-    )
 
 
 def write(uri: str, rows: pa.Table, options: dict[str, str], **plan: Any) -> DataFileWriter:

@@ -1,0 +1,61 @@
+"""Where the store and the checkpoint are, and how a table is spelt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.s3_server import BUCKET, s3_client, s3_server
+
+from penstock import ConfigurationError
+from penstock.datasource.options import DeltaOptions
+from penstock.datasource.planning import open_checkpoint, store_url, table_uri
+
+
+def test_the_store_is_in_a_local_checkpoint(tmp_path: Path) -> None:
+    for location in (f"{tmp_path}/cp", f"file://{tmp_path}/cp", f"file:{tmp_path}/cp"):
+        options = DeltaOptions(path="/t", checkpoint_location=location)
+        assert store_url(options) == f"sqlite:///{tmp_path}/cp/penstock.sqlite"
+
+
+@pytest.mark.parametrize("location", ["s3a://bucket/cp", "hdfs://host/cp", "abfss://c@a/cp"])
+def test_a_remote_checkpoint_without_a_store_is_refused_with_the_way_out(location: str) -> None:
+    with pytest.raises(ConfigurationError, match='option\\("store", "postgresql'):
+        store_url(DeltaOptions(path="/t", checkpoint_location=location))
+
+
+def test_a_remote_checkpoint_with_a_store_is_read_with_the_storage_options() -> None:
+    files = {
+        "metadata": json.dumps({"id": "q"}),
+        "offsets/9": "v1\n{}\n7",
+        "offsets/10": 'v1\n{}\n{"logOffset":0}',
+        "sources/0/0": 'v1\n{"path":"a","timestamp":1,"batchId":0}',
+    }
+    with s3_server() as storage:
+        client = s3_client(storage)
+        for name, text in files.items():
+            client.put_object(Bucket=BUCKET, Key=f"cp/{name}", Body=text.encode())
+        options = DeltaOptions(
+            path="/t",
+            checkpoint_location=f"s3a://{BUCKET}/cp",
+            store="postgresql+psycopg://u@h/d",
+            storage_options=storage,
+        )
+        running = open_checkpoint(options).running_batch()
+
+    assert (running.query_id, running.batch_id) == ("q", 10)
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        ("/lake/t/", "/lake/t"),
+        ("file:///lake/t", "/lake/t"),
+        ("/lake/../lake//t", "/lake/t"),
+        ("s3a://bucket/t/", "s3://bucket/t"),
+    ],
+)
+def test_one_table_has_one_spelling(path: str, uri: str) -> None:
+    """Otherwise a query that is started with another spelling would look like another stream."""
+    assert table_uri(path) == uri
