@@ -27,6 +27,7 @@ from .contract import (
     ManifestRecord,
     ManifestState,
     ManifestStore,
+    Prepared,
     StreamKey,
     TableCommitter,
     Token,
@@ -164,7 +165,8 @@ class TwoPhaseCommitter:
     def _recovery_of(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
         if self._is_in_table(batch):
-            return self._finish(record, ManifestState.COMMITTED, "found in the table")
+            self._land(self._manifest(batch))  # adds nothing: it learns the version, and of a RESTORE since
+            return Recovered(record, ManifestState.COMMITTED, "found in the table")
         if self._has_token_of(batch.batch_id, batch.stream):
             return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
@@ -217,10 +219,7 @@ class TwoPhaseCommitter:
             CommitStateUnknownError: the batch may have landed; it stays PREPARED.
         """
         batch, run_id = manifest.batch, committables[0].run_id
-        self._store.claim(batch.stream, run_id)
-        crash_points.reach("prepare.start", batch.batch_id)
-        prepared = self._store.prepare(manifest, run_id)
-        crash_points.reach("prepare.done", batch.batch_id)
+        prepared = self._prepare(manifest, committables)
         if prepared.is_ours:
             return self._land(manifest)
         if prepared.record.batch.digest != batch.digest:
@@ -228,8 +227,21 @@ class TwoPhaseCommitter:
                 _mismatch(batch, "prepared from other source offsets by another run")
             )
         outcome = self._land(self._manifest(batch))
-        self.abort(committables)
+        if prepared.record.run_id != run_id:  # file names carry the run: that manifest names none of these
+            self._delete(committables)
         return outcome
+
+    def _prepare(self, manifest: Manifest, committables: Sequence[Committable]) -> Prepared:
+        batch, run_id = manifest.batch, committables[0].run_id
+        try:
+            self._store.claim(batch.stream, run_id)
+            crash_points.reach("prepare.start", batch.batch_id)
+            prepared = self._store.prepare(manifest, run_id)
+        except FencedError:
+            self._delete(committables)  # refused for good: nothing will ever name them
+            raise
+        crash_points.reach("prepare.done", batch.batch_id)
+        return prepared
 
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is in the table indeed."""
@@ -239,25 +251,22 @@ class TwoPhaseCommitter:
             )
 
     def abort(self, committables: Sequence[Committable]) -> int:
-        """Delete the files of a batch that failed, unless a manifest may name them; the number deleted.
+        """Delete the files of a batch that failed before it was prepared; the number deleted.
 
-        Spark calls abort for a failing `commit` too, which may have landed. File names carry the run, and a
-        run prepares a batch at most once: if any manifest of this run is on record, its files stay.
+        Spark calls abort for a failing `commit` too, which may have landed or may land yet. So everything
+        stays once the batch is on record, by whichever run, and if the table holds it although the store,
+        which may have been lost, does not know it. What is left over is found by clean-up.
         """
         written = [committable for committable in committables if committable.files]
         if not written:
             return 0
-        batch, run_id = written[0].batch, written[0].run_id
-        if self._may_be_named(batch, run_id):
+        batch = written[0].batch
+        if self._store.record(batch.stream, batch.batch_id) is not None or self._is_in_table(batch):
             return 0
-        return self._table.delete_files(file.path for committable in written for file in committable.files)
+        return self._delete(written)
 
-    def _may_be_named(self, batch: Batch, run_id: str) -> bool:
-        record = self._store.record(batch.stream, batch.batch_id)
-        if record is None:  # never prepared, or the store was lost since: then the table tells
-            return self._is_in_table(batch)
-        # A manifest from other offsets may have superseded one of this run that was about to land.
-        return record.run_id == run_id or record.batch.digest != batch.digest
+    def _delete(self, committables: Sequence[Committable]) -> int:
+        return self._table.delete_files(file.path for c in committables for file in c.files)
 
     def _land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
         """Commit with bounded retries, then mark. The token is checked anew on every attempt."""

@@ -504,7 +504,7 @@ class Protocol(RuleBasedStateMachine):
 def _settings() -> settings:
     more = os.environ.get("PENSTOCK_MODEL_EXAMPLES")
     return settings(
-        max_examples=int(more) if more else 100,
+        max_examples=int(more) if more else 200,
         stateful_step_count=20,
         derandomize=more is None,
         database=None,

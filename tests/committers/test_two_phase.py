@@ -37,6 +37,7 @@ from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
     FencedError,
+    ManifestCorruptError,
     PenstockError,
     RetryableError,
     SchemaMismatchError,
@@ -529,6 +530,16 @@ def test_abort_keeps_the_files_of_a_run_with_a_manifest_on_record(
     assert data_files(query) == written.paths
 
 
+def test_abort_keeps_files_that_another_run_has_prepared_anew(query: Query, store: SqlManifestStore) -> None:
+    """The manifest of this run was given up, its commit may still be on its way to the table."""
+    written = prepare_only(query, store)
+    store.finish(written.batch, ABORTED)
+    query.run(store, written.batch, PARTS, "r2")
+
+    assert query.committer(store).abort(written.committables) == 0
+    assert written.paths <= data_files(query)
+
+
 def test_abort_keeps_files_that_landed_when_the_store_is_lost_before_the_mark(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
@@ -767,17 +778,43 @@ def test_a_store_restored_from_an_old_backup_costs_and_doubles_no_rows(
         assert holds(query, restored, [0, 1, 2, 3, 4, 5])
 
 
+def test_a_restored_store_does_not_miss_files_that_were_compacted_since(
+    query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """The pending batch's files are gone, but a later token says that it landed."""
+    prepare_only(query, sqlite_store)
+    back_up(tmp_path / "store.db", tmp_path / "backup.db")
+    query.run(sqlite_store, query.batch(0), PARTS, "r2")
+    query.run(sqlite_store, query.batch(1), [[4]], "r2")
+    DeltaTable(str(query.table)).optimize.compact()
+    vacuum(query)
+
+    with open_store(f"sqlite:///{tmp_path}/backup.db") as restored:
+        query.run(restored, query.batch(2), [[5]], "r3")
+        assert holds(query, restored, [1, 2, 3, 4, 5])
+
+
 def back_up(database: Path, copy: Path) -> None:
     with sqlite3.connect(database) as source, sqlite3.connect(copy) as target:
         source.backup(target)
 
 
-def test_a_record_whose_manifest_is_gone_is_an_error(query: Query, store: SqlManifestStore) -> None:
-    """Nobody could say which files to look for: nothing is given up."""
+def test_a_manifest_that_cannot_be_read_is_not_given_up(query: Query, store: SqlManifestStore) -> None:
+    """Nobody could say which files to look for."""
     batch = prepare_only(query, store).batch
     with store.engine.begin() as connection:
         connection.execute(sa.text("DELETE FROM penstock_manifest_contents"))
-    with pytest.raises(PenstockError, match="its content is gone"):
+    with pytest.raises(ManifestCorruptError, match="its content is gone"):
+        query.plan(store, batch)
+    assert state(store, query) is PREPARED
+
+
+def test_a_manifest_that_vanishes_during_recovery_is_an_error(
+    query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = prepare_only(query, store).batch
+    monkeypatch.setattr(store, "manifest", lambda _stream, _batch_id: None)
+    with pytest.raises(PenstockError, match="no manifest"):
         query.plan(store, batch)
     assert state(store, query) is PREPARED
 
@@ -805,6 +842,17 @@ def test_a_table_that_was_created_again_stops_the_query(query: Query, store: Sql
     assert findings(query, [-1]).problems == []
 
 
+def test_the_first_batch_is_written_again_into_a_table_that_was_created_again(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """The stream has nothing in the old table yet, so no row is missing in the new one."""
+    written = prepare_only(query, store)
+    shutil.rmtree(query.table / "_delta_log")
+    write_deltalake(str(query.table), pa.table({"id": [-1]}))
+    query.run(store, written.batch, PARTS, "r2")
+    assert holds(query, store, [-1, 1, 2, 3])
+
+
 @pytest.mark.parametrize("action", [drop_and_create, lambda query: shutil.rmtree(query.table)])
 def test_a_pending_batch_of_a_table_that_was_dropped_stays_pending(
     query: Query, store: SqlManifestStore, action: Callable[[Query], None]
@@ -814,6 +862,23 @@ def test_a_pending_batch_of_a_table_that_was_dropped_stays_pending(
     action(query)
     with pytest.raises(TableChangedError):
         query.plan(store, query.batch(1))
+    assert state(store, query, 1) is PREPARED
+
+
+def test_a_batch_that_landed_and_was_restored_away_before_it_was_marked_stops_the_query(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """Its token is still in the table: to take the token's word would lose its rows."""
+    query.run(store, query.batch(0), [[0]], "r1")
+    batch = query.batch(1)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    with crash_at("commit.landed"):
+        query.commit_or_abort(store, written)
+    DeltaTable(str(query.table)).restore(1)
+
+    for _ in range(2):
+        with pytest.raises(TableChangedError, match="was restored"):
+            query.run(store, batch, PARTS, "r2")
     assert state(store, query, 1) is PREPARED
 
 

@@ -24,10 +24,10 @@ def test_a_stream_into_s3_and_its_replay_deliver_each_row_once(
     options = {f"storage.{key}": value for key, value in storage.items()}
     path = f"s3a://{BUCKET}/table"
     ids.add_files(2)
-    ids.run(path=path, partitionBy="day", **options)
+    ids.run(None, path=path, partitionBy="day", **options)
     ids.forget_commit(1)
     ids.add_files(1)
-    ids.run(path=path, **options)
+    ids.run(None, path=path, **options)
 
     rows = pl.scan_delta(f"s3://{BUCKET}/table", storage_options=storage).collect()
     assert sorted(rows["id"].to_list()) == list(range(300))
@@ -38,7 +38,7 @@ def test_wrong_credentials_are_an_error_that_shows_no_secret(ids: IdStream, stor
     options = {f"storage.{key}": value for key, value in storage.items()}
     ids.add_files(1)
     message = ids.fails_with(
-        path="s3://no-such-bucket/table", **{**options, "storage.AWS_SECRET_ACCESS_KEY": "hunter2"}
+        None, path="s3://no-such-bucket/table", **{**options, "storage.AWS_SECRET_ACCESS_KEY": "hunter2"}
     )
 
     assert "no-such-bucket" in message
