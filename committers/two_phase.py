@@ -155,6 +155,15 @@ class TwoPhaseCommitter:
             if recovered.state is not ManifestState.COMMITTED:
                 return
 
+    def accept_pending(self, stream: StreamKey) -> list[Recovered]:
+        """Mark pending batches whose token the table has, whatever became of their rows.
+
+        Only on an operator's word: the table was restored after they had landed, and shall stay so.
+        """
+        landed = [record for record in self._store.pending(stream) if self._is_in_table(record.batch)]
+        reason = "accepted by an operator with the table as it is"
+        return [self._finish(record, ManifestState.COMMITTED, reason) for record in landed]
+
     def _recover_one(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
         crash_points.reach("recover.start", batch.batch_id)

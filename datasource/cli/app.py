@@ -263,6 +263,7 @@ def recover(
         chosen = select(opened.streams(), stream)
         if accept_table:
             _accept_table(opened, select_one(chosen, None), options, yes)
+            chosen = select(opened.streams(), stream)
         recoveries = [recover_stream(opened, one, options) for one in chosen if one.pending]
     if as_json:
         print_json({"streams": [recovery.to_json() for recovery in recoveries]})
@@ -278,7 +279,7 @@ def recover(
 def _accept_table(store: SqlManifestStore, stream: StreamStatus, storage: dict[str, str], yes: bool) -> None:
     """Take the table as it is now for the stream's own, on the operator's word."""
     from .output import print_line
-    from .recover import changed_table
+    from .recover import accept, changed_table
 
     changed = changed_table(store, stream, storage)
     if changed is None:
@@ -287,7 +288,7 @@ def _accept_table(store: SqlManifestStore, stream: StreamStatus, storage: dict[s
     now, what = changed
     print_line(what, stderr=True)
     _confirm("Accept the table as it is now? Rows that it lost will not be written again.", yes)
-    store.accept_table(stream.key, now.table_id, now.version)
+    accept(store, stream, now, storage)
     print_line("Accepted.", stderr=True)
 
 

@@ -65,7 +65,7 @@ def changed_table(
         ConfigurationError: there is nothing that could be accepted.
     """
     written = store.written_table(stream.key)
-    if written is None:
+    if written is None and not stream.pending:
         raise ConfigurationError(f"The stream {stream.key} has committed nothing yet: it accepts any table.")
     now = look_at_table(stream.key, storage)
     if now is None:
@@ -73,12 +73,18 @@ def changed_table(
             f"There is no Delta table at {stream.key.table_uri}. Put one there first, or start the query "
             "with a new checkpoint, which creates it."
         )
-    try:
-        check_same_table(store, stream.key, open_table(stream, storage))
-    except TableChangedError as error:
-        return now, (
-            f"{error}\n\n"
-            f"the stream wrote  table {written.table_id}, version {written.table_version}\n"
-            f"the table is now  table {now.table_id}, version {now.version}\n"
-        )
-    return None
+    error = recover_stream(store, stream, storage).error
+    if not isinstance(error, TableChangedError):
+        return None
+    wrote = "nothing yet" if written is None else f"table {written.table_id}, version {written.table_version}"
+    return now, (
+        f"{error}\n\n"
+        f"the stream wrote  {wrote}\n"
+        f"the table is now  table {now.table_id}, version {now.version}\n"
+    )
+
+
+def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, storage: Mapping[str, str]) -> None:
+    """Take the table as it is now for the stream's own; batches that it claims to hold are done with."""
+    store.accept_table(stream.key, now.table_id, now.version)
+    TwoPhaseCommitter(store, open_table(stream, storage)).accept_pending(stream.key)

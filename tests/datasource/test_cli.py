@@ -368,6 +368,21 @@ def test_accept_table_lets_the_stream_go_on_with_the_table_as_it_is(local_lake: 
     assert Ended("status", QUERY, "--table").code == 0
 
 
+def test_accept_table_settles_a_batch_that_landed_and_was_restored_away(local_lake: Lake) -> None:
+    """It was never marked: its token is in the table, its rows are not, and no replay may decide that."""
+    last = local_lake.store.history(local_lake.stream, 1)[0].batch.batch_id
+    before = deltalake.DeltaTable(str(local_lake.table)).version()
+    manifest = local_lake.prepare(last + 1, local_lake.write(last + 1))
+    local_lake.committer().commit(manifest)
+    deltalake.DeltaTable(str(local_lake.table)).restore(before)
+
+    assert "was restored" in Ended("recover", QUERY).err
+    accepted = Ended("recover", QUERY, "--accept-table", "--yes")
+    assert accepted.code == 0, accepted.err
+    assert local_lake.store.pending(local_lake.stream) == []
+    assert local_lake.committer().token(local_lake.query_id) is not None
+
+
 def test_accept_table_asks_nothing_with_yes_and_prints_json_only(local_lake: Lake) -> None:
     replace_table(local_lake)
     ended = Ended("recover", QUERY, "--accept-table", "--yes", "--json")
