@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
+import pyspark.sql.datasource
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
@@ -29,9 +30,20 @@ class DeltaDataSource(DataSource):
         return "penstock.delta"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from .stream_writer import delta_stream_writer
+        from .options import DeltaOptions
 
-        return delta_stream_writer(self.options, schema, overwrite, plans=self._plans)
+        options, plan = DeltaOptions.parse(self.options), None
+        if self._plans:
+            from .planning import plan_stream_batch
+
+            plan = plan_stream_batch(options, schema, overwrite)
+        if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
+            from .arrow_stream_writer import DeltaStreamArrowWriter
+
+            return DeltaStreamArrowWriter(options, plan)
+        from .row_stream_writer import DeltaStreamRowWriter
+
+        return DeltaStreamRowWriter(options, plan, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from .batch_writer import DeltaBatchWriter

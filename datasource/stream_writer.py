@@ -1,6 +1,6 @@
 """The stream writer: what Spark calls on the executors for every task, on the driver for every batch.
 
-    planner process     streamWriter()     options, checkpoint, recovery, table -> BatchPlan
+    planner process     DeltaDataSource    options, checkpoint, recovery, table -> BatchPlan
     executors           write(rows)        data files -> CommittableMessage
     commit process      commit(messages)   manifest -> prepare -> table commit -> mark
                         abort(messages)    delete what no manifest names
@@ -10,11 +10,10 @@ Nothing lives on `self` between batches: each call is made on another object, mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import pyspark.sql.datasource as spark_api
-from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.errors import PenstockError
 from .options import DeltaOptions
@@ -23,31 +22,14 @@ from .task import current_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Row
-    from pyspark.sql.types import StructType
-
-
-def delta_stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool, *, plans: bool
-) -> DataSourceStreamWriter:
-    """A writer for the Spark at hand: of Arrow batches from 4.1 on, of rows on 4.0.
-
-    Args:
-        plans: plan the batch at hand (planner process), or only commit or abort it (commit process)
-    """
-    parsed = DeltaOptions.parse(options)
-    plan = None
-    if plans:
-        from .planning import plan_stream_batch
-
-        plan = plan_stream_batch(parsed, schema, overwrite)
-    if hasattr(spark_api, "DataSourceStreamArrowWriter"):
-        return _arrow_writer(parsed, plan)
-    return DeltaStreamRowWriter(parsed, plan, schema)
 
 
 class DeltaStreamWriter:
-    """What both kinds of stream writer do with Arrow batches, committables and manifests."""
+    """What the stream writers for Arrow batches and for rows have in common: all but `write`.
+
+    Args:
+        plan: the plan of the batch at hand; None in the commit process, which writes nothing
+    """
 
     def __init__(self, options: DeltaOptions, plan: BatchPlan | None) -> None:
         self._options = options
@@ -80,26 +62,6 @@ class DeltaStreamWriter:
         written = [message for message in messages if isinstance(message, CommittableMessage)]
         if written:
             abort_stream_batch(self._options, written)
-
-
-class DeltaStreamRowWriter(DeltaStreamWriter, DataSourceStreamWriter):
-    """For Spark 4.0, which hands rows to Python streaming sinks."""
-
-    def __init__(self, options: DeltaOptions, plan: BatchPlan | None, schema: StructType) -> None:
-        super().__init__(options, plan)
-        self._schema = schema
-
-    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        from .rows import arrow_batches
-
-        return self.write_batches(arrow_batches(iterator, self._schema))
-
-
-def _arrow_writer(options: DeltaOptions, plan: BatchPlan | None) -> DataSourceStreamWriter:
-    """The class exists only where Spark has its base class, so it is made on demand."""
-    from .arrow_stream_writer import DeltaStreamArrowWriter
-
-    return DeltaStreamArrowWriter(options, plan)
 
 
 def _checked(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[CommittableMessage]:

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock import DeltaDataSource, PenstockError
 from penstock.committers.contract import Batch, Committable, StreamKey
 from penstock.datasource.committing import checked_committables
+from penstock.datasource.options import DeltaOptions
 from penstock.datasource.plan import BatchPlan, CommittableMessage
-from penstock.datasource.stream_writer import delta_stream_writer
+from penstock.datasource.stream_writer import DeltaStreamWriter
 from penstock.datasource.task import TaskAttempt
 
-SCHEMA = StructType([StructField("id", LongType())])
 BATCH = Batch(StreamKey("q", "/t"), 7, "d1")
 
 
@@ -24,8 +23,7 @@ def test_a_commit_without_committables_fails_loudly(
     tmp_path: Path, messages: list[WriterCommitMessage | None]
 ) -> None:
     """So does Spark's continuous mode commit, which never calls `write`."""
-    options = {"path": str(tmp_path / "t"), "checkpointlocation": str(tmp_path)}
-    writer = delta_stream_writer(options, SCHEMA, overwrite=False, plans=False)
+    writer = DeltaStreamWriter(DeltaOptions(str(tmp_path / "t"), str(tmp_path)), plan=None)
 
     with pytest.raises(PenstockError, match="continuous mode"):
         writer.commit(messages, 0)

@@ -1,0 +1,41 @@
+"""The stream writer for Spark 4.0, which hands rows to Python streaming sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pyspark.sql.conversion import LocalDataToArrowConversion
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+
+from .options import DeltaOptions
+from .plan import BatchPlan
+from .stream_writer import DeltaStreamWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Row
+    from pyspark.sql.types import StructType
+
+ROWS_PER_BATCH = 10_000
+"""As many as Spark puts into an Arrow batch by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+
+
+class DeltaStreamRowWriter(DeltaStreamWriter, DataSourceStreamWriter):
+    """See `DeltaStreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
+
+    def __init__(self, options: DeltaOptions, plan: BatchPlan | None, schema: StructType) -> None:
+        super().__init__(options, plan)
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return self.write_batches(_arrow_batches(iterator, self._schema))
+
+
+def _arrow_batches(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows as Arrow batches, with the same Arrow types that newer Spark versions hand over."""
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, ROWS_PER_BATCH)):
+        table = LocalDataToArrowConversion.convert(chunk, schema, use_large_var_types=False)
+        yield from table.to_batches()
