@@ -29,9 +29,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.committers.contract import Batch, Committable, DataFile, Manifest, Outcome, StreamKey
-from penstock.committers.delta import DeltaTableCommitter
-from penstock.committers.delta_manifest import KIND, build_manifest
-from penstock.committers.store import open_store
+from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.delta.manifest import KIND, build_manifest
+from penstock.committers.store.sql import open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
 
 EARLIER = (10, 100, 1000)

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from .delta_history import in_short
+from .delta.history import in_short
 from .errors import RetryableError
 
 _ASK_EACH_MAX = 32

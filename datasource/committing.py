@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..committers.contract import Committable, Manifest
-from ..committers.delta import DeltaTableCommitter
-from ..committers.delta_manifest import KIND, build_manifest
+from ..committers.delta.committer import DeltaTableCommitter
+from ..committers.delta.manifest import KIND, build_manifest
 from ..committers.errors import PenstockError
-from ..committers.store import SqlManifestStore, open_store, open_store_in_memory
+from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
 from .options import DeltaOptions
 from .plan import CommittableMessage

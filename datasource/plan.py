@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.contract import Batch, Committable, DataFile
-from ..committers.delta_manifest import DeltaManifest
+from ..committers.delta.manifest import DeltaManifest
 from ..committers.errors import PenstockError
 from ..writers.data_files import DataFileWriter
 from ..writers.plan import FileNames, WritePlan

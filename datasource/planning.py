@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..committers.contract import Batch, StreamKey
-from ..committers.delta import DeltaTableCommitter
-from ..committers.delta_manifest import KIND
-from ..committers.delta_schema import DeltaTarget
+from ..committers.delta.committer import DeltaTableCommitter
+from ..committers.delta.manifest import KIND
+from ..committers.delta.schema import DeltaTarget
 from ..committers.errors import ConfigurationError
-from ..committers.store import SqlManifestStore, open_store, sqlite_url
+from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
 from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path, open_filesystem
 from ..writers.partitions import check_partition_columns

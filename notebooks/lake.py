@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.committers.contract import ManifestRecord, Token
-from penstock.committers.delta import DeltaTableCommitter
+from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import ConfigurationError
-from penstock.committers.store import StreamStatus, open_store
+from penstock.committers.store.sql import StreamStatus, open_store
 from penstock.datasource.checkpoint import STORE_FILE
 
 MARKER = ".penstock-demo"

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from tests.readers import duckdb_with_delta
 
-from penstock.committers.store import open_store
+from penstock.committers.store.sql import open_store
 
 
 @dataclass

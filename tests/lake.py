@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 
 from penstock.committers.cleanup import Cleanup, Found, StoredFile
 from penstock.committers.contract import Batch, DataFile, Manifest, ManifestState, StreamKey
-from penstock.committers.delta import DeltaTableCommitter
-from penstock.committers.delta_cleanup import DeltaCleanableTable
-from penstock.committers.delta_manifest import KIND, build_manifest, decode
-from penstock.committers.store import open_store
+from penstock.committers.delta.cleanup import DeltaCleanableTable
+from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.delta.manifest import KIND, build_manifest, decode
+from penstock.committers.store.sql import open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.writers.partitions import directory
 from penstock.writers.plan import FileNames, parse_file_name

@@ -137,7 +137,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == package_files()
     assert "penstock/py.typed" in names
-    assert any(re.match(r"penstock/committers/migrations/versions/\w+\.py", name) for name in names)
+    assert any(re.match(r"penstock/committers/store/migrations/versions/\w+\.py", name) for name in names)
 
 
 def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(dist: Path, tmp_path: Path) -> None:
@@ -154,10 +154,13 @@ def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(dist: Path, tmp_pat
 
 def test_every_module_imports_where_only_declared_dependencies_are(installed: Path) -> None:
     imported = set(run(installed, "-I", "-c", IMPORT_EVERYTHING).split())
-    sources = {
-        f"penstock.{folder}.{path.stem}" for folder in FOLDERS for path in (ROOT / folder).glob("[!_]*.py")
-    }
-    assert imported == sources | {f"penstock.{folder}" for folder in FOLDERS}
+    paths = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    dotted = [
+        ".".join(("penstock", *path.with_suffix("").parts))
+        for path in paths
+        if "migrations" not in path.parts
+    ]
+    assert imported == {name.removesuffix(".__init__") for name in dotted}
 
 
 def test_the_installed_command_explains_itself(installed: Path) -> None:

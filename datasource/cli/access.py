@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...committers import delta_manifest
 from ...committers.contract import StreamKey
-from ...committers.delta import DeltaTableCommitter
-from ...committers.delta_table import load_if_there
+from ...committers.delta.committer import DeltaTableCommitter
+from ...committers.delta.manifest import KIND
+from ...committers.delta.table import load_if_there
 from ...committers.errors import ConfigurationError
-from ...committers.store import SqlManifestStore, StreamStatus, open_store, sqlite_url
+from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ...writers.filesystem import local_path
 from ..checkpoint import STORE_FILE
 
@@ -146,7 +146,7 @@ def open_table(stream: StreamStatus, storage: Mapping[str, str]) -> DeltaTableCo
     Raises:
         ConfigurationError: the stream was written by a newer version of Penstock.
     """
-    if stream.kind != delta_manifest.KIND:
+    if stream.kind != KIND:
         raise ConfigurationError(
             f"The stream {stream.key} writes a table of kind {stream.kind!r}, which this version of Penstock "
             "does not know. Run: pip install --upgrade penstock"

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from ...committers.errors import ConfigurationError, PenstockError, TableChangedError
 
 if TYPE_CHECKING:
-    from ...committers.store import SqlManifestStore, StreamStatus
+    from ...committers.store.sql import SqlManifestStore, StreamStatus
 
 ATTENTION, WRONG_USAGE, FAILED = 1, 2, 3
 
@@ -201,7 +201,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one batch: its state, its files, and whether the table holds it."""
-    from ...committers.delta_manifest import decode
+    from ...committers.delta.manifest import decode
     from . import output
     from .access import open_table, select_one, storage_options
 

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 
 from ...committers.cleanup import Cleanup, Found
 from ...committers.contract import Manifest
-from ...committers.delta_cleanup import DeltaCleanableTable
-from ...committers.delta_manifest import decode
+from ...committers.delta.cleanup import DeltaCleanableTable
+from ...committers.delta.manifest import decode
 from ...committers.errors import ConfigurationError, PenstockError
-from ...committers.store import SqlManifestStore, StreamStatus
+from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...writers.plan import parse_file_name
 from . import output
 from .access import open_table

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ...committers.cleanup import StoredFile
 from ...committers.contract import Batch, DataFile, ManifestRecord, Token
-from ...committers.store import StreamStatus, WrittenTable
+from ...committers.store.sql import StreamStatus, WrittenTable
 from ...committers.two_phase import Recovered
 from .access import TableNow, short_id
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...committers.contract import ManifestState
 from ...committers.errors import ConfigurationError, PenstockError, TableChangedError
-from ...committers.store import SqlManifestStore, StreamStatus
+from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...committers.two_phase import Recovered, TwoPhaseCommitter
 from . import output
 from .access import TableNow, check_same_table, look_at_table, open_table

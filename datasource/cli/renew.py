@@ -15,7 +15,7 @@ from pyarrow.fs import LocalFileSystem
 
 from ...committers.contract import ManifestState
 from ...committers.errors import ConfigurationError
-from ...committers.store import SqlManifestStore, StreamStatus
+from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ..checkpoint import Checkpoint
 
 METADATA = "metadata"

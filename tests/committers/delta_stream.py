@@ -15,9 +15,9 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from penstock.committers.contract import Batch, DataFile, Manifest, Outcome, StreamKey
-from penstock.committers.delta import DeltaTableCommitter
-from penstock.committers.delta_manifest import Mode, build_manifest
-from penstock.committers.delta_schema import DeltaTarget
+from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.delta.manifest import Mode, build_manifest
+from penstock.committers.delta.schema import DeltaTarget
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

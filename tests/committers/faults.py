@@ -29,11 +29,11 @@ from penstock.committers.contract import (
     TableCommitter,
     Token,
 )
-from penstock.committers.delta import DeltaTableCommitter
-from penstock.committers.delta_manifest import KIND, Mode, build_manifest
-from penstock.committers.delta_schema import DeltaTarget
+from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.delta.manifest import KIND, Mode, build_manifest
+from penstock.committers.delta.schema import DeltaTarget
 from penstock.committers.errors import CommitStateUnknownError
-from penstock.committers.store import SqlManifestStore
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames, WritePlan

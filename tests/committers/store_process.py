@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from penstock.committers.contract import Batch, Manifest, StreamKey
 from penstock.committers.errors import FencedError
-from penstock.committers.store import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore, open_store
 
 STREAM = StreamKey("8d9a1c", "s3://lake/flights")
 

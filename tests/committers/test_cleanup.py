@@ -22,7 +22,7 @@ from penstock.committers.contract import (
     ManifestState,
     Token,
 )
-from penstock.committers.delta_cleanup import DeltaCleanableTable
+from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.errors import ManifestCorruptError, RetryableError
 from penstock.writers.plan import parse_file_name
 

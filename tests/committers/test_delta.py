@@ -19,7 +19,7 @@ from tests.committers.faults import at_point, crash_at
 from tests.readers import delta_rows
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest, Outcome
-from penstock.committers.delta_manifest import build_manifest
+from penstock.committers.delta.manifest import build_manifest
 from penstock.committers.errors import (
     CheckpointMismatchError,
     PenstockError,
@@ -204,7 +204,7 @@ def test_of_two_processes_with_one_manifest_exactly_one_lands(stream: DeltaStrea
     program = """
 import pickle, sys
 from penstock.committers.contract import Conflict
-from penstock.committers.delta import DeltaTableCommitter
+from penstock.committers.delta.committer import DeltaTableCommitter
 manifests = pickle.load(open(sys.argv[1], "rb"))
 sys.stdin.readline()
 for manifest in manifests:
@@ -350,7 +350,7 @@ def test_a_full_disk_loses_nothing_and_the_next_attempt_lands(stream: DeltaStrea
     """A limit on the size of files stands for the disk."""
     program = """
 import pickle, resource, signal, sys
-from penstock.committers.delta import DeltaTableCommitter
+from penstock.committers.delta.committer import DeltaTableCommitter
 manifest = pickle.load(open(sys.argv[1], "rb"))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))

@@ -14,7 +14,7 @@ from tests.committers.delta_stream import DeltaStream
 from tests.readers import delta_rows
 
 from penstock.committers.contract import Committed
-from penstock.committers.delta_checks import ALLOWED_FEATURES, check_supported
+from penstock.committers.delta.checks import ALLOWED_FEATURES, check_supported
 from penstock.committers.errors import TableNotSupportedError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "delta"

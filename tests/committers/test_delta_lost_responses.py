@@ -14,7 +14,7 @@ from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.s3_server import s3_server
 
 from penstock.committers.contract import AlreadyCommitted, Committed
-from penstock.committers.delta import DeltaTableCommitter
+from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
 
 ONCE_ONLY = {"max_retries": "0"}

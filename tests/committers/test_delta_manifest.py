@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey
-from penstock.committers.delta_manifest import DeltaManifest, build_manifest, decode
+from penstock.committers.delta.manifest import DeltaManifest, build_manifest, decode
 from penstock.committers.errors import ManifestCorruptError, PenstockError
 
 BATCH = Batch(StreamKey("query-1", "/lake/t"), 7, "ab" * 32)

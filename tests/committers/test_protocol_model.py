@@ -11,12 +11,14 @@ restarted again, and then every source row must be in the table once.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,7 +47,7 @@ from penstock.committers.errors import (
     PenstockError,
     RetryableError,
 )
-from penstock.committers.store import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore, open_store
 
 SPARK_POINTS = (
     "spark.offsets_logged",
@@ -186,9 +188,13 @@ def split(ids: Ids, partitions: int) -> Iterable[Ids]:
 class World:
     """One table, one query, its store, its checkpoints and its drivers, awake, asleep or dead."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.query = Query(root / "table")
+    def __init__(self) -> None:
+        memory = Path("/dev/shm")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="penstock-model-", dir=memory if memory.is_dir() else None
+        )
+        self.root = Path(self._folder.name)
+        self.query = Query(self.root / "table")
         self.source_rows = 0
         self.foreign_rows = 0
         self.checkpoints = [Checkpoint("checkpoint")]
@@ -312,7 +318,7 @@ class World:
             strand.kill()
         for store in self._stores:
             store.close()
-        shutil.rmtree(self.root)
+        self._folder.cleanup()
 
 
 def new_store(path: Path) -> None:
@@ -320,15 +326,12 @@ def new_store(path: Path) -> None:
     shutil.copy(_template(), path)
 
 
+@cache
 def _template() -> Path:
-    if not _templates:
-        folder = Path(tempfile.mkdtemp(prefix="penstock-model-"))
-        open_store(f"sqlite:///{folder}/made.db").close()
-        _templates.append(folder / "made.db")
-    return _templates[0]
-
-
-_templates: list[Path] = []
+    folder = Path(tempfile.mkdtemp(prefix="penstock-model-"))
+    atexit.register(shutil.rmtree, folder)
+    open_store(f"sqlite:///{folder}/store.db").close()
+    return folder / "store.db"
 
 
 # Histories --------------------------------------------------------------------------------------------
@@ -350,10 +353,7 @@ class Protocol(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        memory = Path("/dev/shm")
-        self.world = World(
-            Path(tempfile.mkdtemp(prefix="penstock-model-", dir=memory if memory.is_dir() else None))
-        )
+        self.world = World()
         self.world.source_rows = 3
 
     def teardown(self) -> None:

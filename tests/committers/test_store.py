@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from penstock.committers import store_database, store_queries
 from penstock.committers.contract import Batch, Manifest, ManifestState, ManifestStore, StreamKey
 from penstock.committers.errors import (
     CommitStateUnknownError,
@@ -26,7 +25,8 @@ from penstock.committers.errors import (
     ManifestCorruptError,
     RetryableError,
 )
-from penstock.committers.store import SqlManifestStore, open_store, open_store_in_memory
+from penstock.committers.store import database, queries
+from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 
 STREAM = StreamKey("8d9a1c", "s3://lake/flights")
 START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
@@ -457,7 +457,7 @@ def test_processes_that_open_an_empty_database_together_all_succeed(store_url: s
 def test_a_process_that_opens_during_the_first_creation_waits_for_it(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    migrate = store_database._run_migrations
+    migrate = database._run_migrations
     others = Processes(["open", store_url])
 
     def slowly(connection: sa.Connection) -> None:
@@ -465,7 +465,7 @@ def test_a_process_that_opens_during_the_first_creation_waits_for_it(
         others.start()
         time.sleep(0.5)
 
-    monkeypatch.setattr(store_database, "_run_migrations", slowly)
+    monkeypatch.setattr(database, "_run_migrations", slowly)
     open_store(store_url).close()
     assert others.ended() == [None]
 
@@ -503,7 +503,7 @@ def test_a_crash_between_insert_and_commit_leaves_nothing(store: SqlManifestStor
     started = time.monotonic()
     store.claim(STREAM, "r3")
     assert store.prepare(manifest(), "r3").is_ours
-    assert time.monotonic() - started < store_database.IDLE_TRANSACTION_TIMEOUT_S / 2
+    assert time.monotonic() - started < database.IDLE_TRANSACTION_TIMEOUT_S / 2
     assert store.manifest(STREAM, 0) == manifest()
 
 
@@ -535,7 +535,7 @@ def test_threads_share_a_store(store: SqlManifestStore) -> None:
 def test_readers_do_not_wait_for_a_writer(
     store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_database, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
     store.prepare(manifest(), "r1")
     with open_store(store_url) as reader, holding_the_stream(store):
         assert len(reader.pending(STREAM)) == 1
@@ -554,7 +554,7 @@ class holding_the_stream:  # noqa: N801 - reads as a statement
 
     def __enter__(self) -> None:
         connection = self._transaction.__enter__()
-        assert store_queries.lock_stream(connection, STREAM) is not None
+        assert queries.lock_stream(connection, STREAM) is not None
 
     def __exit__(self, *_: object) -> None:
         self._transaction.__exit__(None, None, None)
@@ -563,7 +563,7 @@ class holding_the_stream:  # noqa: N801 - reads as a statement
 def test_waiting_for_a_stuck_process_has_a_bound(
     store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_database, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
     store.prepare(manifest(), "r1")
     with open_store(store_url) as other, holding_the_stream(store):
         with pytest.raises(RetryableError, match=r"lock.*Nothing was written"):

@@ -16,10 +16,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import penstock
-from penstock.committers import store_database
 from penstock.committers.errors import ConfigurationError
-from penstock.committers.store import open_store
-from penstock.committers.store_tables import SCHEMA_VERSIONS, VERSION_TABLE, metadata
+from penstock.committers.store import database
+from penstock.committers.store.sql import open_store
+from penstock.committers.store.tables import SCHEMA_VERSIONS, VERSION_TABLE, metadata
 
 PACKAGE = Path(penstock.__file__).parent
 
@@ -42,7 +42,7 @@ def test_migrations_lead_to_the_tables_that_the_code_uses(store_url: str) -> Non
 
 def test_schema_versions_are_the_migrations() -> None:
     """Opening compares with the list, so that it need not load Alembic."""
-    scripts = ScriptDirectory(str(PACKAGE / "committers" / "migrations"))
+    scripts = ScriptDirectory(str(PACKAGE / "committers" / "store" / "migrations"))
     assert [script.revision for script in scripts.walk_revisions()][::-1] == list(SCHEMA_VERSIONS)
 
 
@@ -65,7 +65,7 @@ def test_a_store_shares_its_database_with_another_alembic_user(store_url: str) -
 def test_opening_an_existing_store_does_not_load_alembic(store_url: str) -> None:
     open_store(store_url).close()
     code = (
-        "import sys; from penstock.committers.store import open_store; "
+        "import sys; from penstock.committers.store.sql import open_store; "
         f"open_store({store_url!r}).streams(); print('alembic' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
@@ -80,7 +80,7 @@ def test_a_store_opens_from_a_zip(tmp_path: Path) -> None:
             zipped.write(path, f"penstock/{path.relative_to(PACKAGE)}")
     url = f"sqlite:///{tmp_path}/store.db"
     code = (
-        "import penstock.committers.store as s; "
+        "import penstock.committers.store.sql as s; "
         f"assert '.zip' in s.__file__, s.__file__; print(s.open_store({url!r}).streams())"
     )
     environment = {**os.environ, "PYTHONPATH": str(archive)}
@@ -171,7 +171,7 @@ def test_an_error_in_a_migration_is_not_taken_for_a_wrong_configuration(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(store_database, "_run_migrations", broken)
+        patched.setattr(database, "_run_migrations", broken)
         with pytest.raises(ZeroDivisionError):
             open_store(store_url)
     with open_store(store_url) as store, store.engine.connect() as connection:

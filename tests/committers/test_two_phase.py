@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,7 +44,7 @@ from penstock.committers.errors import (
     SchemaMismatchError,
     TableChangedError,
 )
-from penstock.committers.store import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import Decision, Retry
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
@@ -616,6 +617,14 @@ def test_the_loser_finishes_what_the_winner_could_not(query: Query, store: SqlMa
     winner = prepare_only(query, store)
     query.commit_or_abort(store, loser)
     assert data_files(query) == winner.paths
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_second_commit_of_the_same_run_deletes_nothing(query: Query, store: SqlManifestStore) -> None:
+    """Its manifest is not the one that holds, but the one that holds names its files."""
+    written = query.run(store, query.batch(0), PARTS, "r1")
+    query.commit_or_abort(store, replace(written, committables=written.committables[:1]))
+    assert data_files(query) == written.paths
     assert holds(query, store, [1, 2, 3])
 
 

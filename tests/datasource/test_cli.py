@@ -251,7 +251,7 @@ def test_status_with_table_tells_a_table_that_was_replaced(local_lake: Lake) -> 
 
 
 def test_an_empty_store_is_no_error(tmp_path: Path) -> None:
-    from penstock.committers.store import open_store
+    from penstock.committers.store.sql import open_store
 
     url = f"sqlite:///{tmp_path}/store.db"
     open_store(url).close()

@@ -9,7 +9,7 @@ import pytest
 from tests.spark.id_stream import IdStream
 from typer.testing import CliRunner
 
-from penstock.committers.store import open_store
+from penstock.committers.store.sql import open_store
 from penstock.datasource.cli.app import app
 
 pytestmark = pytest.mark.spark

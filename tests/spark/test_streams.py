@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from tests.spark.id_stream import IdStream
 
 from penstock.committers.contract import ManifestState
-from penstock.committers.store import open_store
+from penstock.committers.store.sql import open_store
 
 pytestmark = pytest.mark.spark
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Schema
 
-from . import crash_points
-from .delta_history import in_short
-from .delta_table import load, load_if_there
-from .errors import ConfigurationError
+from .. import crash_points
+from ..errors import ConfigurationError
+from .history import in_short
+from .table import load, load_if_there
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {
     "delta.checkpointInterval": "20",

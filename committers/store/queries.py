@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
-from .contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
-from .store_tables import IS_PREPARED, contents, manifests, runs, streams
+from ..contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
+from .tables import IS_PREPARED, contents, manifests, runs, streams
 
 REASON_CHARS_MAX = 4000
 

@@ -18,14 +18,14 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
-from .errors import (
+from ..errors import (
     CommitStateUnknownError,
     ConfigurationError,
     ManifestCorruptError,
     PenstockError,
     RetryableError,
 )
-from .store_tables import SCHEMA_VERSIONS, VERSION_TABLE
+from .tables import SCHEMA_VERSIONS, VERSION_TABLE
 
 LOCK_TIMEOUT_S = 30.0
 """How long a transaction waits for another process before it gives up."""

@@ -16,11 +16,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, Row
 
-from . import store_queries as queries
-from .contract import Batch, Manifest, ManifestRecord, ManifestState, Prepared, StreamKey
-from .errors import CommitStateUnknownError, FencedError, ManifestCorruptError, RetryableError
-from .store_database import Database
-from .store_tables import IS_PREPARED, manifests, streams
+from ..contract import Batch, Manifest, ManifestRecord, ManifestState, Prepared, StreamKey
+from ..errors import CommitStateUnknownError, FencedError, ManifestCorruptError, RetryableError
+from . import queries
+from .database import Database
+from .tables import IS_PREPARED, manifests, streams
 
 Clock = Callable[[], datetime]
 

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
-from .contract import DataFile
-from .delta_manifest import DeltaManifest, Mode
-from .errors import SchemaMismatchError
+from ..contract import DataFile
+from ..errors import SchemaMismatchError
+from .manifest import DeltaManifest, Mode
 
 STATISTICS_COLUMNS_DEFAULT = 32
 """`delta.dataSkippingNumIndexedCols` of a table that does not say: leaf columns from the left."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from .errors import TableNotSupportedError
+from ..errors import TableNotSupportedError
 
 ALLOWED_FEATURES = frozenset(
     {

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from .contract import Batch, Token
-from .delta_history import CommitInfo, in_short
-from .errors import RetryableError, TableChangedError
+from ..contract import Batch, Token
+from ..errors import RetryableError, TableChangedError
+from .history import CommitInfo, in_short
 
 IsLost: TypeAlias = Callable[[CommitInfo, int], bool]
 

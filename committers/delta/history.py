@@ -14,8 +14,8 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from .contract import Batch
-from .errors import RetryableError
+from ..contract import Batch
+from ..errors import RetryableError
 
 NOTE_KEY = "userMetadata"
 """Where Delta keeps what users say of a commit; `DESCRIBE HISTORY` shows it."""

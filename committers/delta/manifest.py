@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from .contract import Batch, DataFile, Manifest
-from .errors import ManifestCorruptError, PenstockError
+from ..contract import Batch, DataFile, Manifest
+from ..errors import ManifestCorruptError, PenstockError
 
 KIND = "delta"
 VERSION = 1

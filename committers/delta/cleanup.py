@@ -19,11 +19,11 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 
-from .cleanup import StoredFile
-from .contract import Token
-from .delta import DeltaTableCommitter
-from .errors import RetryableError
-from .files import TableFiles
+from ..cleanup import StoredFile
+from ..contract import Token
+from ..errors import RetryableError
+from ..files import TableFiles
+from .committer import DeltaTableCommitter
 
 LOG = "_delta_log"
 

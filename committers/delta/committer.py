@@ -23,14 +23,22 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from . import crash_points, delta_manifest
-from .contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
-from .delta_checks import check_supported
-from .delta_history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
-from .delta_manifest import DeltaManifest
-from .delta_plan import NewTable, check_partitioning, in_words, open_or_create
-from .delta_schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target
-from .delta_table import (
+from .. import crash_points
+from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
+from ..errors import (
+    CheckpointMismatchError,
+    CommitStateUnknownError,
+    RetryableError,
+    TableChangedError,
+    TableNotSupportedError,
+)
+from ..files import TableFiles
+from .checks import check_supported
+from .history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
+from .manifest import DeltaManifest, decode
+from .plan import NewTable, check_partitioning, in_words, open_or_create
+from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target
+from .table import (
     IsLost,
     check_not_restored,
     check_same_table,
@@ -40,14 +48,6 @@ from .delta_table import (
     token_actions,
     token_of,
 )
-from .errors import (
-    CheckpointMismatchError,
-    CommitStateUnknownError,
-    RetryableError,
-    TableChangedError,
-    TableNotSupportedError,
-)
-from .files import TableFiles
 
 if TYPE_CHECKING:
     from deltalake.transaction import RemoveAction
@@ -179,7 +179,7 @@ class DeltaTableCommitter:
             CommitStateUnknownError: the batch may have landed. Delete nothing.
         """
         self._first_look = None
-        content = delta_manifest.decode(manifest)
+        content = decode(manifest)
         attempt = self._prepare_attempt(manifest, content)
         if isinstance(attempt, DeltaTable) and (lacking := self._lacking(attempt, manifest.batch, content)):
             if not self._add_columns(attempt, manifest.batch, content, lacking):
@@ -319,7 +319,7 @@ class DeltaTableCommitter:
         Raises:
             RetryableError: the storage cannot be asked now.
         """
-        content = delta_manifest.decode(manifest)
+        content = decode(manifest)
         return self._files().missing([file.path for file in content.files])
 
     def delete_files(self, paths: Iterable[str]) -> int:
