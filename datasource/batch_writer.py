@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from .batch_plan import CommittableMessage
 from .options import DeltaOptions
-from .plan import CommittableMessage
 from .planning import plan_batch_write
 from .task import current_task
 

@@ -11,8 +11,8 @@ from ..committers.delta.manifest import KIND, build_manifest
 from ..committers.errors import PenstockError
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
+from .batch_plan import CommittableMessage
 from .options import DeltaOptions
-from .plan import CommittableMessage
 from .planning import retry, store_url
 
 

@@ -17,9 +17,9 @@ from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path, open_filesystem
 from ..writers.partitions import check_partition_columns
 from ..writers.plan import WritePlan
+from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
 from .options import DeltaOptions
-from .plan import BatchPlan
 from .types import arrow_schema
 
 if TYPE_CHECKING:

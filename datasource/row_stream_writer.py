@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
+from .batch_plan import BatchPlan
 from .options import DeltaOptions
-from .plan import BatchPlan
 from .stream_writer import DeltaStreamWriter
 
 if TYPE_CHECKING:

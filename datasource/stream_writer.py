@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.errors import PenstockError
+from .batch_plan import BatchPlan, CommittableMessage
 from .options import DeltaOptions
-from .plan import BatchPlan, CommittableMessage
 from .task import current_task
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock import DeltaDataSource, PenstockError
 from penstock.committers.contract import Batch, Committable, StreamKey
+from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import checked_committables
 from penstock.datasource.options import DeltaOptions
-from penstock.datasource.plan import BatchPlan, CommittableMessage
 from penstock.datasource.stream_writer import DeltaStreamWriter
 from penstock.datasource.task import TaskAttempt
 
