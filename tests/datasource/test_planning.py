@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from tests.s3_server import BUCKET, s3_client, s3_server
 
-from penstock import ConfigurationError
+from penstock import ConfigurationError, SchemaMismatchError
+from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.options import DeltaOptions
-from penstock.datasource.planning import open_checkpoint, store_url, table_uri
+from penstock.datasource.planning import open_checkpoint, plan_batch_write, store_url, table_uri
 
 
 def test_the_store_is_in_a_local_checkpoint(tmp_path: Path) -> None:
@@ -59,3 +63,24 @@ def test_a_remote_checkpoint_with_a_store_is_read_with_the_storage_options() -> 
 def test_one_table_has_one_spelling(path: str, uri: str) -> None:
     """Otherwise a query that is started with another spelling would look like another stream."""
     assert table_uri(path) == uri
+
+
+def plan(table: Path, **options: str) -> BatchPlan:
+    schema = StructType([StructField("id", LongType()), StructField("Price", DoubleType())])
+    return plan_batch_write(DeltaOptions.parse({"path": str(table), **options}), schema, overwrite=False)
+
+
+def test_a_table_partitioned_by_what_has_no_spelling_is_refused(tmp_path: Path) -> None:
+    """Not only if the query asks for it: the table of others may be partitioned so already."""
+    columns = [Field("id", PrimitiveType("long")), Field("Price", PrimitiveType("double"))]
+    DeltaTable.create(str(tmp_path / "t"), Schema(columns), partition_by=["Price"])
+
+    with pytest.raises(SchemaMismatchError, match="'Price' is double"):
+        plan(tmp_path / "t")
+
+
+def test_columns_in_options_are_found_without_case_as_in_spark(tmp_path: Path) -> None:
+    files = plan(tmp_path / "t", partitionby="ID", sortwithin="price").files
+
+    assert files is not None
+    assert (files.partition_by, files.sort_within) == (("id",), ("Price",))
