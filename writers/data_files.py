@@ -40,8 +40,8 @@ class DataFileWriter:
     if the task fails. Files lie under the table's location, in a directory per table partition.
 
     Memory: rows wait up to `buffer_bytes_max`; splitting, sorting and encoding take up to three times as much
-    again. The peak stays below 4 x `buffer_bytes_max` + 32 MiB plus the largest batch that arrives, and on an
-    object store 5 MiB of upload per open file: however many rows and table partitions there are.
+    again. The peak stays below 4 x `buffer_bytes_max` + 32 MiB plus the largest batch that arrives, however
+    many rows and table partitions there are. On an object store the client's upload buffers come on top.
     """
 
     def __init__(

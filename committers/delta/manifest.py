@@ -1,7 +1,8 @@
 """The content of a Delta manifest: kind "delta", version 1.
 
 Typed columns in one Arrow IPC stream, compressed with zstd, behind a magic number and a checksum of our
-own: Arrow itself does not notice every damaged byte. 100,000 files with statistics take some 2 MB.
+own: Arrow itself does not notice every damaged byte. 100,000 files with statistics of one column take less
+than 4 MB; a test holds it to that.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -93,8 +92,7 @@ def test_a_manifest_of_another_version_kind_or_count_is_refused(change: dict[str
         decode(manifest)
 
 
-def test_100_000_files_are_small_and_quick() -> None:
-    """Bounds with room for a busy machine; about 0.5 s and 2 MB when idle."""
+def test_100_000_files_take_less_than_4_mb() -> None:
     many = tuple(
         DataFile(
             f"day={i % 50}/penstock-0d2c8a54-6d0e-4d3b-9c0a-{i:012d}.zstd.parquet",
@@ -105,8 +103,6 @@ def test_100_000_files_are_small_and_quick() -> None:
         )
         for i in range(100_000)
     )
-    started = time.perf_counter()
     manifest = build_manifest(BATCH, content_of(*many, partition_by=("day",)))
     assert decode(manifest).files == many
-    assert time.perf_counter() - started < 5
     assert len(manifest.content) < 4_000_000
