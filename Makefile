@@ -30,7 +30,7 @@ help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: demo
-demo: .venv/.installed java ## Stream real flights into a Delta table, kill the driver, restart, prove every row
+demo: .venv/.installed java ## Stream real flights into Delta and Iceberg, kill the driver, restart, prove every row
 	@$(BIN)/python notebooks/demo.py
 
 .PHONY: test

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TableNotSupportedError,
     )
     from .datasource.delta import DeltaDataSource
+    from .datasource.iceberg import IcebergDataSource
     from .datasource.registration import register
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigurationError",
     "DeltaDataSource",
     "FencedError",
+    "IcebergDataSource",
     "ManifestCorruptError",
     "PenstockError",
     "RetryableError",
@@ -46,7 +48,11 @@ __all__ = [
     "register",
 ]
 
-_HOME = {"DeltaDataSource": "datasource.delta", "register": "datasource.registration"}
+_HOME = {
+    "DeltaDataSource": "datasource.delta",
+    "IcebergDataSource": "datasource.iceberg",
+    "register": "datasource.registration",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.writers.data_files import DataFileWriter
+from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.plan import FileNames, WritePlan
 
 BATCH_ROWS = 10_000
@@ -62,7 +63,7 @@ def gathered(table: pa.Table, directory: str) -> None:
 
 
 def penstock(table: pa.Table, directory: str, partition_by: tuple[str, ...]) -> None:
-    plan = WritePlan(directory, {}, table.schema, partition_by, max_open_partitions=256)
+    plan = WritePlan(directory, {}, table.schema, DeltaFormat(partition_by), max_open_partitions=256)
     writer = DataFileWriter(plan, FileNames("bench", "run", 0, 0, 0))
     for batch in table.to_batches(BATCH_ROWS):
         writer.write(batch)

@@ -17,6 +17,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol, TypeAlias
 
+BATCH_WRITE_PREFIX = "write-"
+"""Of the query ids of batch writes, which are streams of one batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamKey:
@@ -49,9 +52,9 @@ class Batch:
 class DataFile:
     """A closed data file, invisible until committed.
 
-    `path` is relative to the table's location, unencoded. `partition_values` are in partition-column
-    order, as the table format writes them (NULL is None). `statistics` is the column statistics as JSON
-    in the table format's own form. Both are empty where a format has none.
+    `path` is relative to the location of the table's data files, unencoded. `partition_values` are in the
+    order of the partitioning, as the table format spells them (NULL is None). `statistics` is the column
+    statistics as JSON in the table format's own form. Both are empty where a format has none.
     """
 
     path: str
@@ -59,6 +62,30 @@ class DataFile:
     rows: int
     partition_values: tuple[tuple[str, str | None], ...] = ()
     statistics: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One field of a table's partitioning: a transform of a column."""
+
+    name: str
+    """Of the field itself: it stands in paths and partition values."""
+    column: tuple[str, ...]
+    """The column's path, through structs."""
+    transform: str
+    """As Iceberg spells it: `identity`, `bucket[16]`, `truncate[4]`, `year`, `month`, `day`, `hour`,
+    `void`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SortField:
+    """One field of the order that rows are sorted in: a transform of a column."""
+
+    column: tuple[str, ...]
+    transform: str = "identity"
+    is_descending: bool = False
+    nulls_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

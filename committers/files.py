@@ -1,36 +1,47 @@
 """Data files under a table's location, as the driver looks at them: there, gone, deleted.
 
-Paths are relative to the location and unencoded, as in `DataFile.path`. Access is through the Delta
-library's own object store, so that the same storage options reach the files that reach the table.
+Paths are relative to the location and unencoded, as in `DataFile.path`. Each table format brings its own way
+to open the location, so that the same options reach the files that reach the table.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
 import pyarrow.fs as pafs
-from deltalake.exceptions import TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 
-from .delta.history import in_short
 from .errors import RetryableError
+
+OpenLocation = Callable[[], "pafs.FileSystem | None"]
+"""Opens a file system whose root is the location; None if a local location is gone, with all its files."""
 
 _ASK_EACH_MAX = 32
 """Up to so many files are asked for one by one; more than that by listing their directories.
 
-Never in threads: the library's file system keeps Python's lock while it waits.
+Never in threads: Delta's file system keeps Python's lock while it waits.
 """
 
 
 class TableFiles:
-    """The files below one table's location. Runs on the driver and in the delivery process."""
+    """The files below one table's location. Runs on the driver and in the delivery process.
 
-    def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
-        self._uri = table_uri
-        self._options = dict(storage_options)
+    Args:
+        place: the location in messages, without secrets
+        options: what to check in messages, e.g. "the storage.* options"
+        open_location: called for every look
+        in_short: what to show of a storage's error
+    """
+
+    def __init__(
+        self, place: str, options: str, open_location: OpenLocation, in_short: Callable[[OSError], str] = str
+    ) -> None:
+        self._place = place
+        self._options = options
+        self._open = open_location
+        self._in_short = in_short
 
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Those of `paths` that are gone, in the order given.
@@ -49,31 +60,33 @@ class TableFiles:
         """
         there = self._there(list(paths))
         with self._filesystem() as filesystem:
-            return sum(_delete(filesystem, path) for path in sorted(there))
+            return 0 if filesystem is None else sum(_delete(filesystem, path) for path in sorted(there))
 
     def walk(self) -> Iterator[tuple[str, int, datetime]]:
-        """(path, size in bytes, time of modification in UTC) of every file below the location."""
+        """(path, size in bytes, time of modification in UTC) of every file below the location.
+
+        Raises:
+            RetryableError: the storage cannot be asked now.
+        """
+        everything = pafs.FileSelector("", recursive=True, allow_not_found=True)
         with self._filesystem() as filesystem:
-            infos = filesystem.get_file_info(pafs.FileSelector("", recursive=True))
+            infos = [] if filesystem is None else filesystem.get_file_info(everything)
         return ((info.path, info.size, info.mtime) for info in infos if info.type == pafs.FileType.File)
 
     def _there(self, paths: Sequence[str]) -> set[str]:
-        try:
-            with self._filesystem() as filesystem:
-                infos = _look(filesystem, paths)
-        except TableNotFoundError:  # a local location that is gone, with all its files
-            return set()
+        with self._filesystem() as filesystem:
+            infos = [] if filesystem is None else _look(filesystem, paths)
         there = {info.path for info in infos if info.type == pafs.FileType.File}
         return there.intersection(paths)
 
     @contextmanager
-    def _filesystem(self) -> Iterator[pafs.FileSystem]:
+    def _filesystem(self) -> Iterator[pafs.FileSystem | None]:
         try:
-            yield pafs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))
+            yield self._open()
         except OSError as error:
             raise RetryableError(
-                f"The files below {self._uri} cannot be looked at: {in_short(error)}. Nothing was committed. "
-                "Check the storage.* options and that the storage is reachable, then start again."
+                f"The files below {self._place} cannot be looked at: {self._in_short(error)}. Nothing was "
+                f"committed. Check {self._options} and that the storage is reachable, then start again."
             ) from error
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from .stream_writer import DeltaStreamWriter
+from .stream_writer import StreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class DeltaStreamArrowWriter(DeltaStreamWriter, DataSourceStreamArrowWriter):
-    """See `DeltaStreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
+class ArrowStreamWriter(StreamWriter, DataSourceStreamArrowWriter):
+    """See `StreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.write_batches(iterator)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.contract import Batch, Committable, DataFile
-from ..committers.delta.manifest import DeltaManifest
 from ..committers.errors import PenstockError
+from ..committers.lake_manifest import LakeManifest
 from ..writers.data_files import DataFileWriter
 from ..writers.plan import FileNames, WritePlan
 from .task import TaskAttempt
@@ -24,7 +24,7 @@ class CommittableMessage(WriterCommitMessage):
     """One task's committable on its way to the driver."""
 
     committable: Committable
-    content: DeltaManifest | None
+    content: LakeManifest | None
     """From the plan, which the committing process cannot see; None if the task wrote nothing."""
 
 
@@ -35,7 +35,7 @@ class BatchPlan:
     batch: Batch
     files: WritePlan | None = None
     """None if the batch is in the table already: then the tasks write nothing."""
-    content: DeltaManifest | None = None
+    content: LakeManifest | None = None
     """What the batch does to the table, files left out; None with `files`."""
     run_id: str = ""
     """Set for a batch write; a stream's run is known only to its tasks."""

@@ -1,4 +1,4 @@
-"""The writer of `df.write.format("penstock.delta")`: one batch, by the same writers and committer.
+"""The writer of `df.write.format("penstock.…")`: one batch, by the same writers and committer.
 
 Spark makes it on the driver, sends it to the executors, and unpickles it on the driver to commit. There is
 no checkpoint and nothing to replay: a failed write leaves the table as it was, and is simply run again.
@@ -6,14 +6,15 @@ no checkpoint and nothing to replay: a failed write leaves the table as it was, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from ..committers.errors import PenstockError
 from .batch_plan import CommittableMessage
-from .options import DeltaOptions
 from .planning import plan_batch_write
+from .sinks.sink import Sink
 from .task import current_task
 
 if TYPE_CHECKING:
@@ -21,12 +22,31 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class DeltaBatchWriter(DataSourceArrowWriter):
-    """Append to a Delta table, or replace its rows."""
+class BatchWriter(DataSourceArrowWriter):
+    """Append to a table, or replace its rows."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._options = DeltaOptions.parse(options)
-        self._plan = plan_batch_write(self._options, schema, overwrite)
+    def __init__(self, sink: Sink[Any], schema: StructType, overwrite: bool) -> None:
+        self._sink: Sink[Any] | None = sink
+        self._plan = plan_batch_write(sink, schema, overwrite)
+        self._is_shipped = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark pickles a batch writer twice: inside the function for the executors, then by itself for the
+        commit on the driver. Only the second has the sink, which may hold the catalog's credentials.
+        """
+        if self._is_shipped:
+            return self.__dict__
+        self._is_shipped = True
+        return {**self.__dict__, "_sink": None}
+
+    def _driver_side(self) -> Sink[Any]:
+        if self._sink is None:
+            raise PenstockError(
+                "Spark commits with the batch writer that was meant for executors. Nothing was committed. "
+                "This version of Spark pickles writers in another order than Penstock knows: please report "
+                "it."
+            )
+        return self._sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Executor, once per task attempt: write the data files of one partition."""
@@ -36,7 +56,7 @@ class DeltaBatchWriter(DataSourceArrowWriter):
         """Driver, once, when all tasks have succeeded."""
         from .committing import commit_batch_write
 
-        commit_batch_write(self._options, [m for m in messages if isinstance(m, CommittableMessage)])
+        commit_batch_write(self._driver_side(), [m for m in messages if isinstance(m, CommittableMessage)])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None.
@@ -47,4 +67,4 @@ class DeltaBatchWriter(DataSourceArrowWriter):
         from .committing import delete_unprepared
 
         if None in messages:
-            delete_unprepared(self._options, [m for m in messages if isinstance(m, CommittableMessage)])
+            delete_unprepared(self._driver_side(), [m for m in messages if isinstance(m, CommittableMessage)])

@@ -2,59 +2,65 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 from ..committers.contract import Committable, Manifest
-from ..committers.delta.committer import DeltaTableCommitter
-from ..committers.delta.manifest import KIND, build_manifest
 from ..committers.errors import PenstockError
+from ..committers.lake_manifest import build_manifest
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
-from .options import DeltaOptions
 from .planning import retry, store_url
+from .sinks.sink import Sink
+
+logger = logging.getLogger(__name__)
 
 
-def commit_stream_batch(options: DeltaOptions, messages: Sequence[CommittableMessage]) -> None:
+def commit_stream_batch(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
     """Prepare, commit and mark the batch; if its tasks skipped it, check that it is committed."""
     committables = checked_committables(messages)
-    with open_store(store_url(options)) as store:
-        committer = _committer(store, options, committables)
+    with open_store(store_url(sink.options)) as store:
+        committer = _committer(sink, store)
         if committables[0].skipped:
             committer.confirm_skipped(committables[0].batch)
-        else:
-            committer.commit(manifest_of(messages), committables)
+            return
+        committer.commit(manifest_of(messages), committables)
+        _maintain(sink, store, committables[0].batch.batch_id)
 
 
-def commit_batch_write(options: DeltaOptions, messages: Sequence[CommittableMessage]) -> None:
+def _maintain(sink: Sink[Any], store: SqlManifestStore, batch_id: int) -> None:
+    """The batch is in the table: what goes wrong from here on must not fail it."""
+    try:
+        sink.maintain(store, batch_id)
+    except PenstockError as error:
+        logger.warning("Maintenance of %s is put off to the next batch: %s", sink.table_uri, error)
+
+
+def commit_batch_write(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
     """Commit a batch write. Its manifest need not outlive the process: nobody would replay it."""
     committables = checked_committables(messages)
-    with open_store(options.store) if options.store else open_store_in_memory() as store:
-        store.register(committables[0].batch.stream, KIND)
-        _committer(store, options, committables).commit(manifest_of(messages), committables)
+    with open_store(sink.options.store) if sink.options.store else open_store_in_memory() as store:
+        store.register(committables[0].batch.stream, sink.kind)
+        _committer(sink, store).commit(manifest_of(messages), committables)
 
 
-def abort_stream_batch(options: DeltaOptions, messages: Sequence[CommittableMessage]) -> None:
+def abort_stream_batch(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
     """Delete the files of the tasks that succeeded, unless a manifest names them."""
-    committables = [message.committable for message in messages]
-    with open_store(store_url(options)) as store:
-        _committer(store, options, committables).abort(committables)
+    with open_store(store_url(sink.options)) as store:
+        _committer(sink, store).abort([message.committable for message in messages])
 
 
-def delete_unprepared(options: DeltaOptions, messages: Sequence[CommittableMessage]) -> None:
+def delete_unprepared(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
     """Delete what tasks of a batch write have written that never came to its commit."""
     files = [file.path for message in messages for file in message.committable.files]
     if files:
-        uri = messages[0].committable.batch.stream.table_uri
-        DeltaTableCommitter(uri, options.storage_options).delete_files(files)
+        sink.open_table().delete_files(files)
 
 
-def _committer(
-    store: SqlManifestStore, options: DeltaOptions, committables: Sequence[Committable]
-) -> TwoPhaseCommitter:
-    table = DeltaTableCommitter(committables[0].batch.stream.table_uri, options.storage_options)
-    return TwoPhaseCommitter(store, table, retry(options))
+def _committer(sink: Sink[Any], store: SqlManifestStore) -> TwoPhaseCommitter:
+    return TwoPhaseCommitter(store, sink.open_table(), retry(sink.options))
 
 
 def manifest_of(messages: Sequence[CommittableMessage]) -> Manifest:
@@ -62,8 +68,8 @@ def manifest_of(messages: Sequence[CommittableMessage]) -> Manifest:
     content = messages[0].content
     if content is None:
         raise PenstockError("The tasks of a batch wrote files without a plan for them.")
-    files = tuple(file for message in messages for file in message.committable.files)
-    return build_manifest(messages[0].committable.batch, replace(content, files=files))
+    files = [file for message in messages for file in message.committable.files]
+    return build_manifest(messages[0].committable.batch, content.with_files(files))
 
 
 def checked_committables(messages: Sequence[CommittableMessage]) -> list[Committable]:

@@ -7,11 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from .delta import DeltaDataSource
+from .iceberg import IcebergDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DATA_SOURCES = (DeltaDataSource,)
+DATA_SOURCES = (DeltaDataSource, IcebergDataSource)
 
 
 def register(spark: SparkSession) -> None:

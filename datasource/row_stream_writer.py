@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
 from .batch_plan import BatchPlan
-from .options import DeltaOptions
-from .stream_writer import DeltaStreamWriter
+from .sinks.sink import Sink
+from .stream_writer import StreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,11 +22,11 @@ ROWS_PER_BATCH = 10_000
 """As many as Spark puts into an Arrow batch by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 
 
-class DeltaStreamRowWriter(DeltaStreamWriter, DataSourceStreamWriter):
-    """See `DeltaStreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
+class RowStreamWriter(StreamWriter, DataSourceStreamWriter):
+    """See `StreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
 
-    def __init__(self, options: DeltaOptions, plan: BatchPlan | None, schema: StructType) -> None:
-        super().__init__(options, plan)
+    def __init__(self, sink: Sink[Any], plan: BatchPlan | None, schema: StructType) -> None:
+        super().__init__(sink, plan)
         self._schema = schema
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:

@@ -1,6 +1,6 @@
 """The stream writer: what Spark calls on the executors for every task, on the driver for every batch.
 
-    planner process     DeltaDataSource    options, checkpoint, recovery, table -> BatchPlan
+    planner process     LakeDataSource     options, checkpoint, recovery, table -> BatchPlan
     executors           write(rows)        data files -> CommittableMessage
     commit process      commit(messages)   manifest -> prepare -> table commit -> mark
                         abort(messages)    delete what no manifest names
@@ -11,29 +11,38 @@ Nothing lives on `self` between batches: each call is made on another object, mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.errors import PenstockError
 from .batch_plan import BatchPlan, CommittableMessage
-from .options import DeltaOptions
+from .sinks.sink import Sink
 from .task import current_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class DeltaStreamWriter:
+class StreamWriter:
     """What the stream writers for Arrow batches and for rows have in common: all but `write`.
 
     Args:
         plan: the plan of the batch at hand; None in the commit process, which writes nothing
     """
 
-    def __init__(self, options: DeltaOptions, plan: BatchPlan | None) -> None:
-        self._options = options
+    def __init__(self, sink: Sink[Any], plan: BatchPlan | None) -> None:
+        self._sink: Sink[Any] | None = sink
         self._plan = plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to the executors: not the sink, which may hold the catalog's credentials."""
+        return {**self.__dict__, "_sink": None}
+
+    def _driver_side(self) -> Sink[Any]:
+        if self._sink is None:
+            raise PenstockError("Spark commits with a stream writer that it has shipped to executors.")
+        return self._sink
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
         """Executor, once per task attempt: write the data files of one partition.
@@ -53,7 +62,7 @@ class DeltaStreamWriter:
         """Driver, once per batch, when all tasks have succeeded."""
         from .committing import commit_stream_batch
 
-        commit_stream_batch(self._options, _checked(messages, batchId))
+        commit_stream_batch(self._driver_side(), _checked(messages, batchId))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
@@ -61,7 +70,7 @@ class DeltaStreamWriter:
 
         written = [message for message in messages if isinstance(message, CommittableMessage)]
         if written:
-            abort_stream_batch(self._options, written)
+            abort_stream_batch(self._driver_side(), written)
 
 
 def _checked(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[CommittableMessage]:

@@ -1,37 +1,48 @@
-"""The plot of a stream's batches, from what the manifest store knows of them."""
+"""The plot of the batches of one stream or two, from what the manifest store knows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import floor, log10
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from penstock.committers.contract import ManifestRecord
 
-WATER, DEEP, ALARM, GREY = "#7fb3d5", "#1b4f72", "#c0392b", "#5d6d7e"
+ALARM, DEEP, GREY = "#c0392b", "#1b4f72", "#5d6d7e"
+BARS = ("#7fb3d5", "#b9aed9")
+LINES = ("#1f618d", "#7d3c98")
+BAR_WIDTH = 0.8
+TABLES = {"Delta": "a Delta table", "Iceberg": "an Iceberg table"}
+
+Streams = Mapping[str, Sequence[ManifestRecord]]
 
 
-def plot_batches(batches: Sequence[ManifestRecord]) -> Figure:
+def plot_batches(streams: Streams) -> Figure:
     """Rows and commit time of every batch, with a mark where the driver was killed and started again.
 
     Args:
-        batches: COMMITTED ones, in ascending order. Another run id than before is a restart.
+        streams: one or two, by the format of their table; COMMITTED batches of the same source, in ascending
+            order. Another run id than before is a restart.
     """
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
     figure = Figure(figsize=(11, 6), dpi=130, layout=layout, facecolor="white")
     rows, times = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    restarts = [before for before, after in pairwise(batches) if before.run_id != after.run_id]
-    _draw_rows(rows, batches, restarts)
-    _draw_commit_times(times, batches, restarts)
+    restarts = _restarts(streams)
+    _draw_rows(rows, streams, restarts)
+    _draw_commit_times(times, streams, restarts)
     for axes in (rows, times):
         _clean(axes)
-    total = sum(batch.rows for batch in batches)
+        if len(streams) > 1:
+            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, labelcolor=GREY)
+    batches, tables = next(iter(streams.values())), " and ".join(TABLES[name] for name in streams)
     figure.suptitle(
-        f"{total:,} flights into a Delta table in {len(batches)} batches, every row once",
+        f"{sum(batch.rows for batch in batches):,} flights into {tables}, "
+        f"{len(batches)} batches, every row once",
         x=0.01,
         ha="left",
         fontsize=14,
@@ -41,26 +52,42 @@ def plot_batches(batches: Sequence[ManifestRecord]) -> Figure:
     return figure
 
 
-def _draw_rows(axes: Axes, batches: Sequence[ManifestRecord], restarts: Sequence[ManifestRecord]) -> None:
-    killed = {batch.batch.batch_id for batch in restarts}
-    axes.bar(
-        [batch.batch.batch_id for batch in batches],
-        [batch.rows for batch in batches],
-        width=0.8,
-        color=[ALARM if batch.batch.batch_id in killed else WATER for batch in batches],
-    )
-    top = max(batch.rows for batch in batches)
+def _restarts(streams: Streams) -> dict[int, list[float]]:
+    """For each batch that a restarted driver finished: seconds from PREPARED to COMMITTED in each stream."""
+    restarts: dict[int, list[float]] = {}
+    for batches in streams.values():
+        for before, after in pairwise(batches):
+            if before.run_id != after.run_id:
+                restarts.setdefault(before.batch.batch_id, []).append(_commit_s(before))
+    return restarts
+
+
+def _draw_rows(axes: Axes, streams: Streams, restarts: Mapping[int, Sequence[float]]) -> None:
+    width, batches_max, top = BAR_WIDTH / len(streams), 0, 0
+    for position, (name, batches) in enumerate(streams.items()):
+        shift = width * (position - (len(streams) - 1) / 2)
+        bars = axes.bar(
+            [batch.batch.batch_id + shift for batch in batches],
+            [batch.rows for batch in batches],
+            width=width,
+            color=BARS[position],
+            label=name,
+        )
+        for bar, batch in zip(bars, batches, strict=True):
+            if batch.batch.batch_id in restarts:
+                bar.set_color(ALARM)
+        batches_max = max(batches_max, len(batches))
+        top = max(top, *(batch.rows for batch in batches))
     axes.set_ylim(0, top * (1.28 if restarts else 1.08))
     axes.set_title("Rows per batch", loc="left", fontsize=10.5, color=GREY)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
-    for batch in restarts:
-        batch_id = batch.batch.batch_id
-        on_the_left = batch_id > len(batches) / 2
-        axes.vlines(batch_id, batch.rows, top * 1.26, color=ALARM, linewidth=1.2)
+    for batch_id, seconds in restarts.items():
+        on_the_left = batch_id > batches_max / 2
+        axes.vlines(batch_id, 0, top * 1.26, color=ALARM, linewidth=1.2)
         axes.annotate(
             f"Driver killed while batch {batch_id} was PREPARED.\n"
-            f"The restarted driver committed it {_commit_s(batch):.1f} s later.",
+            f"The restarted driver committed it {_in_words(seconds)} later.",
             xy=(batch_id, top * 1.26),
             xytext=(-7 if on_the_left else 7, 2),
             textcoords="offset points",
@@ -72,39 +99,33 @@ def _draw_rows(axes: Axes, batches: Sequence[ManifestRecord], restarts: Sequence
         )
 
 
-def _draw_commit_times(
-    axes: Axes, batches: Sequence[ManifestRecord], restarts: Sequence[ManifestRecord]
-) -> None:
-    """The killed batch took seconds: it is marked and left out, or the others would lie on the axis."""
-    times_ms = [float("nan") if batch in restarts else _commit_s(batch) * 1000 for batch in batches]
-    axes.plot(
-        [batch.batch.batch_id for batch in batches],
-        times_ms,
-        color=DEEP,
-        linewidth=1.5,
-        marker="o",
-        markersize=3.5,
-    )
-    axes.set_ylim(0, 1.15 * max(time_ms for time_ms in times_ms if time_ms == time_ms))
-    axes.set_title(
-        "Commit time: from PREPARED to COMMITTED, milliseconds", loc="left", fontsize=10.5, color=GREY
-    )
-    axes.set_xlabel("batch", color=GREY)
-    axes.set_xlim(-0.8, len(batches) - 0.2)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, steps=[1, 2, 5, 10]))
-    for batch in restarts:
-        batch_id = batch.batch.batch_id
-        axes.axvspan(batch_id - 0.4, batch_id + 0.4, color=ALARM, alpha=0.15, linewidth=0)
-        axes.annotate(
-            f"{_commit_s(batch):.1f} s",
-            xy=(batch_id + 0.4, 0.92),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            color=ALARM,
-            fontsize=10,
+def _draw_commit_times(axes: Axes, streams: Streams, restarts: Mapping[int, Sequence[float]]) -> None:
+    """On a logarithmic scale: a batch that waited for the restart took a thousand times as long as others."""
+    for position, (name, batches) in enumerate(streams.items()):
+        axes.plot(
+            [batch.batch.batch_id for batch in batches],
+            [_commit_s(batch) for batch in batches],
+            color=LINES[position],
+            linewidth=1.5,
+            marker="o",
+            markersize=3.5,
+            label=name,
         )
+        axes.set_xlim(-0.8, len(batches) - 0.2)
+    axes.set_yscale("log")
+    fastest_s = min(_commit_s(batch) for batches in streams.values() for batch in batches)
+    axes.set_ylim(bottom=10 ** floor(log10(fastest_s)))  # so that there are two marks at least
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_title("Commit time: from PREPARED to COMMITTED", loc="left", fontsize=10.5, color=GREY)
+    axes.set_xlabel("batch", color=GREY)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, steps=[1, 2, 5, 10]))
+    for batch_id in restarts:
+        axes.axvspan(batch_id - 0.4, batch_id + 0.4, color=ALARM, alpha=0.15, linewidth=0)
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"
 
 
 def _clean(axes: Axes) -> None:
@@ -113,6 +134,10 @@ def _clean(axes: Axes) -> None:
     axes.grid(axis="y", color="#e5e9ec", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, colors=GREY, labelsize=9)
+
+
+def _in_words(seconds: Sequence[float]) -> str:
+    return " and ".join(f"{one:.1f} s" for one in seconds)
 
 
 def _commit_s(batch: ManifestRecord) -> float:

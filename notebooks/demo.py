@@ -1,7 +1,8 @@
-"""`make demo`: real flights stream into a Delta table, the driver dies at the worst moment, nothing is lost.
+"""`make demo`: real flights stream into a Delta and an Iceberg table, the driver dies at the worst moment,
+nothing is lost.
 
-The stream is the program `flights_stream.py`, in a process of its own. This one starts it, watches the
-manifest store, kills it between prepare and commit, starts it again, and proves what the table then holds.
+The two streams are the program `flights_stream.py`, in a process of its own. This one starts it, watches the
+manifest stores, kills it between prepare and commit, starts it again, and proves what the tables then hold.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this file is run
 
 from notebooks.batch_plot import plot_batches
 from notebooks.flights import FILES_MAX, write_flights
-from notebooks.lake import Lake
+from notebooks.lake import DemoStream, Lake
 from notebooks.proof import compare, count_rows
 from notebooks.screen import BatchProgress, console, heading, say, say_path, shown
 from tests.spark.processes import DriverProcess
 
-from penstock.committers.contract import ManifestRecord, ManifestState
+from penstock.committers.contract import ManifestState
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("flights_stream.py")
@@ -46,12 +47,14 @@ class DemoFailedError(Exception):
 def main(
     files: Annotated[
         int, typer.Option(min=5, max=FILES_MAX, help="Files that the year is split into; each is one batch.")
-    ] = 52,
+    ] = 36,
     directory: Annotated[
         Path, typer.Option(help="Where to work. Wiped at the start if an earlier demo has made it.")
     ] = REPOSITORY / "demo-data",
 ) -> None:
-    """Stream a year of real flights into a Delta table, kill the driver, restart it, and prove every row."""
+    """Stream a year of real flights into a Delta and an Iceberg table, kill the driver, restart it, and prove
+    every row.
+    """
     signal.signal(signal.SIGTERM, _stop)
     started = time.monotonic()
     try:
@@ -74,52 +77,73 @@ def run(lake: Lake, files: int) -> None:
     heading("Source: the flights that left New York in 2013")
     rows = write_flights(lake.source, files)
     say(f"{rows:,} flights in {files} Parquet files, in time order: {shown(lake.source)}")
-    killed = stream_until_killed(lake, files)
-    stream_to_the_end(lake, files, killed)
+    batch_id = stream_until_killed(lake, files)
+    stream_to_the_end(lake, files, batch_id)
     prove(lake)
-    heading("The stream, as the store knows it")
-    show_command("status", "--checkpoint", shown(lake.checkpoint))
+    heading("The streams, as their stores know them")
+    for stream in lake.streams:
+        show_command("status", "--checkpoint", shown(stream.checkpoint))
     plot = lake.root / "batches.png"
-    plot_batches(lake.batches()).savefig(plot)
-    say_what_next(lake, plot, killed)
+    plot_batches({stream.format_name: stream.batches() for stream in lake.streams}).savefig(plot)
+    say_what_next(lake, plot, batch_id)
 
 
-# The stream, twice ----------------------------------------------------------------------------------
+# The streams, twice ---------------------------------------------------------------------------------
 
 
-def stream_until_killed(lake: Lake, files: int) -> ManifestRecord:
-    """Kill the driver and everything it started when it has prepared a batch; that batch."""
+def stream_until_killed(lake: Lake, files: int) -> int:
+    """Kill the driver and everything it started when both streams have prepared a batch; that batch's id."""
     batch_id = int(files * CRASH_AT)
-    paused = lake.root / "paused"
-    heading("Stream: each file is a batch, the Delta table is partitioned by origin and month")
-    pause = {"PENSTOCK_PAUSE_AT": f"{CRASH_POINT}@{batch_id}", "PENSTOCK_PAUSE_FILE": str(paused)}
+    heading("Stream: each file is a batch, once into a Delta table and once into an Iceberg table")
+    say("Delta is partitioned by origin and month, Iceberg by month(time_hour) and origin.")
+    pause = {
+        "PENSTOCK_PAUSE_AT": f"{CRASH_POINT}@{batch_id}",
+        "PENSTOCK_PAUSE_FILE": str(lake.root / "paused"),
+    }
+
+    def all_paused() -> bool:
+        return all(last_prepared(stream) == batch_id for stream in lake.streams)
+
     with start_driver(lake, pause) as driver:
-        watch(driver, lake, files, paused.exists)
-        if not paused.exists():
+        watch(driver, lake, files, all_paused)
+        if not all_paused():
             raise DemoFailedError(f"the driver ended before batch {batch_id}. Its log ends:\n{driver.tail()}")
         processes = driver.kill()
-    batch, token = lake.batches()[-1], lake.token()
     heading("SIGKILL, at the worst moment", style="bold red")
     say(
-        f"Batch {batch_id} is prepared: its files are written and its manifest is durable, but the table "
-        f"does not name them yet. The driver, its JVM and its Python workers are gone, {processes} processes."
+        f"Batch {batch_id} is prepared in both streams: its files are written and its manifests are durable, "
+        "but no table names them yet. The driver, its JVM and its Python workers are gone, "
+        f"{processes} processes."
     )
-    say(
-        f"the store says  batch {batch_id} is {batch.state.value}, {batch.rows:,} rows in {batch.files} files"
-    )
+    for stream in lake.streams:
+        say_where(stream, batch_id)
+    return batch_id
+
+
+def last_prepared(stream: DemoStream) -> int | None:
+    """The stream's last batch, if it is PREPARED."""
+    status = stream.status()
+    last = None if status is None else status.last
+    return last.batch.batch_id if last is not None and last.state is ManifestState.PREPARED else None
+
+
+def say_where(stream: DemoStream, batch_id: int) -> None:
+    """What store and table say of the killed batch."""
+    batch, token = stream.batches()[-1], stream.token()
     if batch.state is not ManifestState.PREPARED or token is None or token.batch_id != batch_id - 1:
         raise DemoFailedError(
-            f"batch {batch_id} should be PREPARED and not in the table, whose token is {token}"
+            f"batch {batch_id} should be PREPARED and not in the {stream.format_name} table, whose token is "
+            f"{token}"
         )
-    say(f"the table says  batch {token.batch_id} is the last, {count_rows(lake.table):,} rows can be read")
-    return batch
+    name = f"{stream.format_name:<8}"
+    say(f"{name} store  batch {batch_id} is {batch.state.value}, {batch.rows:,} rows in {batch.files} files")
+    say(f"{name} table  batch {token.batch_id} is the last, {count_rows(stream.relation):,} rows can be read")
 
 
-def stream_to_the_end(lake: Lake, files: int, killed: ManifestRecord) -> None:
+def stream_to_the_end(lake: Lake, files: int, batch_id: int) -> None:
     """Start the same program again, as a supervisor would, and let it finish."""
-    batch_id = killed.batch.batch_id
-    before = data_files(lake, batch_id)
-    heading("Restart: the same program, the same checkpoint, nothing else")
+    before = [files_of(stream, batch_id) for stream in lake.streams]
+    heading("Restart: the same program, the same checkpoints, nothing else")
     say(
         f"Recovery finds batch {batch_id} PREPARED, sees that the table does not hold it, and commits the "
         "files that lie ready. Spark knows nothing of that and runs the batch again: its tasks are told "
@@ -129,35 +153,39 @@ def stream_to_the_end(lake: Lake, files: int, killed: ManifestRecord) -> None:
         watch(driver, lake, files, is_over=lambda: False)
         if driver.wait() != 0:
             raise DemoFailedError(f"the restarted driver failed. Its log ends:\n{driver.tail()}")
-    recovered, after = lake.batches()[batch_id], data_files(lake, batch_id)
-    if recovered.finished_at is None or after != before:
-        raise DemoFailedError(f"batch {batch_id} was not finished with the {len(before)} files that it had")
-    waited_s = (recovered.finished_at - recovered.prepared_at).total_seconds()
-    say(
-        f"Batch {batch_id} was committed {waited_s:.1f} s after it was prepared, with the very same "
-        f"{len(after)} files: none was written for it after the crash."
-    )
+    for stream, files_before in zip(lake.streams, before, strict=True):
+        recovered = stream.batches()[batch_id]
+        if recovered.finished_at is None or files_of(stream, batch_id) != files_before:
+            raise DemoFailedError(
+                f"batch {batch_id} was not finished with the {len(files_before)} files that it had"
+            )
+        waited_s = (recovered.finished_at - recovered.prepared_at).total_seconds()
+        say(
+            f"{stream.format_name:<8} batch {batch_id} was committed {waited_s:.1f} s after it was prepared, "
+            f"with the very same {len(files_before)} files"
+        )
 
 
 def start_driver(lake: Lake, environment: dict[str, str]) -> DriverProcess:
-    arguments = [str(lake.source), str(lake.table), str(lake.checkpoint)]
     settings = {
         "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false "
         "pyspark-shell",
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
     }
+    arguments = [str(lake.source), str(lake.root)]
     return DriverProcess(arguments, lake.log, {**settings, **environment}, program=PROGRAM)
 
 
 def watch(driver: DriverProcess, lake: Lake, files: int, is_over: Callable[[], bool]) -> None:
-    """Show what the store says is committed until `is_over` or the end of the driver."""
+    """Show what the stores say is committed until `is_over` or the end of the driver."""
     deadline = time.monotonic() + DRIVER_TIMEOUT_S
-    with BatchProgress(files) as progress:
+    with BatchProgress([stream.format_name for stream in lake.streams], files) as progress:
         while True:
             ends = is_over() or not driver.is_running()
-            stream = lake.stream()
-            if stream is not None:
-                progress.show(stream.committed_batches, stream.committed_rows)
+            for stream in lake.streams:
+                status = stream.status()
+                if status is not None:
+                    progress.show(stream.format_name, status.committed_batches, status.committed_rows)
             if ends:
                 return
             if time.monotonic() > deadline:
@@ -167,26 +195,28 @@ def watch(driver: DriverProcess, lake: Lake, files: int, is_over: Callable[[], b
             time.sleep(POLL_S)
 
 
-def data_files(lake: Lake, batch_id: int) -> set[Path]:
+def files_of(stream: DemoStream, batch_id: int) -> set[Path]:
     """The data files on disk that were written for a batch, whether the table names them or not."""
-    return {path for path in lake.data_files() if f"-{batch_id:08}-" in path.name}
+    return {path for path in stream.data_files() if f"-{batch_id:08}-" in path.name}
 
 
 # What came of it ------------------------------------------------------------------------------------
 
 
 def prove(lake: Lake) -> None:
-    heading("Proof: DuckDB, which wrote none of it, compares all columns of all rows")
-    proof = compare(lake.source, lake.table)
-    say(f"{proof.source_rows:>9,} rows in the source")
-    say(f"{proof.table_rows:>9,} rows in the table")
-    say(f"{proof.lost:>9,} lost", style="bold green" if proof.lost == 0 else "bold red")
-    say(f"{proof.added:>9,} doubled", style="bold green" if proof.added == 0 else "bold red")
-    if not proof.holds:
-        raise DemoFailedError("the table is not its source")
-    unfinished = [b.batch.batch_id for b in lake.batches() if b.state is not ManifestState.COMMITTED]
-    if unfinished:
-        raise DemoFailedError(f"these batches are not COMMITTED: {unfinished}")
+    heading("Proof: DuckDB, which wrote none of it, compares all columns of all rows with the source")
+    for stream in lake.streams:
+        proof = compare(lake.source, stream.relation)
+        say(
+            f"{stream.format_name:<8} {proof.source_rows:,} rows in the source, {proof.table_rows:,} in the "
+            f"table: {proof.lost:,} lost, {proof.added:,} doubled",
+            style="bold green" if proof.holds else "bold red",
+        )
+        if not proof.holds:
+            raise DemoFailedError(f"the {stream.format_name} table is not its source")
+        unfinished = [b.batch.batch_id for b in stream.batches() if b.state is not ManifestState.COMMITTED]
+        if unfinished:
+            raise DemoFailedError(f"these batches are not COMMITTED: {unfinished}")
 
 
 def show_command(*arguments: str) -> None:
@@ -196,13 +226,11 @@ def show_command(*arguments: str) -> None:
     subprocess.run([str(PENSTOCK), *arguments], check=True, env=environment)
 
 
-def say_what_next(lake: Lake, plot: Path, killed: ManifestRecord) -> None:
-    penstock, checkpoint = shown(PENSTOCK), shown(lake.checkpoint)
+def say_what_next(lake: Lake, plot: Path, batch_id: int) -> None:
+    penstock, checkpoint = shown(PENSTOCK), shown(lake.streams[-1].checkpoint)
     heading("Look around")
     say_path("All batches, the crash marked", shown(plot))
-    say_path(
-        "The batch that was recovered", f"{penstock} show flights {killed.batch.batch_id} -c {checkpoint}"
-    )
+    say_path("The batch that was recovered", f"{penstock} show flights-iceberg {batch_id} -c {checkpoint}")
     say_path("Files that nothing needs", f"{penstock} gc -c {checkpoint}")
     say_path("The program that was killed", shown(PROGRAM))
     say_path("The log of both drivers", shown(lake.log))

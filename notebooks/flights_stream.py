@@ -1,21 +1,24 @@
-"""Stream the flights into a Delta table, exactly once: the program that `make demo` runs, kills and restarts.
+"""Stream the flights into a Delta and an Iceberg table, exactly once each: the program that `make demo` runs,
+kills and restarts.
 
-    spark-submit notebooks/flights_stream.py <folder of Parquet files> <table> <checkpoint>
+    spark-submit notebooks/flights_stream.py <folder of Parquet files> <lake>
 
-Ends when every file is in the table. Start it again at any time, after new files or after a crash: it goes on
-where the table ends.
+Ends when every file is in both tables. Start it again at any time, after new files or after a crash: each
+query goes on where its table ends.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 import penstock
 
 
-def main(source: str, table: str, checkpoint: str) -> None:
+def main(source: str, lake: str) -> None:
+    root = Path(lake).resolve()
     spark = SparkSession.builder.appName("flights").getOrCreate()
     penstock.register(spark)
 
@@ -24,16 +27,27 @@ def main(source: str, table: str, checkpoint: str) -> None:
         .option("maxFilesPerTrigger", 1)
         .parquet(source)
     )
-    query = (
+    delta = (
         flights.writeStream.format("penstock.delta")
-        .queryName("flights")
-        .option("path", table)
-        .option("checkpointLocation", checkpoint)
+        .queryName("flights-delta")
+        .option("path", str(root / "delta"))
+        .option("checkpointLocation", str(root / "checkpoints" / "delta"))
         .option("partitionBy", "origin, month")
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+    iceberg = (
+        flights.writeStream.format("penstock.iceberg")
+        .queryName("flights-iceberg")
+        .option("warehouse", str(root / "iceberg"))
+        .option("table", "nyc.flights")
+        .option("checkpointLocation", str(root / "checkpoints" / "iceberg"))
+        .option("partitionSpec", "month(time_hour), origin")
+        .trigger(availableNow=True)
+        .start()
+    )
+    delta.awaitTermination()
+    iceberg.awaitTermination()
 
 
 if __name__ == "__main__":

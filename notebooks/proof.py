@@ -1,6 +1,6 @@
 """The proof that a table holds its source: all columns of all rows as a multiset, both ways.
 
-Read with DuckDB and its own reader of the Delta log, which share no code with what wrote the table.
+Read with DuckDB and its own readers of Delta and Iceberg tables, which share no code with what wrote them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import duckdb
+
+EXTENSIONS = ("delta", "avro", "iceberg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,16 @@ class Proof:
         return self.lost == self.added == 0
 
 
-def compare(source: Path, table: Path) -> Proof:
-    """Compare the Parquet files in `source` with the Delta table `table`, columns by name."""
+def compare(source: Path, relation: str) -> Proof:
+    """Compare the Parquet files in `source` with a table, columns by name.
+
+    Args:
+        relation: `delta_scan('folder')`, or `iceberg_scan('location of the metadata file')`
+    """
     with connect() as duck:
         duck.execute(f"CREATE VIEW source AS FROM read_parquet('{_quoted(source)}/*.parquet')")
         columns = ", ".join(f'"{row[0]}"' for row in duck.execute("DESCRIBE source").fetchall())
-        duck.execute(f"CREATE VIEW written AS SELECT {columns} FROM delta_scan('{_quoted(table)}')")
+        duck.execute(f"CREATE VIEW written AS SELECT {columns} FROM {relation}")
         counts = duck.execute(
             """SELECT (SELECT count(*) FROM source), (SELECT count(*) FROM written),
                       (SELECT count(*) FROM (FROM source EXCEPT ALL FROM written)),
@@ -42,20 +48,21 @@ def compare(source: Path, table: Path) -> Proof:
     return Proof(*counts)
 
 
-def count_rows(table: Path) -> int:
-    """The rows that a reader of the Delta table sees."""
+def count_rows(relation: str) -> int:
+    """The rows that a reader of the table sees."""
     with connect() as duck:
-        counted = duck.execute(f"SELECT count(*) FROM delta_scan('{_quoted(table)}')").fetchone()
+        counted = duck.execute(f"SELECT count(*) FROM {relation}").fetchone()
     assert counted is not None
     return int(counted[0])
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """DuckDB with its Delta extension, from the package `duckdb-extension-delta`: nothing is downloaded."""
-    package = distribution("duckdb-extension-delta")
-    (binary,) = (file for file in package.files or [] if file.suffix == ".duckdb_extension")
+    """DuckDB with its extensions from the packages `duckdb-extension-*`: nothing is downloaded."""
     duck = duckdb.connect(config={"allow_unsigned_extensions": True})
-    duck.execute(f"LOAD '{_quoted(Path(str(package.locate_file(binary))))}'")
+    for extension in EXTENSIONS:
+        package = distribution(f"duckdb-extension-{extension}")
+        (binary,) = (file for file in package.files or [] if file.suffix == ".duckdb_extension")
+        duck.execute(f"LOAD '{_quoted(Path(str(package.locate_file(binary))))}'")
     return duck
 
 

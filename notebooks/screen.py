@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -38,21 +39,23 @@ def shown(path: Path) -> str:
 
 
 class BatchProgress:
-    """How many batches are committed while a driver runs."""
+    """How many batches each stream has committed while a driver runs."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, streams: Sequence[str], total: int) -> None:
         self._total = total
-        self._first: int | None = None
-        self._last_line = 0
+        self._first: dict[str, int] = {}
+        self._said: dict[str, int] = {}
         self._bar = Progress(
-            TextColumn("  {task.description:<15}"),
+            TextColumn("  {task.fields[stream]:<8} {task.description:<12}"),
             BarColumn(bar_width=30),
             TextColumn("{task.completed:.0f} of {task.total:.0f} batches, {task.fields[rows]:,} rows"),
             TimeElapsedColumn(),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=total, rows=0)
+        self._tasks = {
+            name: self._bar.add_task("Spark starts", total=total, stream=name, rows=0) for name in streams
+        }
 
     def __enter__(self) -> BatchProgress:
         self._bar.start()
@@ -63,12 +66,11 @@ class BatchProgress:
     ) -> None:
         self._bar.stop()
 
-    def show(self, batches: int, rows: int) -> None:
-        if self._first is None:
-            self._first = self._last_line = batches
-        now = "Spark starts" if batches == self._first else "committed"
-        self._bar.update(self._task, completed=batches, rows=rows, description=now)
-        is_due = batches >= self._last_line + BATCHES_PER_LINE or batches == self._total > self._last_line
+    def show(self, stream: str, batches: int, rows: int) -> None:
+        first, said = self._first.setdefault(stream, batches), self._said.setdefault(stream, batches)
+        now = "Spark starts" if batches == first else "committed"
+        self._bar.update(self._tasks[stream], completed=batches, rows=rows, description=now)
+        is_due = batches >= said + BATCHES_PER_LINE or batches == self._total > said
         if not console.is_terminal and is_due:
-            say(f"committed {batches} of {self._total} batches, {rows:,} rows")
-            self._last_line = batches
+            say(f"{stream:<8} committed {batches} of {self._total} batches, {rows:,} rows")
+            self._said[stream] = batches

@@ -10,14 +10,19 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.rest_catalog import RestCatalogServer
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 EXPECTED_SKIPS = (
     r"needs Spark 4\.[1-9]",  # the newest Spark runs it
     r"PENSTOCK_KILLS=3 takes both",  # `make kills` does
+    r"Maven cannot be reached",  # said only of a missing mvn and of repositories that do not answer
 )
 """Reasons, as regular expressions, for which a test may be skipped with CI=true."""
 
@@ -93,3 +98,19 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/store/penstock.db"
     new_url: Callable[[], str] = request.getfixturevalue("new_postgres_url")
     return new_url()
+
+
+# A catalog server for Iceberg ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalogServer]:
+    """Iceberg's own REST catalog, one for all tests: each takes a namespace of its own."""
+    from tests.maven import MavenUnreachableError
+    from tests.rest_catalog import rest_catalog_server
+
+    try:
+        with rest_catalog_server(tmp_path_factory.mktemp("rest-warehouse")) as server:
+            yield server
+    except MavenUnreachableError as error:
+        pytest.skip(str(error))

@@ -1,26 +1,28 @@
-"""A real Delta table and a real store, with files as the writers leave them, for tests without Spark."""
+"""A real table and a real store, with files as the writers leave them, for tests without Spark."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import deltalake
-import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
+from tests.committers.lakes import LAKES
+from tests.tables import rows
 
 from penstock.committers.cleanup import Cleanup, Found, StoredFile
 from penstock.committers.contract import Batch, DataFile, Manifest, ManifestState, StreamKey
 from penstock.committers.delta.cleanup import DeltaCleanableTable
-from penstock.committers.delta.committer import DeltaTableCommitter
-from penstock.committers.delta.manifest import KIND, build_manifest, decode
+from penstock.committers.iceberg.terms import parse_partition_spec
+from penstock.committers.lake_manifest import build_manifest, decode
 from penstock.committers.store.sql import open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.writers.partitions import directory
+from penstock.datasource.sinks.sink import PlannedTable, Sink
+from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames, parse_file_name
 
 NOW = datetime.now(timezone.utc)
@@ -30,26 +32,51 @@ SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 DAYS = ("2026-11-20", "a b%20/c")
 
 
-class Lake:
-    """A real Delta table and a real store, with files as the writers leave them, 30 days ago."""
+_PARTITIONED: Mapping[str, Mapping[str, Any]] = {
+    "delta": {"partition_by": ("day",)},
+    "iceberg": {"partition_spec": parse_partition_spec("day")},
+}
 
-    def __init__(self, folder: Path, store_url: str | None = None, query_id: str = "q0") -> None:
-        self.table = folder / "table"
+
+class Lake:
+    """A real table and a real store, with files as the writers leave them, 30 days ago."""
+
+    def __init__(
+        self, folder: Path, store_url: str | None = None, query_id: str = "q0", kind: str = "delta"
+    ) -> None:
+        self.kind = kind
+        self.lake = LAKES[kind](folder)
+        self.table = self.lake.data_folder
+        """What the paths of data files are relative to."""
         self.stores = folder / "stores"
         self.store_url = store_url or f"sqlite:///{self.stores}/0.db"
         self.store = open_store(self.store_url)
         self.query_id = query_id
         self.digests: dict[int, str] = {}
         self.runs = self.ids = 0
-        self.target = self.committer().plan(SCHEMA, partition_by=["day"])
+        self.planned = self.plan()
         self.register()
 
     @property
+    def sink(self) -> Sink[Any]:
+        sink: Any = self.lake.sink()
+        partitioned: Sink[Any] = type(sink)(replace(sink.options, **_PARTITIONED[self.kind]))
+        return partitioned
+
+    @property
     def stream(self) -> StreamKey:
-        return StreamKey(self.query_id, str(self.table))
+        return StreamKey(self.query_id, self.sink.table_uri)
+
+    @property
+    def table_id(self) -> str:
+        return self.planned.content.table_id
 
     def register(self) -> None:
-        self.store.register(self.stream, KIND, "ids", self.target.table_id)
+        self.store.register(self.stream, self.kind, "ids", self.table_id)
+
+    def plan(self, mode: str = "append") -> PlannedTable:
+        """Creates the table if it is not there."""
+        return self.sink.plan_table(self.committer(), SCHEMA, mode == "overwrite", 0)
 
     def lose_store(self) -> None:
         self.store.close()
@@ -57,8 +84,8 @@ class Lake:
         self.store = open_store(self.store_url)
         self.register()
 
-    def committer(self) -> DeltaTableCommitter:
-        return DeltaTableCommitter(str(self.table), {})
+    def committer(self) -> Any:
+        return self.sink.open_table()
 
     def batch(self, batch_id: int) -> Batch:
         return Batch(self.stream, batch_id, self.digests.get(batch_id, f"{batch_id:064x}"))
@@ -67,24 +94,20 @@ class Lake:
         """The files of one task attempt, one per table partition."""
         self.runs += 1
         names = FileNames(self.query_id, f"run-{self.runs}", batch_id, 0, 0)
-        return [self._write(f"{names.name(n, 'zstd')}", day, age) for n, day in enumerate(DAYS)]
-
-    def _write(self, name: str, day: str, age: timedelta) -> DataFile:
-        path = f"{directory((('day', day),))}/{name}"
-        self.ids += 1
-        file = self.table / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"id": pa.array([self.ids])}), file)
-        self.set_age(path, age)
-        statistics = json.dumps({"numRecords": 1})
-        return DataFile(path, file.stat().st_size, 1, (("day", day),), statistics)
+        writer = DataFileWriter(self.planned.files, names)
+        ids = range(self.ids + 1, self.ids + 1 + len(DAYS))
+        self.ids += len(DAYS)
+        writer.write(pa.record_batch([pa.array(ids, pa.int64()), pa.array(DAYS)], schema=SCHEMA))
+        files = list(writer.close())
+        for file in files:
+            self.set_age(file.path, age)
+        return files
 
     def set_age(self, path: str, age: timedelta) -> None:
         os.utime(self.table / path, 2 * ((NOW - age).timestamp(),))
 
     def prepare(self, batch_id: int, files: Iterable[DataFile], mode: str = "append") -> Manifest:
-        target = self.committer().plan(SCHEMA)
-        content = target.content(list(files), "overwrite" if mode == "overwrite" else "append")
+        content = self.plan(mode).content.with_files(list(files))
         manifest = build_manifest(self.batch(batch_id), content)
         self.runs += 1
         self.store.claim(self.stream, f"run-{self.runs}")
@@ -139,8 +162,7 @@ class Lake:
 
     def rows(self) -> list[tuple[object, ...]]:
         """The newest version, by another engine than the one that wrote it."""
-        files = [str(self.table / path) for path in max(self.versions().items())[1]]
-        return duckdb.sql(f"SELECT id FROM read_parquet({files!r}) ORDER BY id").fetchall() if files else []
+        return rows(self.lake.on_disk, "id")
 
 
 def paths_of(manifest: Manifest) -> list[str]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from deltalake import write_deltalake
+from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 from notebooks.batch_plot import ALARM, plot_batches
 from notebooks.flights import write_flights
 from notebooks.lake import Lake
 from notebooks.proof import Proof, compare, count_rows
+from pyiceberg.catalog import load_catalog
 
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
 
@@ -57,25 +61,47 @@ def test_the_year_has_no_more_files_than_days(tmp_path: Path, files: int) -> Non
 # The proof ------------------------------------------------------------------------------------------
 
 
-def test_the_proof_counts_lost_and_doubled_rows(tmp_path: Path) -> None:
+def write_delta(folder: Path, table: pl.DataFrame) -> str:
+    """The table as `compare` reads it."""
+    write_deltalake(folder, table.to_arrow(), partition_by=["day"])
+    return f"delta_scan('{str(folder).replace(chr(39), 2 * chr(39))}')"
+
+
+def write_iceberg(folder: Path, table: pl.DataFrame) -> str:
+    """The table as `compare` reads it."""
+    folder.mkdir()
+    catalog = load_catalog("c", type="sql", uri="sqlite://", warehouse=f"file://{folder}")
+    catalog.create_namespace("lake")
+    rows = table.to_arrow()
+    iceberg = catalog.create_table("lake.rows", schema=rows.schema)
+    iceberg.append(rows)
+    return f"iceberg_scan('{iceberg.metadata_location.replace(chr(39), 2 * chr(39))}')"
+
+
+@pytest.mark.parametrize("write", [write_delta, write_iceberg])
+def test_the_proof_counts_lost_and_doubled_rows(
+    tmp_path: Path, write: Callable[[Path, pl.DataFrame], str]
+) -> None:
     """By all columns: the row that differs in one of them is lost, and another one was added."""
     source = pl.DataFrame({"id": [1, 2, 3, 3, None], "day": ["a", "a", "b", "b", None]})
     (tmp_path / "source").mkdir()
     source.write_parquet(tmp_path / "source" / "0.parquet")
     table = pl.DataFrame({"day": ["a", "a", "b", "x", None], "id": [1, 1, 3, 3, None]})
-    write_deltalake(tmp_path / "table", table.to_arrow())
+    relation = write(tmp_path / "table", table)
 
-    assert compare(tmp_path / "source", tmp_path / "table") == Proof(5, 5, lost=2, added=2)
-    assert count_rows(tmp_path / "table") == 5
+    assert compare(tmp_path / "source", relation) == Proof(5, 5, lost=2, added=2)
+    assert count_rows(relation) == 5
 
 
-def test_the_proof_holds_for_the_same_rows_in_another_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [write_delta, write_iceberg])
+def test_the_proof_holds_for_the_same_rows_in_another_order(
+    tmp_path: Path, write: Callable[[Path, pl.DataFrame], str]
+) -> None:
     source = pl.DataFrame({"id": [1, 2, 2, None], "day": ["a", "it's", "it's", None]})
     (tmp_path / "it's").mkdir()
     source.write_parquet(tmp_path / "it's" / "0.parquet")
-    write_deltalake(tmp_path / "it's a table", source.reverse().to_arrow(), partition_by=["day"])
 
-    assert compare(tmp_path / "it's", tmp_path / "it's a table").holds
+    assert compare(tmp_path / "it's", write(tmp_path / "it's a table", source.reverse())).holds
 
 
 # The plot -------------------------------------------------------------------------------------------
@@ -97,28 +123,38 @@ def record(batch_id: int, run_id: str, commit_s: float) -> ManifestRecord:
     )
 
 
+def batches(commit_s: float, killed_s: float) -> list[ManifestRecord]:
+    """Ten of them; another run began after the fifth."""
+    first = [record(batch_id, "first", commit_s) for batch_id in range(4)]
+    second = [record(batch_id, "second", commit_s) for batch_id in range(5, 10)]
+    return [*first, record(4, "first", killed_s), *second]
+
+
 def test_the_plot_marks_the_batch_that_a_restart_finished(tmp_path: Path) -> None:
-    first = [record(batch_id, "first", 0.02) for batch_id in range(4)]
-    second = [record(batch_id, "second", 0.03) for batch_id in range(5, 10)]
-    figure = plot_batches([*first, record(4, "first", 8.25), *second])
+    figure = plot_batches({"Delta": batches(0.02, 8.25), "Iceberg": batches(0.03, 9.5)})
     rows, times = figure.axes
     bars = [patch for patch in rows.patches if isinstance(patch, Rectangle)]
     figure.savefig(tmp_path / "plot.png")
 
-    assert [round(bar.get_height()) for bar in bars] == list(range(1000, 1010))
-    marked = [bar for bar in bars if bar.get_facecolor() != bars[0].get_facecolor()]
-    assert marked == [bars[4]]
-    assert [text.get_text() for text in times.texts] == ["8.2 s"]
-    assert "batch 4 was PREPARED" in rows.texts[0].get_text()
+    assert [round(bar.get_height()) for bar in bars] == 2 * list(range(1000, 1010))
+    assert [bar for bar in bars if bar.get_facecolor() == to_rgba(ALARM)] == [bars[4], bars[14]]
+    assert rows.texts[0].get_text() == (
+        "Driver killed while batch 4 was PREPARED.\nThe restarted driver committed it 8.2 s and 9.5 s later."
+    )
     assert rows.texts[0].get_color() == ALARM
-    assert times.get_ylim()[1] < 100  # milliseconds: the restart does not flatten the line
+    assert [np.asarray(line.get_ydata()).tolist() for line in times.lines] == [
+        [0.02] * 4 + [8.25] + [0.02] * 5,
+        [0.03] * 4 + [9.5] + [0.03] * 5,
+    ]
     assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 
 def test_the_plot_of_an_undisturbed_stream_marks_nothing() -> None:
-    figure = plot_batches([record(batch_id, "first", 0.02) for batch_id in range(4)])
+    figure = plot_batches({"Iceberg": [record(batch_id, "first", 0.02) for batch_id in range(4)]})
+    rows, _ = figure.axes
 
     assert all(not axes.texts for axes in figure.axes)
+    assert to_rgba(ALARM) not in {patch.get_facecolor() for patch in rows.patches}
 
 
 # The directory --------------------------------------------------------------------------------------
@@ -139,6 +175,25 @@ def test_the_demo_leaves_other_peoples_files_alone(tmp_path: Path) -> None:
         Lake(tmp_path).empty()
 
     assert (tmp_path / "thesis.txt").exists()
+
+
+# The streams ----------------------------------------------------------------------------------------
+
+
+def test_the_demo_sees_what_lies_ready_in_both_formats(tmp_path: Path) -> None:
+    """Data files count before any table names them; what the formats keep beside them does not."""
+    delta, iceberg = Lake(tmp_path).streams
+    ready = [
+        tmp_path / "delta" / "origin=EWR" / "a.parquet",
+        tmp_path / "iceberg" / "nyc" / "flights" / "data" / "origin=EWR" / "b.parquet",
+    ]
+    for path in [*ready, tmp_path / "delta" / "_delta_log" / "00000000000000000010.checkpoint.parquet"]:
+        path.parent.mkdir(parents=True)
+        path.touch()
+
+    assert delta.data_files() == {ready[0]}
+    assert iceberg.data_files() == {ready[1]}
+    assert delta.status() is iceberg.status() is None  # no driver has begun yet
 
 
 # The notebook ---------------------------------------------------------------------------------------

@@ -8,26 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from penstock.datasource.options import OPTIONS
+from penstock.datasource.options import common, delta, iceberg
+from penstock.datasource.options.parsing import Option, Prefix
 
 ROOT = Path(__file__).parent.parent
-OPTIONS_BLOCK = re.compile(r"(<!-- options: .*? -->\n).*?(<!-- end of options -->)", re.DOTALL)
+OPTIONS_BLOCK = re.compile(r"(<!-- options of (.*?): .*? -->\n).*?(<!-- end of options -->)", re.DOTALL)
+
+OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
+    "delta": (delta.OPTIONS, delta.PREFIXES),
+    "iceberg": (iceberg.OPTIONS, iceberg.PREFIXES),
+    "both": (common.OPTIONS, ()),
+}
 
 
-def options_table() -> str:
-    rows = [f"| `{option.name}` | {option.help} |" for option in OPTIONS]
-    rows.append(
-        "| `storage.*` | Handed to the object store, such as `storage.aws_region`. Never shown or stored. |"
-    )
+def options_table(of: str) -> str:
+    options, prefixes = OPTIONS[of]
+    own = [option for option in options if of == "both" or option not in common.OPTIONS]
+    rows = [f"| `{option.name}` | {option.help} |" for option in own]
+    rows += [f"| `{prefix.name}*` | {prefix.help} Never shown or stored. |" for prefix in prefixes]
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
 
 
 def test_the_readme_has_all_options() -> None:
     readme = (ROOT / "README.md").read_text()
-    wanted = OPTIONS_BLOCK.sub(lambda match: match[1] + options_table() + match[2], readme)
+    wanted = OPTIONS_BLOCK.sub(lambda block: block[1] + options_table(block[2]) + block[3], readme)
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
         (ROOT / "README.md").write_text(wanted)
-    assert wanted.count("`targetFileSize`") == 1
+    for name in ("path", "table", "targetFileSize"):
+        assert wanted.count(f"| `{name}` |") == 1
     assert wanted == (ROOT / "README.md").read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
 
 

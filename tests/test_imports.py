@@ -55,7 +55,10 @@ def test_every_public_name_can_be_had() -> None:
 
 def test_writers_load_no_database_driver_table_library_or_spark() -> None:
     """Executors pay for every import once per worker process."""
-    modules = [f"penstock.writers.{path.stem}" for path in sorted((ROOT / "writers").glob("[!_]*.py"))]
+    modules = [
+        ".".join(("penstock", *path.relative_to(ROOT).with_suffix("").parts))
+        for path in sorted((ROOT / "writers").rglob("[!_]*.py"))
+    ]
     assert modules
     loaded = loaded_by(f"import {', '.join(modules)}")
     assert not top_level(loaded) & (HEAVY - {"pyarrow"})

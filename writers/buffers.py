@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from .partitions import Values, split
+from .columns import parquet_width
 from .plan import WritePlan
-from .statistics import parquet_width
+from .sorting import sort_rows
+from .table_format import Values
 
 POOL_BYTES_MAX = 32 * 1024 * 1024
 """Arriving rows are split by table partition in pools of this size (or a quarter of the bound)."""
@@ -48,6 +49,7 @@ class RowBuffers:
 
     def __init__(self, plan: WritePlan, where: str) -> None:
         self._plan = plan
+        self._format = plan.table_format
         self._where = where
         self._pool: list[pa.RecordBatch] = []
         self._pool_bytes = 0
@@ -58,7 +60,7 @@ class RowBuffers:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
         """Take rows in; give out what is due."""
-        if not self._plan.partition_by:
+        if not self._format.is_partitioned:
             yield from self._keep((), batch)
         else:
             self._pool.append(batch)
@@ -76,7 +78,7 @@ class RowBuffers:
         self._pool = []
         self._pool_bytes = 0
         for batch in table.to_batches():
-            for part in split(batch, self._plan.partition_by, self._where):
+            for part in self._format.split(batch, self._where):
                 yield from self._keep(part.values, part.rows)
 
     def waiting(self) -> list[Values]:
@@ -90,9 +92,8 @@ class RowBuffers:
         """
         self._bytes -= self._waiting[values].size_bytes
         rows = pa.Table.from_batches(self._waiting.pop(values).batches)
-        if self._plan.sort_within:
-            rows = rows.combine_chunks()
-            rows = rows.sort_by([(name, "ascending") for name in self._plan.sort_within])
+        if self._plan.sort:
+            rows = sort_rows(rows, self._plan.sort)
         return RowGroup(values, rows)
 
     def _keep(self, values: Values, rows: pa.RecordBatch) -> Iterator[RowGroup]:

@@ -5,11 +5,13 @@ Runs on executors for every batch; `check_fits` also on the driver, before any r
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from ..committers.errors import SchemaMismatchError
+from .columns import is_binary, is_list, is_string, is_uuid
 
 
 class Conformer:
@@ -118,14 +120,10 @@ def _type_misfits(source: pa.DataType, target: pa.DataType, path: str) -> Iterat
     elif pa.types.is_map(source) and pa.types.is_map(target):
         yield from _type_misfits(source.key_type, target.key_type, f"{path}.key")
         yield from _type_misfits(source.item_type, target.item_type, f"{path}.value")
-    elif _is_list(source) and _is_list(target):
+    elif is_list(source) and is_list(target):
         yield from _type_misfits(source.value_type, target.value_type, f"{path}.element")
     elif source != target and not _is_exact(source, target):
         yield f"{path}: {source} does not become {target} without loss. Cast it in the query."
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_exact(source: pa.DataType, target: pa.DataType) -> bool:
@@ -142,10 +140,12 @@ def _is_exact(source: pa.DataType, target: pa.DataType) -> bool:
         exact = types.is_decimal(target) and _holds_decimals(source, target)
     elif types.is_timestamp(source) and types.is_timestamp(target):
         exact = source.unit in ("s", "ms", "us") and (source.tz is None) == (target.tz is None)
-    elif _is_string(source):
-        exact = _is_string(target)
-    elif _is_binary(source):
-        exact = _is_binary(target)
+    elif types.is_time(source):
+        exact = types.is_time(target)
+    elif is_string(source):
+        exact = is_string(target) or is_uuid(target)
+    elif is_binary(source) or types.is_fixed_size_binary(source):
+        exact = is_binary(target) or types.is_fixed_size_binary(target) or is_uuid(target)
     return exact
 
 
@@ -161,16 +161,6 @@ def _holds_integers(source: pa.DataType, target: pa.DataType) -> bool:
 def _holds_decimals(source: pa.DataType, target: pa.DataType) -> bool:
     more_scale = target.scale - source.scale
     return bool(more_scale >= 0 and target.precision - source.precision >= more_scale)
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
 # Bring them over ----------------------------------------------------------------------------------
@@ -199,7 +189,8 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_struct(target):
         names = [field.name for field in array.type]
         fields = list(target)
-        parts = [array.field(i) for i in range(array.type.num_fields)]
+        # Below a NULL there may be anything, which need not fit: flatten() makes it NULL.
+        parts = array.flatten() if array.null_count else [array.field(i) for i in range(len(names))]
         children = _by_name(names, parts, fields, len(array))
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(target):
@@ -210,7 +201,24 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         if pa.types.is_large_list(array.type):
             array = _cast(array, pa.list_(array.type.value_field))
         return _relabel(array, target, _convert(array.values, target.value_type))
+    if is_uuid(target):
+        return _uuids(array, target)
     return _cast(array, target)
+
+
+def _uuids(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """From texts, which is what Spark has for UUIDs, or from 16 bytes."""
+    if is_string(array.type):
+        try:
+            array = pa.array(
+                [None if text is None else uuid.UUID(text).bytes for text in array.to_pylist()],
+                target.storage_type,
+            )
+        except ValueError as error:
+            raise SchemaMismatchError(
+                f"A text cannot be written as uuid: {error}. Cast it in the query."
+            ) from error
+    return pa.ExtensionArray.from_storage(target, _cast(array, target.storage_type))
 
 
 def _relabel(array: pa.Array, target: pa.DataType, values: pa.Array) -> pa.Array:

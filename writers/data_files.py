@@ -15,11 +15,10 @@ from ..committers.crash_points import reach
 from ..committers.errors import RetryableError
 from .buffers import RowBuffers, RowGroup
 from .conform import Conformer
-from .filesystem import make_durable, open_filesystem
+from .filesystem import make_durable
 from .parquet_file import Encodings, OpenParquetFile, choose_encodings
-from .partitions import Values, directory
 from .plan import FileNames, WritePlan
-from .statistics import FileStatistics, leaves_with_statistics
+from .table_format import FileStatistics, Values
 
 FULL = 0.9
 """A file this close to the target size is closed: what still fits would be a sliver of a row group."""
@@ -37,7 +36,7 @@ class DataFileWriter:
     """Writes the rows of one task attempt into closed, durable data files that no table names yet.
 
     Runs on an executor: one instance per task attempt, `write` per Arrow batch, then `close`, or `abort`
-    if the task fails. Files lie under the table's location, in a directory per table partition.
+    if the task fails. Files lie under the plan's location, where the table format puts each.
 
     Memory: rows wait up to `buffer_bytes_max`; splitting, sorting and encoding take up to three times as much
     again. The peak stays below 4 x `buffer_bytes_max` + 32 MiB plus the largest batch that arrives, however
@@ -47,15 +46,16 @@ class DataFileWriter:
     def __init__(
         self, plan: WritePlan, names: FileNames, location: tuple[FileSystem, str] | None = None
     ) -> None:
-        """`location` is the file system and the table's root in it; by default as the plan says."""
+        """`location` is the file system and the data files' root in it; by default as the plan says."""
         self._plan = plan
         self._names = names
-        self._filesystem, self._root = location or open_filesystem(plan.table_uri, plan.storage_options)
-        self._schema = plan.data_schema
-        self._leaves = leaves_with_statistics(
-            plan.schema, plan.partition_by, plan.statistics_columns, plan.statistics_columns_max
+        self._format = plan.table_format
+        self._filesystem, self._root = location or self._format.open_filesystem(
+            plan.location, plan.storage_options
         )
-        self._conform = Conformer(plan.schema, str(names))
+        self._row_schema = plan.row_schema
+        self._file_schema = plan.file_schema
+        self._conform = Conformer(self._row_schema, str(names))
         self._buffers = RowBuffers(plan, str(names))
         self._open: OrderedDict[Values, _OpenFile] = OrderedDict()
         self._paths: list[str] = []
@@ -113,11 +113,12 @@ class DataFileWriter:
                 self._close(group.values)
 
     def _rows_that_fit(self, rows: pa.Table, used_bytes: int) -> int:
-        """How many of such rows fill the file, by how well the rows so far were compressed."""
+        """How many of such rows fill a row group or the file, by how well rows were compressed so far."""
         ratio = self._file_bytes / self._arrow_bytes if self._arrow_bytes else 1.0
         row_bytes = max(rows.nbytes * ratio / rows.num_rows, 0.001)
-        room = int((self._plan.target_file_bytes - used_bytes) / row_bytes)
-        return min(max(room, 1), self._plan.row_group_rows)
+        room_bytes = self._plan.target_file_bytes - used_bytes
+        group_bytes = min(room_bytes, self._plan.row_group_bytes or room_bytes)
+        return min(max(int(group_bytes / row_bytes), 1), self._plan.row_group_rows)
 
     def _write_row_group(self, file: _OpenFile, rows: pa.Table) -> None:
         before = file.parquet.size_bytes
@@ -140,22 +141,22 @@ class DataFileWriter:
         parquet = OpenParquetFile(
             self._filesystem,
             posixpath.join(self._root, path),
-            self._schema,
-            self._plan.compression,
+            self._file_schema,
+            self._plan,
             self._encodings_for(rows),
         )
-        self._open[values] = _OpenFile(path, parquet, FileStatistics(self._leaves))
+        self._open[values] = _OpenFile(path, parquet, self._format.file_statistics(self._row_schema))
         return self._open[values]
 
     def _encodings_for(self, rows: pa.Table) -> Encodings:
         """Chosen once, by the first file that begins with enough rows."""
         if self._encodings is None or not self._encodings.sure:
-            self._encodings = choose_encodings(self._schema, rows)
+            self._encodings = choose_encodings(self._file_schema, rows)
         return self._encodings
 
     def _new_path(self, values: Values) -> str:
         name = self._names.name(len(self._paths), self._plan.compression)
-        path = posixpath.join(directory(values), str(name))
+        path = self._format.data_path(values, str(name))
         full_path = posixpath.join(self._root, path)
         parent = posixpath.dirname(full_path)
         if isinstance(self._filesystem, LocalFileSystem) and parent not in self._directories:

@@ -28,6 +28,22 @@ def open_filesystem(table_uri: str, storage_options: dict[str, str]) -> tuple[Fi
     return PyFileSystem(DeltaStorageHandler(table_uri, options=storage_options)), ""
 
 
+def open_iceberg_filesystem(location: str, properties: dict[str, str]) -> tuple[FileSystem, str]:
+    """The file system that holds `location` of an Iceberg table, and its path in it.
+
+    Object stores go through the Iceberg library's file I/O, so that `properties` mean the same for data
+    files as for metadata. Iceberg's locations are no URLs: nothing in them is escaped.
+    """
+    scheme, colon, rest = location.partition(":")
+    if not colon or scheme == "file" or "/" in scheme:
+        path = rest.removeprefix("//") if scheme == "file" and colon else location
+        return LocalFileSystem(), str(Path.cwd() / path)
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
+    return PyArrowFileIO(properties).fs_by_scheme(scheme, netloc), path
+
+
 def local_path(table_uri: str) -> str | None:
     """The absolute path of a table on the local disk; None for an object store."""
     parts = urlsplit(table_uri)

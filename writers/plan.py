@@ -5,15 +5,36 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from ..committers.contract import SortField
 from ..committers.errors import ConfigurationError
+from .columns import Path, parquet_columns, with_small_offsets
+from .sorting import sort_problems
+from .table_format import TableFormat
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 _MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetOptions:
+    """The inside of Parquet files, for tables that ask for it; None is Arrow's default.
+
+    What the installed Arrow cannot do is left out: the files are as right without it.
+    """
+
+    page_bytes: int | None = None
+    """A page is closed once it holds so many encoded bytes."""
+    page_rows: int | None = None
+    dictionary_bytes: int | None = None
+    """A column whose dictionary outgrows this goes on without one."""
+    bloom_columns: tuple[Path, ...] = ()
+    """Columns with a Bloom filter, by their path (see `columns.Path`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,66 +45,95 @@ class WritePlan:
         ConfigurationError: on creation, with all problems at once.
     """
 
-    table_uri: str
+    location: str
+    """Where the data files go: what their paths are relative to."""
     storage_options: dict[str, str] = field(repr=False)
     """As the table library takes them. May hold secrets."""
     schema: pa.Schema
     """The table's columns in table order, partition columns included."""
-    partition_by: tuple[str, ...] = ()
+    table_format: TableFormat
     target_file_bytes: int = 128 * _MEBIBYTE
     """A file is closed once it holds so many bytes; the last row group may carry it a little over."""
     row_group_rows: int = 1_000_000
     """Rows of a row group at most; fewer when the buffers are full."""
+    row_group_bytes: int | None = None
+    """Bytes of a row group as it lies in the file, about: how many rows that is goes by how well the task's
+    rows so far were compressed, and the first ones count as they are in memory. None: no bound of its own,
+    `buffer_bytes_max` bounds what there is of it in memory."""
     compression: str = "zstd"
+    compression_level: int | None = None
+    """None: Arrow's default for the codec. Of no meaning to codecs without levels."""
     max_open_partitions: int = 64
     """Files that one task attempt keeps open at most."""
     buffer_bytes_max: int = 64 * _MEBIBYTE
     """Rows that one task attempt holds in memory at most, as Arrow bytes, over all table partitions."""
-    sort_within: tuple[str, ...] = ()
-    """Each row group is sorted by these columns, ascending, NULLs last."""
-    statistics_columns: tuple[str, ...] | None = None
-    """Dotted paths of the columns with statistics (a struct stands for its fields); None: the first ones."""
-    statistics_columns_max: int = 32
-    """How many leaf columns "the first ones" are; -1 is all of them."""
+    sort: tuple[SortField, ...] = ()
+    """The order of the rows within each row group."""
+    parquet: ParquetOptions = ParquetOptions()
     version: int = 1
 
     def __post_init__(self) -> None:
-        problems = [*_size_problems(self), *_column_problems(self)]
+        problems = [*_size_problems(self), *_codec_problems(self), *_column_problems(self)]
         if problems:
             raise ConfigurationError(" ".join(problems))
 
     @property
-    def data_schema(self) -> pa.Schema:
-        """The columns that the data files hold: all but the partition columns."""
-        return pa.schema([column for column in self.schema if column.name not in self.partition_by])
+    def row_schema(self) -> pa.Schema:
+        """What rows are conformed to: `schema` without the `large_` types, which files do not know."""
+        return with_small_offsets(self.schema)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The columns that the data files hold."""
+        return self.table_format.file_schema(self.row_schema)
 
 
-def _size_problems(plan: WritePlan) -> list[str]:
-    sizes = ("target_file_bytes", "row_group_rows", "max_open_partitions", "buffer_bytes_max")
-    problems = [f"{name} must be at least 1." for name in sizes if getattr(plan, name) < 1]
+def _size_problems(plan: WritePlan) -> Iterator[str]:
+    sizes = {
+        "target_file_bytes": plan.target_file_bytes,
+        "row_group_rows": plan.row_group_rows,
+        "row_group_bytes": plan.row_group_bytes,
+        "max_open_partitions": plan.max_open_partitions,
+        "buffer_bytes_max": plan.buffer_bytes_max,
+        "page_bytes": plan.parquet.page_bytes,
+        "page_rows": plan.parquet.page_rows,
+        "dictionary_bytes": plan.parquet.dictionary_bytes,
+    }
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            yield f"{name} must be at least 1."
+
+
+def _codec_problems(plan: WritePlan) -> Iterator[str]:
     if plan.compression not in COMPRESSIONS:
-        problems.append(f"Unknown compression '{plan.compression}'; known: {', '.join(COMPRESSIONS)}.")
-    return problems
+        yield f"Unknown compression '{plan.compression}'; known: {', '.join(COMPRESSIONS)}."
+    elif plan.compression_level is not None and has_levels(plan.compression):
+        least = pa.Codec.minimum_compression_level(plan.compression)
+        most = pa.Codec.maximum_compression_level(plan.compression)
+        if not least <= plan.compression_level <= most:
+            yield (
+                f"compression_level {plan.compression_level} is not one of {plan.compression}:"
+                f" they go from {least} to {most}."
+            )
 
 
-def _column_problems(plan: WritePlan) -> list[str]:
+def has_levels(compression: str) -> bool:
+    """True if Parquet files can be written with a level of this codec. Parquet's lz4 has none."""
+    return compression in ("zstd", "gzip")
+
+
+def _column_problems(plan: WritePlan) -> Iterator[str]:
     names = plan.schema.names
-    problems = [
-        f"Column '{name}' of {what} is not in the table; its columns: {', '.join(names)}."
-        for what, columns in (("the partitioning", plan.partition_by), ("the sort order", plan.sort_within))
-        for name in columns
-        if name not in names
-    ]
-    problems += [
-        f"Cannot sort within row groups by '{column.name}' of type {column.type}; leave it out."
-        for column in plan.schema
-        if column.name in plan.sort_within and pa.types.is_nested(column.type)
-    ]
     if len(set(names)) != len(names):
-        problems.append("Two columns of the table have the same name.")
-    if not set(names) - set(plan.partition_by):
-        problems.append("A table needs at least one column that is not a partition column.")
-    return problems
+        yield "Two columns of the table have the same name."
+    problems = plan.table_format.problems(plan.row_schema)
+    yield from problems
+    if not problems:
+        yield from sort_problems(plan.file_schema, plan.sort)
+        known = {column.path for column in parquet_columns(plan.file_schema)}
+        for path in plan.parquet.bloom_columns:
+            if path not in known:
+                yield f"Column '{'.'.join(path)}' with a Bloom filter is not in the table's data files."
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from deltalake.fs import DeltaStorageHandler
 from ..cleanup import StoredFile
 from ..contract import Token
 from ..errors import RetryableError
-from ..files import TableFiles
 from .committer import DeltaTableCommitter
+from .files import delta_files
 
 LOG = "_delta_log"
 
@@ -39,7 +39,7 @@ class DeltaCleanableTable:
     def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
         self._uri = table_uri
         self._options = dict(storage_options)
-        self._files = TableFiles(table_uri, self._options)
+        self._files = delta_files(table_uri, self._options)
         self._fs = pafs.PyFileSystem(DeltaStorageHandler(table_uri, self._options))
         self._seen: set[str] = set()
 

@@ -33,9 +33,10 @@ from ..errors import (
     TableNotSupportedError,
 )
 from ..files import TableFiles
+from ..lake_manifest import LakeManifest, decode
 from .checks import check_supported
+from .files import delta_files
 from .history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
-from .manifest import DeltaManifest, decode
 from .plan import NewTable, check_partitioning, in_words, open_or_create
 from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target
 from .table import (
@@ -141,6 +142,12 @@ class DeltaTableCommitter:
         if last_version is not None:
             self._check_log_since(table, last_version, lambda _, target: target < last_version)
 
+    def accept(self, query_id: str) -> None:
+        """Take the table as it is now for one that holds what the query has delivered.
+
+        Nothing to do: a RESTORE takes back no tokens, and which version counts as known is in the store.
+        """
+
     def _check_log_since(self, table: DeltaTable, version: int, is_lost: IsLost) -> Sequence[CommitInfo]:
         if table.version() < version:
             raise TableChangedError(
@@ -189,7 +196,7 @@ class DeltaTableCommitter:
                 return Conflict("another writer took away the columns just added")
         return self._land(attempt, manifest, content) if isinstance(attempt, DeltaTable) else attempt
 
-    def _prepare_attempt(self, manifest: Manifest, content: DeltaManifest) -> DeltaTable | Outcome:
+    def _prepare_attempt(self, manifest: Manifest, content: LakeManifest) -> DeltaTable | Outcome:
         """A handle that the batch may be committed on; or how the batch has ended."""
         batch = manifest.batch
         table = load(self._uri, self._options, content.table_id)
@@ -228,12 +235,12 @@ class DeltaTableCommitter:
                 "writes it again. Vacuum with a retention that is longer than a batch takes."
             )
 
-    def _lacking(self, table: DeltaTable, batch: Batch, content: DeltaManifest) -> list[str]:
+    def _lacking(self, table: DeltaTable, batch: Batch, content: LakeManifest) -> list[str]:
         """Columns of the files that the table has yet to get; an error if it cannot take the files."""
         return check_files_fit(table, content, f"batch {batch.batch_id} of query {batch.stream.query_id}")
 
     def _add_columns(
-        self, table: DeltaTable, batch: Batch, content: DeltaManifest, lacking: Sequence[str]
+        self, table: DeltaTable, batch: Batch, content: LakeManifest, lacking: Sequence[str]
     ) -> bool:
         """Add the columns in a commit of their own; False if another writer took the version.
 
@@ -253,7 +260,7 @@ class DeltaTableCommitter:
         crash_points.reach("evolve.done", batch.batch_id)
         return True
 
-    def _land(self, table: DeltaTable, manifest: Manifest, content: DeltaManifest) -> Outcome:
+    def _land(self, table: DeltaTable, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch, version = manifest.batch, table.version() + 1
         actions: list[AddAction | RemoveAction] = [*_add_actions(content, self._now_ms())]
         crash_points.reach("commit.start", batch.batch_id)
@@ -272,7 +279,7 @@ class DeltaTableCommitter:
         return Committed(version)
 
     def _outcome_after(
-        self, error: Exception, manifest: Manifest, content: DeltaManifest, version: int
+        self, error: Exception, manifest: Manifest, content: LakeManifest, version: int
     ) -> Outcome:
         """What an error of the commit call means. A lost response, an object store that took its own retry
         for a conflict, and a failed log checkpoint after the commit all come as errors, and have landed."""
@@ -327,14 +334,14 @@ class DeltaTableCommitter:
         return self._files().delete(paths)
 
     def _files(self) -> TableFiles:
-        return TableFiles(self._uri, self._options)
+        return delta_files(self._uri, self._options)
 
 
 def _version_of(batch: Batch, commits: Sequence[CommitInfo]) -> int | None:
     return next((commit.version for commit in commits if commit.holds(batch)), None)
 
 
-def _add_actions(content: DeltaManifest, now_ms: int) -> list[AddAction]:
+def _add_actions(content: LakeManifest, now_ms: int) -> list[AddAction]:
     return [
         AddAction(
             path=file.path,
@@ -348,7 +355,7 @@ def _add_actions(content: DeltaManifest, now_ms: int) -> list[AddAction]:
     ]
 
 
-def _commit_properties(manifest: Manifest, content: DeltaManifest) -> CommitProperties:
+def _commit_properties(manifest: Manifest, content: LakeManifest) -> CommitProperties:
     return CommitProperties(
         custom_metadata={
             NOTE_KEY: commit_note(manifest.batch, manifest.files, manifest.rows),

@@ -17,7 +17,8 @@ from deltalake import DeltaTable, Schema
 
 from ..contract import DataFile
 from ..errors import SchemaMismatchError
-from .manifest import DeltaManifest, Mode
+from ..lake_manifest import LakeManifest, Mode
+from .table import KIND
 
 STATISTICS_COLUMNS_DEFAULT = 32
 """`delta.dataSkippingNumIndexedCols` of a table that does not say: leaf columns from the left."""
@@ -44,9 +45,10 @@ class DeltaTarget:
     created: bool
     """True if planning created the table."""
 
-    def content(self, files: Sequence[DataFile], mode: Mode) -> DeltaManifest:
+    def content(self, files: Sequence[DataFile], mode: Mode) -> LakeManifest:
         """The manifest content of these files."""
-        return DeltaManifest(
+        return LakeManifest(
+            kind=KIND,
             mode=mode,
             table_id=self.table_id,
             table_version=self.table_version,
@@ -223,7 +225,7 @@ def same_type(given: Any, wanted: Any) -> bool:
     )
 
 
-def check_files_fit(table: DeltaTable, content: DeltaManifest, batch: str) -> list[str]:
+def check_files_fit(table: DeltaTable, content: LakeManifest, batch: str) -> list[str]:
     """Columns of the files that the table has yet to get.
 
     Raises:

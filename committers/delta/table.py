@@ -10,7 +10,10 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ..contract import Batch, Token
 from ..errors import RetryableError, TableChangedError
+from ..lake_manifest import Kind
 from .history import CommitInfo, in_short
+
+KIND: Kind = "delta"
 
 IsLost: TypeAlias = Callable[[CommitInfo, int], bool]
 

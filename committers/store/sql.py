@@ -20,6 +20,7 @@ from ..contract import Batch, Manifest, ManifestRecord, ManifestState, Prepared,
 from ..errors import CommitStateUnknownError, FencedError, ManifestCorruptError, RetryableError
 from . import queries
 from .database import Database
+from .expiries import SqlExpiries
 from .tables import IS_PREPARED, manifests, streams
 
 Clock = Callable[[], datetime]
@@ -89,6 +90,7 @@ class SqlManifestStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self.expiries = SqlExpiries(database)
 
     def __enter__(self) -> SqlManifestStore:
         return self

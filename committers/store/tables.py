@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001",)
+SCHEMA_VERSIONS = ("0001", "0002")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -112,3 +112,20 @@ contents = sa.Table(
         ["stream_id", "batch_id"], ["penstock_manifests.stream_id", "penstock_manifests.batch_id"]
     ),
 )
+
+expiries = sa.Table(
+    "penstock_expiries",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("table_uri", sa.Text, nullable=False),
+    sa.Column("table_id", sa.Text, nullable=False),
+    sa.Column("planned_at", UtcDateTime, nullable=False),
+    # Since when the snapshots are known to be gone from the table.
+    sa.Column("expired_at", UtcDateTime),
+    # How many of the files are deleted, in the order in which the content lists them.
+    sa.Column("deleted", sa.BigInteger, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Column("content_sha256", sa.Text, nullable=False),
+)
+
+sa.Index("penstock_expiries_of_table", expiries.c.table_id)

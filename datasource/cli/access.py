@@ -1,30 +1,17 @@
-"""What the commands work on: the store that the user names, its streams, and their tables."""
+"""What the commands work on: the store that the user names, and its streams."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from ...committers.contract import StreamKey
-from ...committers.delta.committer import DeltaTableCommitter
-from ...committers.delta.manifest import KIND
-from ...committers.delta.table import load_if_there
 from ...committers.errors import ConfigurationError
 from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ...writers.filesystem import local_path
 from ..checkpoint import STORE_FILE
 
 SHORT_ID_CHARS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class TableNow:
-    """A table as it is now."""
-
-    table_id: str
-    version: int
 
 
 # The store ------------------------------------------------------------------------------------------
@@ -69,18 +56,6 @@ def local_checkpoint(checkpoint: str) -> str:
     if not Path(directory).is_dir():
         raise ConfigurationError(f"There is no checkpoint directory {directory}.")
     return directory
-
-
-def storage_options(pairs: Sequence[str]) -> dict[str, str]:
-    """`KEY=VALUE` texts as options of the object store. Messages show no value: it may be a secret."""
-    problems = [
-        pair.partition("=")[0] for pair in pairs if "=" not in pair or not pair.partition("=")[0].strip()
-    ]
-    if problems:
-        raise ConfigurationError(
-            f"--storage takes KEY=VALUE, for example --storage AWS_REGION=eu-west-1; given: {problems[0]!r}."
-        )
-    return {key.strip().upper(): value for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
 # Its streams ----------------------------------------------------------------------------------------
@@ -135,40 +110,3 @@ def _candidates(streams: Sequence[StreamStatus]) -> str:
         return " It has no streams yet."
     lines = [f"\n    {stream.key}  ({stream.query_name or 'no name'})" for stream in streams]
     return " Candidates:" + "".join(lines)
-
-
-# Their tables ---------------------------------------------------------------------------------------
-
-
-def open_table(stream: StreamStatus, storage: Mapping[str, str]) -> DeltaTableCommitter:
-    """The committer of the stream's table. An instance looks at the table once.
-
-    Raises:
-        ConfigurationError: the stream was written by a newer version of Penstock.
-    """
-    if stream.kind != KIND:
-        raise ConfigurationError(
-            f"The stream {stream.key} writes a table of kind {stream.kind!r}, which this version of Penstock "
-            "does not know. Run: pip install --upgrade penstock"
-        )
-    return DeltaTableCommitter(stream.key.table_uri, storage)
-
-
-def look_at_table(stream: StreamKey, storage: Mapping[str, str]) -> TableNow | None:
-    """The stream's table as it is now; None if there is none.
-
-    Raises:
-        RetryableError: it cannot be read now.
-    """
-    table = load_if_there(stream.table_uri, storage)
-    return None if table is None else TableNow(str(table.metadata().id), table.version())
-
-
-def check_same_table(store: SqlManifestStore, stream: StreamKey, table: DeltaTableCommitter) -> None:
-    """
-    Raises:
-        TableChangedError: the table is no longer the one that the stream's committed batches went into.
-    """
-    written = store.written_table(stream)
-    if written is not None:
-        table.check_unchanged(written.table_id, written.table_version)

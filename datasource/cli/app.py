@@ -18,6 +18,7 @@ from ...committers.errors import ConfigurationError, PenstockError, TableChanged
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore, StreamStatus
+    from .tables import TableAccess
 
 ATTENTION, WRONG_USAGE, FAILED = 1, 2, 3
 
@@ -75,6 +76,15 @@ StorageOption = Annotated[
         "Environment variables of the cloud's SDK work too.",
     ),
 ]
+CatalogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog",
+        metavar="KEY=VALUE",
+        help="Property of the catalog of Iceberg tables, such as uri=https://catalog.example. Repeat it for "
+        "more. Catalogs in .pyiceberg.yaml or the environment need none, nor do those in a warehouse.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 StreamsArgument = Annotated[
@@ -130,7 +140,10 @@ def version() -> None:
 
     from penstock import __version__
 
-    parts = [f"{name} {version_of(name)}" for name in ("pyspark", "deltalake", "pyarrow", "sqlalchemy")]
+    parts = [
+        f"{name} {version_of(name)}"
+        for name in ("pyspark", "deltalake", "pyiceberg", "pyarrow", "sqlalchemy")
+    ]
     typer.echo(f"penstock {__version__} (Python {platform.python_version()}, {', '.join(parts)})")
 
 
@@ -146,6 +159,7 @@ def status(
         bool, typer.Option("--table", help="Look at the tables too: version now, and token.")
     ] = False,
     storage: StorageOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the streams of a store: last batch, pending batches, rows and table version.
@@ -154,12 +168,13 @@ def status(
     was dropped, re-created or restored under its stream.
     """
     from . import output
-    from .access import select, storage_options
+    from .access import select
+    from .tables import TableAccess
 
-    options = storage_options(storage or [])
+    access = TableAccess.parse(storage, catalog)
     with _open(checkpoint, store) as opened:
         rows = [
-            (found, opened.written_table(found.key), _look(opened, found, options) if table else None)
+            (found, opened.written_table(found.key), _look(opened, found, access) if table else None)
             for found in select(opened.streams(), stream)
         ]
         name = opened.name
@@ -176,16 +191,17 @@ def status(
     raise typer.Exit(ATTENTION if problems else 0)
 
 
-def _look(store: SqlManifestStore, stream: StreamStatus, storage: dict[str, str]) -> dict[str, Any]:
-    from .access import check_same_table, look_at_table, open_table
+def _look(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
     from .output import look_json
+    from .tables import check_same_table, look_at_table, open_table
 
-    table, problem = open_table(stream, storage), ""
+    table, token, problem = open_table(stream, access), None, ""
     try:
         check_same_table(store, stream.key, table)
+        token = table.token(stream.key.query_id)
     except TableChangedError as error:
         problem = str(error)
-    return look_json(look_at_table(stream.key, storage), table.token(stream.key.query_id), problem)
+    return look_json(look_at_table(stream, access), token, problem)
 
 
 @app.command()
@@ -198,19 +214,22 @@ def show(
     store: StoreOption = None,
     files: Annotated[bool, typer.Option("--files", help="List all files, not the first ten.")] = False,
     storage: StorageOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one batch: its state, its files, and whether the table holds it."""
-    from ...committers.delta.manifest import decode
+    from ...committers.lake_manifest import decode
     from . import output
-    from .access import open_table, select_one, storage_options
+    from .access import select_one
+    from .tables import TableAccess, open_table
 
+    access = TableAccess.parse(storage, catalog)
     with _open(checkpoint, store) as opened:
         found = select_one(opened.streams(), stream)
         record, manifest = opened.record(found.key, batch), opened.manifest(found.key, batch)
     if record is None or manifest is None:
         raise ConfigurationError(f"The store has no batch {batch} of {found.key}. {_newest(found)}")
-    token = open_table(found, storage_options(storage or [])).token(found.key.query_id)
+    token = open_table(found, access).token(found.key.query_id)
     word, sentence = output.in_table(token, record.batch)
     named = decode(manifest).files
     if as_json:
@@ -247,6 +266,7 @@ def recover(
     ] = False,
     yes: YesOption = False,
     storage: StorageOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Finish the batches that were prepared and not committed.
@@ -254,17 +274,18 @@ def recover(
     Does what the query's next start would do. Safe while the query runs. Exit code 1 says that a batch is
     still pending.
     """
-    from .access import select, select_one, storage_options
+    from .access import select, select_one
     from .output import print_json, print_line
     from .recover import print_recoveries, recover_stream
+    from .tables import TableAccess
 
-    options = storage_options(storage or [])
+    access = TableAccess.parse(storage, catalog)
     with _open(checkpoint, store) as opened:
         chosen = select(opened.streams(), stream)
         if accept_table:
-            _accept_table(opened, select_one(chosen, None), options, yes)
+            _accept_table(opened, select_one(chosen, None), access, yes)
             chosen = select(opened.streams(), stream)
-        recoveries = [recover_stream(opened, one, options) for one in chosen if one.pending]
+        recoveries = [recover_stream(opened, one, access) for one in chosen if one.pending]
     if as_json:
         print_json({"streams": [recovery.to_json() for recovery in recoveries]})
     else:
@@ -276,19 +297,19 @@ def recover(
     raise typer.Exit(FAILED if errors else ATTENTION if is_pending else 0)
 
 
-def _accept_table(store: SqlManifestStore, stream: StreamStatus, storage: dict[str, str], yes: bool) -> None:
+def _accept_table(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, yes: bool) -> None:
     """Take the table as it is now for the stream's own, on the operator's word."""
     from .output import print_line
     from .recover import accept, changed_table
 
-    changed = changed_table(store, stream, storage)
+    changed = changed_table(store, stream, access)
     if changed is None:
         print_line("The table is the one that the stream wrote: there is nothing to accept.", stderr=True)
         return
     now, what = changed
     print_line(what, stderr=True)
     _confirm("Accept the table as it is now? Rows that it lost will not be written again.", yes)
-    accept(store, stream, now, storage)
+    accept(store, stream, now, access)
     print_line("Accepted.", stderr=True)
 
 
@@ -310,6 +331,7 @@ def gc(
         typer.Option("--older-than", metavar="AGE", help="Grace period, such as 7d or 12h; at least 1h."),
     ] = "7d",
     storage: StorageOption = None,
+    catalog: CatalogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find data files that nothing needs any more, and delete them with --delete.
@@ -318,14 +340,15 @@ def gc(
     can no longer be committed, and neither a manifest of the store nor a readable version of the table
     names it. Safe while queries run. Exit code 1 says that there are files to delete.
     """
-    from .access import select, storage_options
+    from .access import select
     from .gc import by_table, clean_table, parse_grace, print_cleaned
     from .output import print_json, print_line
+    from .tables import TableAccess
 
-    options, grace = storage_options(storage or []), parse_grace(older_than)
+    access, grace = TableAccess.parse(storage, catalog), parse_grace(older_than)
     with _open(checkpoint, store) as opened:
         tables = by_table(select(opened.streams(), stream)).values()
-        cleaned = [clean_table(opened, streams, options, _now() - grace, delete=delete) for streams in tables]
+        cleaned = [clean_table(opened, streams, access, _now() - grace, delete=delete) for streams in tables]
     if as_json:
         listed = [table.to_json() for table in cleaned]
         print_json({"dry_run": not delete, "older_than_s": grace.total_seconds(), "tables": listed})

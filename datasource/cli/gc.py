@@ -9,13 +9,12 @@ from datetime import datetime, timedelta
 
 from ...committers.cleanup import Cleanup, Found
 from ...committers.contract import Manifest
-from ...committers.delta.cleanup import DeltaCleanableTable
-from ...committers.delta.manifest import decode
 from ...committers.errors import ConfigurationError, PenstockError
+from ...committers.lake_manifest import decode
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...writers.plan import parse_file_name
 from . import output
-from .access import open_table
+from .tables import TableAccess, cleanable_table, open_table
 
 GRACE_MIN = timedelta(hours=1)
 """The storage's clock and this machine's may differ."""
@@ -75,7 +74,7 @@ def by_table(streams: Sequence[StreamStatus]) -> Mapping[str, list[StreamStatus]
 def clean_table(
     store: SqlManifestStore,
     streams: Sequence[StreamStatus],
-    storage: Mapping[str, str],
+    access: TableAccess,
     written_before: datetime,
     *,
     delete: bool,
@@ -84,10 +83,10 @@ def clean_table(
     cleaned = CleanedTable(streams[0].key.table_uri)
     try:
         for stream in streams:
-            open_table(stream, storage)  # refuses kinds of tables that are not known here
+            open_table(stream, access)  # refuses kinds of tables that are not known here
         cleanup = Cleanup(
             store,
-            DeltaCleanableTable(cleaned.table_uri, storage),
+            cleanable_table(streams[0], store, access),
             cleaned=[stream.key for stream in streams],
             known=[stream.key for stream in store.streams()],
             parse=parse_file_name,

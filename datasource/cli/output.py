@@ -20,7 +20,8 @@ from ...committers.cleanup import StoredFile
 from ...committers.contract import Batch, DataFile, ManifestRecord, Token
 from ...committers.store.sql import StreamStatus, WrittenTable
 from ...committers.two_phase import Recovered
-from .access import TableNow, short_id
+from .access import short_id
+from .tables import TableNow
 
 FILES_SHOWN = 10
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...committers.contract import ManifestState
@@ -10,7 +9,7 @@ from ...committers.errors import ConfigurationError, PenstockError, TableChanged
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...committers.two_phase import Recovered, TwoPhaseCommitter
 from . import output
-from .access import TableNow, check_same_table, look_at_table, open_table
+from .tables import TableAccess, TableNow, check_same_table, look_at_table, open_table
 
 
 @dataclass(slots=True)
@@ -31,12 +30,12 @@ class Recovery:
         return {**output.stream_json(self.stream), "batches": batches, "error": error}
 
 
-def recover_stream(store: SqlManifestStore, stream: StreamStatus, storage: Mapping[str, str]) -> Recovery:
+def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> Recovery:
     """Finish the stream's pending batches as the query's next start would, but for what a replay decides."""
     recovery = Recovery(stream)
     name = output.title(stream)
     try:
-        table = open_table(stream, storage)
+        table = open_table(stream, access)
         check_same_table(store, stream.key, table)
         with output.console(stderr=True).status(f"{name}: {stream.pending} batches") as progress:
             for batch in TwoPhaseCommitter(store, table).recover_each(stream.key):
@@ -57,7 +56,7 @@ def print_recoveries(recoveries: list[Recovery]) -> None:
 
 
 def changed_table(
-    store: SqlManifestStore, stream: StreamStatus, storage: Mapping[str, str]
+    store: SqlManifestStore, stream: StreamStatus, access: TableAccess
 ) -> tuple[TableNow, str] | None:
     """The stream's table as it is now, and how it has changed under the stream; None if it has not.
 
@@ -67,13 +66,13 @@ def changed_table(
     written = store.written_table(stream.key)
     if written is None and not stream.pending:
         raise ConfigurationError(f"The stream {stream.key} has committed nothing yet: it accepts any table.")
-    now = look_at_table(stream.key, storage)
+    now = look_at_table(stream, access)
     if now is None:
         raise ConfigurationError(
-            f"There is no Delta table at {stream.key.table_uri}. Put one there first, or start the query "
+            f"There is no table {stream.key.table_uri}. Put one there first, or start the query "
             "with a new checkpoint, which creates it."
         )
-    error = recover_stream(store, stream, storage).error
+    error = recover_stream(store, stream, access).error
     if not isinstance(error, TableChangedError):
         return None
     wrote = "nothing yet" if written is None else f"table {written.table_id}, version {written.table_version}"
@@ -84,7 +83,8 @@ def changed_table(
     )
 
 
-def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, storage: Mapping[str, str]) -> None:
+def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, access: TableAccess) -> None:
     """Take the table as it is now for the stream's own; batches that it claims to hold are done with."""
     store.accept_table(stream.key, now.table_id, now.version)
-    TwoPhaseCommitter(store, open_table(stream, storage)).accept_pending(stream.key)
+    open_table(stream, access).accept(stream.key.query_id)
+    TwoPhaseCommitter(store, open_table(stream, access)).accept_pending(stream.key)

@@ -16,8 +16,8 @@ from pyarrow.fs import PyFileSystem
 
 from penstock.committers.contract import Batch, DataFile, Manifest, Outcome, StreamKey
 from penstock.committers.delta.committer import DeltaTableCommitter
-from penstock.committers.delta.manifest import Mode, build_manifest
 from penstock.committers.delta.schema import DeltaTarget
+from penstock.committers.lake_manifest import Mode, build_manifest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.committers.lakes import LakeTable
 
 from penstock.committers import crash_points
 from penstock.committers.contract import (
@@ -29,14 +29,14 @@ from penstock.committers.contract import (
     TableCommitter,
     Token,
 )
-from penstock.committers.delta.committer import DeltaTableCommitter
-from penstock.committers.delta.manifest import KIND, Mode, build_manifest
-from penstock.committers.delta.schema import DeltaTarget
 from penstock.committers.errors import CommitStateUnknownError
+from penstock.committers.lake_manifest import Mode, build_manifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.two_phase import Decision, Retry, TwoPhaseCommitter
+from penstock.datasource.sinks.sink import LakeTable as SinkTable
+from penstock.datasource.sinks.sink import PlannedTable
 from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.plan import FileNames
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -95,7 +95,7 @@ class Query:
     The steps are those of the data source's planner and commit processes: each looks at the table anew.
     """
 
-    table: Path
+    lake: LakeTable
     query_id: str = "q1"
     mode: Mode = "append"
     schema: pa.Schema = SCHEMA
@@ -103,7 +103,7 @@ class Query:
 
     @property
     def stream(self) -> StreamKey:
-        return StreamKey(self.query_id, str(self.table))
+        return StreamKey(self.query_id, self.lake.sink().table_uri)
 
     def batch(self, batch_id: int, offsets: object = "") -> Batch:
         """The same batch id with other `offsets` is a batch with another digest."""
@@ -118,23 +118,24 @@ class Query:
             store, table or self.open_table(), Retry(attempts_max=attempts_max), sleep=lambda _seconds: None
         )
 
-    def open_table(self) -> DeltaTableCommitter:
-        return DeltaTableCommitter(str(self.table))
+    def open_table(self) -> SinkTable:
+        table: SinkTable = self.lake.sink().open_table()
+        return table
 
-    def plan(self, store: SqlManifestStore, batch: Batch, *, evolve: bool = False) -> DeltaTarget | None:
+    def plan(self, store: SqlManifestStore, batch: Batch, *, evolve: bool = False) -> PlannedTable | None:
         """What the planner does before any task runs; None if the tasks are to skip the batch."""
-        table = self.open_table()
+        sink = self.lake.sink(evolve=evolve)
+        table = sink.open_table()
         written = store.written_table(self.stream)
         if written is not None:
             table.check_unchanged(written.table_id, written.table_version)
         if self.committer(store, table).begin(batch) is Decision.SKIP:
             return None
-        overwrite = self.mode == "overwrite"
-        target = table.plan(self.schema, evolve=evolve, overwrite=overwrite, batch_id=batch.batch_id)
-        store.register(self.stream, KIND, table_id=target.table_id)
-        return target
+        planned = sink.plan_table(table, self.schema, self.mode == "overwrite", batch.batch_id)
+        store.register(self.stream, sink.kind, table_id=planned.content.table_id)
+        return planned
 
-    def write(self, target: DeltaTarget | None, batch: Batch, run_id: str, parts: Iterable[Ids]) -> Written:
+    def write(self, planned: PlannedTable | None, batch: Batch, run_id: str, parts: Iterable[Ids]) -> Written:
         """What the tasks do, one for each of `parts`."""
         committables = [
             Committable(
@@ -142,18 +143,18 @@ class Query:
                 run_id=run_id,
                 partition=partition,
                 attempt=0,
-                files=() if target is None else self._write_task(target, batch, run_id, partition, ids),
-                skipped=target is None,
+                files=() if planned is None else self._write_task(planned, batch, run_id, partition, ids),
+                skipped=planned is None,
             )
             for partition, ids in enumerate(parts)
         ]
-        return Written(self.mode, target, tuple(committables))
+        return Written(planned, tuple(committables))
 
     def _write_task(
-        self, target: DeltaTarget, batch: Batch, run_id: str, partition: int, ids: Ids
+        self, planned: PlannedTable, batch: Batch, run_id: str, partition: int, ids: Ids
     ) -> tuple[DataFile, ...]:
         names = FileNames(self.query_id, run_id, batch.batch_id, partition, attempt=0)
-        writer = DataFileWriter(WritePlan(str(self.table), {}, target.schema, target.partition_by), names)
+        writer = DataFileWriter(planned.files, names)
         others = [pa.nulls(len(ids), field.type) for field in self.schema if field.name != "id"]
         try:
             writer.write(pa.record_batch([pa.array(ids, pa.int64()), *others], schema=self.schema))
@@ -172,8 +173,8 @@ class Query:
         evolve: bool = False,
     ) -> Written:
         """One batch from its plan to its mark, with the abort that follows when its commit fails."""
-        target = self.plan(store, batch, evolve=evolve)
-        written = self.write(target, batch, run_id, parts)
+        planned = self.plan(store, batch, evolve=evolve)
+        written = self.write(planned, batch, run_id, parts)
         self.commit_or_abort(store, written)
         return written
 
@@ -189,7 +190,7 @@ class Query:
 
     def commit(self, store: ManifestStore, written: Written, table: TableCommitter | None = None) -> None:
         committer = self.committer(store, table)
-        if written.target is None:
+        if written.planned is None:
             committer.confirm_skipped(written.batch)
         else:
             committer.commit(written.manifest, written.committables)
@@ -199,8 +200,7 @@ class Query:
 class Written:
     """What the tasks of one batch have handed back."""
 
-    mode: Mode
-    target: DeltaTarget | None
+    planned: PlannedTable | None
     committables: tuple[Committable, ...]
 
     @property
@@ -217,8 +217,8 @@ class Written:
 
     @property
     def manifest(self) -> Manifest:
-        assert self.target is not None, "skipped batches have no manifest"
-        return build_manifest(self.batch, self.target.content(self.files, self.mode))
+        assert self.planned is not None, "skipped batches have no manifest"
+        return build_manifest(self.batch, self.planned.content.with_files(self.files))
 
 
 # What breaks -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that loses requests or responses on demand: the network's worst moments.
+"""A proxy before an HTTP server that loses and delays requests and responses: the network's worst moments.
 
 It runs in a process of its own, as some calls of the Delta library keep Python's lock while they wait.
 """
@@ -14,13 +14,29 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-Fault = Literal["request lost", "response lost", "answered 503", "landed, answered 503", "denied"]
+Fault = Literal[
+    "request lost",
+    "request late",  # the client loses the connection at once; the server gets it at `deliver_late()`
+    "response lost",
+    "answered 500",
+    "answered 502",
+    "answered 503",
+    "answered 504",
+    "landed, answered 500",
+    "landed, answered 502",
+    "landed, answered 503",
+    "landed, answered 504",
+    "sent twice",  # as gateways do; the client gets the second answer
+    "echoed",  # an error that quotes the request's headers
+    "denied",
+]
 
 _CONTROL = "/--faults--"
+_LATE = "/--late--"
 
 
 class LossyProxy:
@@ -43,6 +59,12 @@ class LossyProxy:
             lines: list[str] = json.load(response)
         return lines
 
+    def deliver_late(self) -> list[int]:
+        """Send the requests that are late, in their order, and say the statuses of the server's answers."""
+        with urlopen(Request(self.url + _LATE, method="POST")) as response:
+            statuses: list[int] = json.load(response)
+        return statuses
+
 
 @contextmanager
 def lossy_proxy(backend: str) -> Iterator[LossyProxy]:
@@ -63,8 +85,18 @@ def lossy_proxy(backend: str) -> Iterator[LossyProxy]:
 # The proxy's side -------------------------------------------------------------------------------------
 
 
+class _Request(NamedTuple):
+    """What a client sent."""
+
+    method: str
+    path: str
+    body: bytes
+    headers: dict[str, str]
+
+
 class _Faults:
     def __init__(self) -> None:
+        self.late: list[_Request] = []
         self._lock = threading.Lock()
         self._words: list[str] = []
         self._then_on_any = False
@@ -85,44 +117,71 @@ class _Faults:
             return self._faults.pop(0)
 
 
+def _send(backend: str, request: _Request) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the server's answer."""
+    connection = http.client.HTTPConnection(urlsplit(backend).netloc, timeout=30)
+    try:
+        connection.request(request.method, request.path, request.body, request.headers)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
 def _handler(backend: str, faults: _Faults) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            request = _Request(self.command, self.path, body, dict(self.headers))
             if self.path == _CONTROL:
                 self._control(body)
                 return
+            if self.path == _LATE:
+                self._deliver_late()
+                return
             fault = faults.take(self.requestline)
-            if fault == "request lost":
+            if fault == "request late":
+                faults.late.append(request)
                 self._hang_up()
+            elif fault == "request lost":
+                self._hang_up()
+            elif fault == "echoed":
+                self._answer(500, {}, json.dumps(request.headers).encode())
             elif fault == "denied":
                 self._answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
-            elif fault == "answered 503":
-                self._answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
+            elif fault is not None and fault.startswith("answered"):
+                self._fail(fault)
+            elif fault == "sent twice":
+                _send(backend, request)
+                self._forward(request, None)
             else:
-                self._forward(body, fault)
+                self._forward(request, fault)
 
         def _control(self, body: bytes) -> None:
             if self.command == "PUT":
                 faults.set(**json.loads(body))
             self._answer(200, {}, json.dumps(faults.spent).encode())
 
-        def _forward(self, body: bytes, fault: Fault | None) -> None:
-            connection = http.client.HTTPConnection(urlsplit(backend).netloc, timeout=30)
-            try:
-                connection.request(self.command, self.path, body, dict(self.headers))
-                response = connection.getresponse()
-                answer = response.read()
-            finally:
-                connection.close()
+        def _deliver_late(self) -> None:
+            statuses = []
+            while faults.late:
+                status, _, _ = _send(backend, faults.late.pop(0))
+                statuses.append(status)
+            self._answer(200, {}, json.dumps(statuses).encode())
+
+        def _forward(self, request: _Request, fault: Fault | None) -> None:
+            status, headers, answer = _send(backend, request)
             if fault == "response lost":
                 self._hang_up()
-            elif fault == "landed, answered 503":
-                self._answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
+            elif fault is not None:
+                self._fail(fault)
             else:
-                self._answer(response.status, dict(response.getheaders()), answer)
+                self._answer(status, headers, answer)
+
+        def _fail(self, fault: Fault) -> None:
+            self._answer(int(fault[-3:]), {}, b"<Error><Code>SlowDown</Code></Error>")
 
         def _hang_up(self) -> None:
             self.close_connection = True

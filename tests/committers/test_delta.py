@@ -19,13 +19,13 @@ from tests.committers.faults import at_point, crash_at
 from tests.readers import delta_rows
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest, Outcome
-from penstock.committers.delta.manifest import build_manifest
 from penstock.committers.errors import (
     CheckpointMismatchError,
     PenstockError,
     RetryableError,
     TableNotSupportedError,
 )
+from penstock.committers.lake_manifest import build_manifest
 
 
 @pytest.fixture
@@ -328,22 +328,22 @@ def _holds(file: Path, number: int) -> bool:
 
 
 def test_the_files_of_a_big_manifest_are_looked_for_by_directory(stream: DeltaStream, tmp_path: Path) -> None:
-    from penstock.committers.files import TableFiles
+    from penstock.committers.delta.files import delta_files
 
     names = [f"day={n % 3}/a%2F b{n}" for n in range(100)]
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / names[50]).unlink()
-    files = TableFiles(str(tmp_path), {})
+    files = delta_files(str(tmp_path), {})
     assert files.missing([*names, "day=9/x"]) == [names[50], "day=9/x"]
     assert files.delete(names) == 99
 
 
 def test_files_below_a_location_that_is_gone_are_missing(stream: DeltaStream, tmp_path: Path) -> None:
-    from penstock.committers.files import TableFiles
+    from penstock.committers.delta.files import delta_files
 
-    assert TableFiles(str(tmp_path / "gone"), {}).missing(["a"]) == ["a"]
+    assert delta_files(str(tmp_path / "gone"), {}).missing(["a"]) == ["a"]
 
 
 def test_a_full_disk_loses_nothing_and_the_next_attempt_lands(stream: DeltaStream, tmp_path: Path) -> None:

@@ -21,11 +21,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+import pytest
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from tests.committers.faults import (
     Fault,
     FaultyTable,
@@ -36,6 +35,7 @@ from tests.committers.faults import (
     reach,
     strands,
 )
+from tests.committers.lakes import LAKES, LakeTable
 from tests.invariants import check
 
 from penstock.committers.contract import Batch, ManifestStore
@@ -188,13 +188,14 @@ def split(ids: Ids, partitions: int) -> Iterable[Ids]:
 class World:
     """One table, one query, its store, its checkpoints and its drivers, awake, asleep or dead."""
 
-    def __init__(self) -> None:
+    def __init__(self, lake: Callable[[Path], LakeTable]) -> None:
         memory = Path("/dev/shm")
         self._folder = tempfile.TemporaryDirectory(
             prefix="penstock-model-", dir=memory if memory.is_dir() else None
         )
         self.root = Path(self._folder.name)
-        self.query = Query(self.root / "table")
+        self.lake = lake(self.root)
+        self.query = Query(self.lake)
         self.source_rows = 0
         self.foreign_rows = 0
         self.checkpoints = [Checkpoint("checkpoint")]
@@ -216,7 +217,12 @@ class World:
 
     @property
     def has_table(self) -> bool:
-        return (self.query.table / "_delta_log").exists()
+        return self.lake.exists
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody may commit yet what was written before."""
+        return any(not strand.ended for strand in [*self.sleepers, *self.on_their_way])
 
     def open_store(self, put: Callable[[Path], object]) -> None:
         """The store from now on. Who has the old one open goes on with that, as with a deleted file."""
@@ -306,7 +312,7 @@ class World:
         source = f"(SELECT range AS id FROM range({self.source_rows}) UNION ALL {foreign})"
         is_refused = all(checkpoint.is_refused for checkpoint in self.checkpoints)
         store = None if self.is_diverged else str(self.store.engine.url)
-        found = check(self.query.table, source, store)
+        found = check(self.lake.on_disk, source, store)
         if is_refused:
             assert found.doubled == 0, found
             assert found.rows >= self.rows_to_keep, found
@@ -351,9 +357,11 @@ starts = st.builds(
 class Protocol(RuleBasedStateMachine):
     """The steps of a history."""
 
+    kind: str
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = World(LAKES[self.kind])
         self.world.source_rows = 3
 
     def teardown(self) -> None:
@@ -421,23 +429,20 @@ class Protocol(RuleBasedStateMachine):
     def somebody_appends(self) -> None:
         self.world.foreign_rows += 1
         self.world.tell("somebody appends")
-        write_deltalake(
-            str(self.world.query.table), pa.table({"id": [-self.world.foreign_rows]}), mode="append"
-        )
+        self.world.lake.append(-self.world.foreign_rows)
 
     @precondition(lambda self: self.world.has_table)
     @rule()
     def somebody_compacts(self) -> None:
         self.world.tell("somebody compacts")
-        DeltaTable(str(self.world.query.table)).optimize.compact()
+        self.world.lake.compact()
 
     @precondition(lambda self: self.world.has_table)
     @rule()
     def somebody_vacuums(self) -> None:
-        """Uncommitted files go too."""
+        """Uncommitted files go too, as far as the table's format can bear it; in Iceberg old snapshots do."""
         self.world.tell("somebody vacuums")
-        table = DeltaTable(str(self.world.query.table))
-        table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+        self.world.lake.vacuum(orphans=self.world.lake.notices_vacuums or not self.world.is_busy)
 
     @rule()
     def an_operator_recovers(self) -> None:
@@ -483,7 +488,7 @@ class Protocol(RuleBasedStateMachine):
             checkpoint.commits.discard(batch_id)
         checkpoint.offsets[first] = end
         world.is_diverged = True
-        world.rows_to_keep = DeltaTable(str(world.query.table)).count() if world.has_table else 0
+        world.rows_to_keep = world.lake.count() if world.has_table else 0
         world.tell("the checkpoint is rewound")
 
     @precondition(lambda self: not self.world.is_diverged and self._has_rows_in_every_batch())
@@ -501,18 +506,26 @@ class Protocol(RuleBasedStateMachine):
         return all(checkpoint.ids(batch_id) for batch_id in checkpoint.offsets)
 
 
-def _settings() -> settings:
+EXAMPLES = {"delta": 150, "iceberg": 60}
+"""A history of Iceberg takes twice as long as one of Delta."""
+
+
+@pytest.mark.parametrize("kind", LAKES)
+def test_protocol(kind: str) -> None:
     more = os.environ.get("PENSTOCK_MODEL_EXAMPLES")
+    machine = type(f"Protocol_{kind}", (Protocol,), {"kind": kind})
+    run_state_machine_as_test(
+        machine, settings=_settings(int(more) if more else EXAMPLES[kind], more is None)
+    )
+
+
+def _settings(examples: int, is_repeatable: bool) -> settings:
     return settings(
-        max_examples=int(more) if more else 200,
+        max_examples=examples,
         stateful_step_count=20,
-        derandomize=more is None,
+        derandomize=is_repeatable,
         database=None,
         deadline=None,
         print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
-
-
-TestProtocol = Protocol.TestCase
-TestProtocol.settings = _settings()

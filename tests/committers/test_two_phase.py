@@ -1,4 +1,4 @@
-"""What the two-phase committer promises, with a real store and a real Delta table.
+"""What the two-phase committer promises, with a real store and a real table of each format.
 
 Every batch goes the way that Spark and the data source take it: plan, write, commit, abort if that fails.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from deltalake import DeltaTable, write_deltalake
 from tests.committers.faults import (
     BusyTable,
     Fault,
@@ -30,7 +28,9 @@ from tests.committers.faults import (
     crash_at,
     strands,
 )
+from tests.committers.lakes import LAKES, DeltaLake, IcebergLake, LakeTable
 from tests.invariants import Findings, check
+from tests.tables import rows
 
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.crash_points import CRASH_POINTS
@@ -51,9 +51,24 @@ PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, 
 PARTS: Sequence[Ids] = ([1, 2], [3])
 
 
+@pytest.fixture(params=LAKES)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    return LAKES[request.param](tmp_path)
+
+
 @pytest.fixture
-def query(tmp_path: Path) -> Query:
-    return Query(tmp_path / "table")
+def query(lake: LakeTable) -> Query:
+    return Query(lake)
+
+
+@pytest.fixture
+def delta_query(tmp_path: Path) -> Query:
+    return Query(DeltaLake(tmp_path))
+
+
+@pytest.fixture
+def iceberg_query(tmp_path: Path) -> Query:
+    return Query(IcebergLake(tmp_path))
 
 
 @pytest.fixture
@@ -71,7 +86,7 @@ def sqlite_store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 
 def findings(query: Query, ids: Ids) -> Findings:
     """What is wrong with the table, if it is to hold these ids."""
-    return check(query.table, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)")
+    return check(query.lake.on_disk, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)")
 
 
 def holds(query: Query, store: SqlManifestStore, ids: Ids) -> bool:
@@ -85,8 +100,9 @@ def state(store: SqlManifestStore, query: Query, batch_id: int = 0) -> ManifestS
 
 
 def data_files(query: Query) -> set[str]:
-    paths = (path.relative_to(query.table) for path in query.table.rglob("*.parquet"))
-    return {str(path) for path in paths if path.parts[0] != "_delta_log"}
+    """By their paths in the folder of data files."""
+    table = query.lake.on_disk
+    return {str((table.folder / path).relative_to(query.lake.data_folder)) for path in table.data_files()}
 
 
 def prepare_only(query: Query, store: SqlManifestStore, batch_id: int = 0, offsets: object = "") -> Written:
@@ -161,23 +177,45 @@ def test_a_commit_that_lands_after_its_recovery_adds_no_rows(query: Query, store
 # Crashes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", [point for point in CRASH_POINTS if not point.startswith("recover.")])
+ONLY_IN_DELTA = "evolve.done"
+"""Iceberg's tables get their new columns in the commit that brings the batch."""
+
+IN_ANY_BATCH = [p for p in CRASH_POINTS if p != ONLY_IN_DELTA and not p.startswith("recover.")]
+
+
+@pytest.mark.parametrize("point", IN_ANY_BATCH)
 def test_a_crash_at_any_point_and_a_restart_leave_each_row_once(
     query: Query, store: SqlManifestStore, point: str
 ) -> None:
     batch = query.batch(0)
-    if point == "evolve.done":
-        query.run(store, query.batch(0), [[0]], "r0")
-        batch, query = (
-            query.batch(1),
-            Query(query.table, schema=pa.schema([*query.schema, ("note", "string")])),
-        )
     with crash_at(point):
-        query.run(store, batch, PARTS, "r1", evolve=True)
-    query.run(store, batch, PARTS, "r2", evolve=True)
+        query.run(store, batch, PARTS, "r1")
+    query.run(store, batch, PARTS, "r2")
 
-    assert state(store, query, batch.batch_id) is COMMITTED
-    assert holds(query, store, [*range(1 - batch.batch_id, 1), 1, 2, 3])
+    assert state(store, query) is COMMITTED
+    assert holds(query, store, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        *((kind, point) for kind in LAKES for point in ("commit.start", "commit.landed")),
+        ("delta", ONLY_IN_DELTA),
+    ],
+)
+def test_a_crash_of_a_batch_that_brings_a_column_and_a_restart_leave_each_row_once(
+    tmp_path: Path, store: SqlManifestStore, kind: str, point: str
+) -> None:
+    query = Query(LAKES[kind](tmp_path))
+    query.run(store, query.batch(0), [[0]], "r0")
+    wider = replace(query, schema=pa.schema([*query.schema, ("note", pa.string())]))
+    with crash_at(point):
+        wider.run(store, query.batch(1), PARTS, "r1", evolve=True)
+    wider.run(store, query.batch(1), PARTS, "r2", evolve=True)
+
+    assert state(store, query, 1) is COMMITTED
+    assert holds(query, store, [0, 1, 2, 3])
+    assert rows(query.lake.on_disk, "id, note") == [(n, None) for n in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -290,7 +328,7 @@ def test_offsets_that_change_between_plan_and_prepare_stop_the_query(
     prepare_only(query, store, offsets="theirs")
     with pytest.raises(CheckpointMismatchError, match="by another run"):
         query.commit_or_abort(store, written)
-    assert DeltaTable(str(query.table)).version() == 0
+    assert query.lake.count() == 0
 
 
 def test_a_rewound_checkpoint_supersedes_what_was_prepared_later(
@@ -329,14 +367,14 @@ def test_a_batch_that_was_skipped_in_vain_is_not_confirmed(query: Query, store: 
 
 def delete(query: Query, written: Written) -> None:
     for path in written.paths:
-        (query.table / path).unlink()
+        (query.lake.data_folder / path).unlink()
 
 
 def test_a_batch_whose_files_are_gone_is_written_again_by_its_replay(
     query: Query, store: SqlManifestStore
 ) -> None:
     written = prepare_only(query, store)
-    (query.table / min(written.paths)).unlink()
+    (query.lake.data_folder / min(written.paths)).unlink()
     query.run(store, written.batch, PARTS, "r2")
     record = store.record(query.stream, 0)
     assert record is not None
@@ -346,7 +384,7 @@ def test_a_batch_whose_files_are_gone_is_written_again_by_its_replay(
 
 def test_a_vacuum_that_takes_uncommitted_files_costs_no_rows(query: Query, store: SqlManifestStore) -> None:
     written = prepare_only(query, store)
-    vacuum(query)
+    query.lake.vacuum()
     assert data_files(query) == set()
     query.run(store, written.batch, PARTS, "r2")
     assert holds(query, store, [1, 2, 3])
@@ -354,23 +392,21 @@ def test_a_vacuum_that_takes_uncommitted_files_costs_no_rows(query: Query, store
 
 @pytest.mark.parametrize("point", ["prepare.done", "commit.start"])
 def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
-    query: Query, store: SqlManifestStore, point: str
+    delta_query: Query, store: SqlManifestStore, point: str
 ) -> None:
-    """The commit is tried again on the version after the vacuum, and must not go on as if nothing was."""
+    """The commit is tried again on the version after the vacuum, and must not go on as if nothing was.
+
+    Iceberg's tables do not tell of a removal of orphan files.
+    """
+    query = delta_query
     batch = query.batch(0)
-    with at_point(point, lambda: vacuum(query)):
+    with at_point(point, query.lake.vacuum):
         with pytest.raises(RetryableError, match="was vacuumed"):
             query.run(store, batch, PARTS, "r1")
-    assert DeltaTable(str(query.table)).count() == 0
+    assert query.lake.count() == 0
 
     query.run(store, batch, PARTS, "r2")
     assert holds(query, store, [1, 2, 3])
-
-
-def vacuum(query: Query) -> None:
-    """Of everything that the table does not name, as nobody should while a query runs."""
-    table = DeltaTable(str(query.table))
-    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
 def test_the_loss_of_a_batch_that_no_replay_writes_again_stops_the_query(
@@ -412,15 +448,9 @@ def test_recovery_never_overtakes_a_batch_that_stays_prepared(query: Query, stor
 
 
 @pytest.fixture
-def query_by_day(tmp_path: Path) -> Query:
+def query_by_day(lake: LakeTable) -> Query:
     """A query whose table can be partitioned otherwise."""
-    return Query(tmp_path / "table", schema=pa.schema([("id", pa.int64()), ("day", pa.string())]))
-
-
-def partition_by_day(query: Query) -> None:
-    """What another writer does: no file that was written before fits the table any more."""
-    rows = pa.table({"id": [-1], "day": ["d"]})
-    write_deltalake(str(query.table), rows, mode="overwrite", schema_mode="overwrite", partition_by=["day"])
+    return Query(lake, schema=pa.schema([("id", pa.int64()), ("day", pa.string())]))
 
 
 def test_a_batch_that_no_longer_fits_the_table_is_written_again_by_its_replay(
@@ -428,7 +458,7 @@ def test_a_batch_that_no_longer_fits_the_table_is_written_again_by_its_replay(
 ) -> None:
     query = query_by_day
     written = prepare_only(query, store)
-    partition_by_day(query)
+    query.lake.partition_by_day()
     query.run(store, written.batch, PARTS, "r2")
     assert state(store, query) is COMMITTED
     assert holds(query, store, [-1, 1, 2, 3])
@@ -440,9 +470,9 @@ def test_a_batch_that_no_longer_fits_the_table_is_an_error_without_a_replay(
 ) -> None:
     query = query_by_day
     written = prepare_only(query, store)
-    partition_by_day(query)
+    query.lake.partition_by_day()
     replay = None if next_batch is None else query.batch(next_batch)
-    with pytest.raises(SchemaMismatchError, match="can no longer take its files"):
+    with pytest.raises(SchemaMismatchError, match=r"can no\s+longer take its files"):
         query.committer(store).recover(query.stream, replay)
     assert state(store, query) is PREPARED
     assert written.paths <= data_files(query)
@@ -453,7 +483,7 @@ def test_a_table_altered_during_the_batch_fails_it_until_the_restart(
 ) -> None:
     query = query_by_day
     batch = query.batch(0)
-    with at_point("prepare.done", lambda: partition_by_day(query)):
+    with at_point("prepare.done", query.lake.partition_by_day):
         with pytest.raises(SchemaMismatchError):
             query.run(store, batch, PARTS, "r1")
     query.run(store, batch, PARTS, "r2")
@@ -499,8 +529,8 @@ def test_waits_between_attempts_double_up_to_a_bound_with_full_jitter() -> None:
 
 def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, store: SqlManifestStore) -> None:
     def others_write() -> None:
-        write_deltalake(str(query.table), pa.table({"id": [-1]}), mode="append")
-        DeltaTable(str(query.table)).optimize.compact()
+        query.lake.append(-1)
+        query.lake.compact()
 
     query.run(store, query.batch(0), PARTS, "r1")
     with at_point("commit.start", others_write):
@@ -580,7 +610,7 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
     theirs = query.write(query.plan(sqlite_store, batch), batch, "r2", [[4]])
     query.run(sqlite_store, query.batch(0, "ours"), PARTS, "r1")
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
-        new.register(query.stream, "delta")
+        new.register(query.stream, query.lake.sink().kind)
         with pytest.raises(CheckpointMismatchError):
             query.commit_or_abort(new, theirs)
         assert state(new, query) is PREPARED
@@ -654,9 +684,7 @@ def test_a_run_that_is_taken_over_between_claim_and_prepare_is_refused(
     assert holds(query, store, [1, 2, 3])
 
 
-@pytest.mark.parametrize(
-    "point", [p for p in CRASH_POINTS if p not in ("evolve.done", "recover.start", "recover.done")]
-)
+@pytest.mark.parametrize("point", IN_ANY_BATCH)
 def test_a_twin_that_runs_the_whole_batch_meanwhile_adds_no_rows(
     query: Query, store: SqlManifestStore, point: str
 ) -> None:
@@ -739,29 +767,29 @@ def test_a_superseded_driver_is_told_that_it_was_given_up(query: Query, store: S
 
 def test_an_empty_batch_makes_no_table_commit(query: Query, store: SqlManifestStore) -> None:
     query.run(store, query.batch(0), PARTS, "r1")
-    version = DeltaTable(str(query.table)).version()
+    version = query.lake.version()
     query.run(store, query.batch(1), [[], []], "r1")
-    assert DeltaTable(str(query.table)).version() == version
+    assert query.lake.version() == version
     assert state(store, query, 1) is COMMITTED
     assert query.plan(store, query.batch(1)) is None
 
 
 def test_overwriting_batches_replace_the_rows_and_replays_do_not(
-    tmp_path: Path, store: SqlManifestStore
+    lake: LakeTable, store: SqlManifestStore
 ) -> None:
     """Complete mode: each batch replaces all rows, with the same token as an appending one."""
-    query = Query(tmp_path / "table", mode="overwrite")
+    query = Query(lake, mode="overwrite")
     query.run(store, query.batch(0), [[1, 2]], "r1")
     with crash_at("mark.done"):
         query.run(store, query.batch(1), [[3, 4]], "r1")
-    version = DeltaTable(str(query.table)).version()
+    version = query.lake.version()
     query.run(store, query.batch(1), [[3, 4]], "r2")
-    assert DeltaTable(str(query.table)).version() == version
+    assert query.lake.version() == version
     assert holds(query, store, [3, 4])
 
 
-def test_overwriting_with_nothing_empties_the_table(tmp_path: Path, store: SqlManifestStore) -> None:
-    query = Query(tmp_path / "table", mode="overwrite")
+def test_overwriting_with_nothing_empties_the_table(lake: LakeTable, store: SqlManifestStore) -> None:
+    query = Query(lake, mode="overwrite")
     query.run(store, query.batch(0), [[1, 2]], "r1")
     query.run(store, query.batch(1), [[]], "r1")
     assert holds(query, store, [])
@@ -795,8 +823,8 @@ def test_a_restored_store_does_not_miss_files_that_were_compacted_since(
     back_up(tmp_path / "store.db", tmp_path / "backup.db")
     query.run(sqlite_store, query.batch(0), PARTS, "r2")
     query.run(sqlite_store, query.batch(1), [[4]], "r2")
-    DeltaTable(str(query.table)).optimize.compact()
-    vacuum(query)
+    query.lake.compact()
+    query.lake.vacuum()
 
     with open_store(f"sqlite:///{tmp_path}/backup.db") as restored:
         query.run(restored, query.batch(2), [[5]], "r3")
@@ -833,19 +861,14 @@ def test_a_manifest_that_vanishes_during_recovery_is_an_error(
 
 def test_a_dropped_table_stops_the_query(query: Query, store: SqlManifestStore) -> None:
     query.run(store, query.batch(0), PARTS, "r1")
-    shutil.rmtree(query.table)
-    with pytest.raises(TableChangedError, match="There is no Delta table"):
+    query.lake.drop()
+    with pytest.raises(TableChangedError, match=r"There is no (Delta|Iceberg) table"):
         query.run(store, query.batch(1), [[4]], "r1")
-
-
-def drop_and_create(query: Query) -> None:
-    shutil.rmtree(query.table)
-    write_deltalake(str(query.table), pa.table({"id": [-1]}))
 
 
 def test_a_table_that_was_created_again_stops_the_query(query: Query, store: SqlManifestStore) -> None:
     query.run(store, query.batch(0), PARTS, "r1")
-    drop_and_create(query)
+    query.lake.replace()
     with pytest.raises(TableChangedError, match="created again"):
         query.run(store, query.batch(1), [[4]], "r1")
     assert findings(query, [-1]).problems == []
@@ -856,19 +879,18 @@ def test_the_first_batch_is_written_again_into_a_table_that_was_created_again(
 ) -> None:
     """The stream has nothing in the old table yet, so no row is missing in the new one."""
     written = prepare_only(query, store)
-    shutil.rmtree(query.table / "_delta_log")
-    write_deltalake(str(query.table), pa.table({"id": [-1]}))
+    query.lake.replace()
     query.run(store, written.batch, PARTS, "r2")
     assert holds(query, store, [-1, 1, 2, 3])
 
 
-@pytest.mark.parametrize("action", [drop_and_create, lambda query: shutil.rmtree(query.table)])
+@pytest.mark.parametrize("action", [lambda lake: lake.replace(), lambda lake: lake.drop()])
 def test_a_pending_batch_of_a_table_that_was_dropped_stays_pending(
-    query: Query, store: SqlManifestStore, action: Callable[[Query], None]
+    query: Query, store: SqlManifestStore, action: Callable[[LakeTable], None]
 ) -> None:
     query.run(store, query.batch(0), [[0]], "r1")
     prepare_only(query, store, batch_id=1)
-    action(query)
+    action(query.lake)
     with pytest.raises(TableChangedError):
         query.plan(store, query.batch(1))
     assert state(store, query, 1) is PREPARED
@@ -879,25 +901,59 @@ def test_a_batch_that_landed_and_was_restored_away_before_it_was_marked_stops_th
 ) -> None:
     """Its token is still in the table: to take the token's word would lose its rows."""
     query.run(store, query.batch(0), [[0]], "r1")
-    batch = query.batch(1)
+    before, batch = query.lake.version(), query.batch(1)
     written = query.write(query.plan(store, batch), batch, "r1", PARTS)
     with crash_at("commit.landed"):
         query.commit_or_abort(store, written)
-    DeltaTable(str(query.table)).restore(1)
+    query.lake.go_back(before)
 
     for _ in range(2):
-        with pytest.raises(TableChangedError, match="was restored"):
+        with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
             query.run(store, batch, PARTS, "r2")
     assert state(store, query, 1) is PREPARED
+
+
+def test_an_operator_lets_the_stream_go_on_with_a_table_that_was_rolled_back(
+    iceberg_query: Query, store: SqlManifestStore
+) -> None:
+    """The pending batch is done with, its rows stay taken back, and the next ones land."""
+    query = iceberg_query
+    query.run(store, query.batch(0), [[0]], "r1")
+    before = query.lake.version()
+    prepare_only(query, store, batch_id=1)
+    with crash_at("commit.landed"):
+        query.committer(store).recover(query.stream)
+    query.lake.go_back(before)
+
+    query.open_table().accept(query.query_id)
+    query.committer(store).accept_pending(query.stream)
+    query.run(store, query.batch(1), PARTS, "r2")
+    query.run(store, query.batch(2), [[4]], "r2")
+    assert holds(query, store, [0, 4])
+
+
+def test_the_expiry_of_all_snapshots_but_the_newest_changes_nothing(
+    iceberg_query: Query, store: SqlManifestStore
+) -> None:
+    """By another, between any two steps, and with their files: the token is in a table property."""
+    query = iceberg_query
+    for batch_id, point in enumerate(["prepare.done", "commit.start", "commit.landed", "mark.done"]):
+        query.run(store, query.batch(2 * batch_id), [[2 * batch_id]], "r1")
+        with at_point(point, lambda: query.lake.vacuum(orphans=False)):
+            query.run(store, query.batch(2 * batch_id + 1), [[2 * batch_id + 1]], "r1")
+    assert query.plan(store, query.batch(7)) is None
+    assert holds(query, store, range(8))
 
 
 def test_a_table_restored_to_before_the_last_batch_stops_the_query(
     query: Query, store: SqlManifestStore
 ) -> None:
+    versions = []
     for batch_id in range(3):
         query.run(store, query.batch(batch_id), [[batch_id]], "r1")
-    DeltaTable(str(query.table)).restore(2)
-    with pytest.raises(TableChangedError, match="was restored"):
+        versions.append(query.lake.version())
+    query.lake.go_back(versions[1])
+    with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
         query.run(store, query.batch(3), [[3]], "r1")
     assert findings(query, [0, 1]).problems == []
 
@@ -905,8 +961,10 @@ def test_a_table_restored_to_before_the_last_batch_stops_the_query(
 def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    assert query.committer(store).commit(written.manifest, written.committables) == Committed(1)
-    assert query.committer(store).commit(written.manifest, written.committables) == AlreadyCommitted(1)
+    landed = query.committer(store).commit(written.manifest, written.committables)
+    assert landed == Committed(query.lake.version())
+    again = query.committer(store).commit(written.manifest, written.committables)
+    assert again == AlreadyCommitted(query.lake.version())
     assert query.committer(store).begin(batch) is Decision.SKIP
 
 

@@ -1,23 +1,24 @@
-"""The command line, on real stores and real Delta tables."""
+"""The command line, on real stores and real tables of each format."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import sqlite3
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import pytest
-from tests.lake import GRACE, NOW, SCHEMA, YOUNG, Lake, paths
+from tests.committers.lakes import LAKES
+from tests.lake import GRACE, NOW, YOUNG, Lake, paths
 from typer.testing import CliRunner
 
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
@@ -26,15 +27,21 @@ from penstock.datasource.checkpoint import STORE_FILE
 from penstock.datasource.cli import output
 from penstock.datasource.cli.app import app
 from penstock.datasource.cli.gc import GRACE_MIN, parse_grace
+from penstock.datasource.sinks.iceberg import IcebergSink
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
 OTHER = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
 
 
+@pytest.fixture(params=LAKES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def lake(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+def lake(tmp_path: Path, store_url: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """Query "ids": batches 0 and 1 committed, 2 rows each; a lost attempt of batch 1."""
-    lake = filled(Lake(tmp_path, store_url, QUERY))
+    lake = filled(Lake(tmp_path, store_url, QUERY, kind))
     monkeypatch.setenv("PENSTOCK_STORE", store_url)
     yield lake
     lake.store.close()
@@ -42,7 +49,17 @@ def lake(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def local_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """The same of a Delta table, where the format is no matter."""
     lake = filled(Lake(tmp_path, None, QUERY))
+    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+    yield lake
+    lake.store.close()
+
+
+@pytest.fixture
+def any_lake(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """The same of a table of each format."""
+    lake = filled(Lake(tmp_path, None, QUERY, kind))
     monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
     yield lake
     lake.store.close()
@@ -69,8 +86,8 @@ class Ended:
 
 
 def replace_table(lake: Lake) -> None:
-    shutil.rmtree(lake.table / "_delta_log")
-    lake.target = lake.committer().plan(SCHEMA, partition_by=["day"])
+    lake.lake.forget()
+    lake.planned = lake.plan()
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -81,7 +98,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", ["status", "show ids 0", "recover", "gc", "version"])
-def test_no_command_loads_spark(local_lake: Lake, command: str) -> None:
+def test_no_command_loads_spark(any_lake: Lake, command: str) -> None:
     code = f"""
 import sys
 from penstock.datasource.cli.app import app
@@ -104,7 +121,7 @@ try:
     app(["gc", "--help"])
 except SystemExit:
     pass
-heavy = {"pyspark", "deltalake", "sqlalchemy", "pyarrow"}
+heavy = {"pyspark", "deltalake", "pyiceberg", "sqlalchemy", "pyarrow"}
 print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
 """
     assert python(code).stdout.splitlines()[-1] == "[]"
@@ -211,17 +228,17 @@ def test_show_wants_one_stream(local_lake: Lake) -> None:
 def test_status_says_what_is_pending_and_what_was_written(lake: Lake) -> None:
     lake.prepare(2, lake.write(2))
     (ids,) = [s for s in Ended("status", "--json").json["streams"] if s["query_id"] == QUERY]
-    assert (ids["query_name"], ids["table_uri"], ids["kind"]) == ("ids", str(lake.table), "delta")
+    assert (ids["query_name"], ids["table_uri"], ids["kind"]) == ("ids", lake.stream.table_uri, lake.kind)
     assert (ids["pending"], ids["committed_batches"], ids["committed_rows"]) == (1, 2, 4)
     assert (ids["last_batch"]["batch_id"], ids["last_batch"]["state"]) == (2, "PREPARED")
-    assert ids["table_version"] == 2
+    assert ids["table_version"] == lake.lake.version()
     assert 0 <= ids["oldest_pending_s"] < 60
     assert "table" not in ids
 
 
 def test_status_fits_80_columns_and_shows_text_as_it_is(local_lake: Lake) -> None:
     """What looks like rich's markup in a name is part of the name."""
-    local_lake.store.register(local_lake.stream, "delta", "[red]x[/red]", local_lake.target.table_id)
+    local_lake.store.register(local_lake.stream, "delta", "[red]x[/red]", local_lake.table_id)
     ended = Ended("status")
     assert "[red]x[/red]" in ended.out
     assert max(map(len, ended.out.splitlines())) <= 80
@@ -229,22 +246,22 @@ def test_status_fits_80_columns_and_shows_text_as_it_is(local_lake: Lake) -> Non
     assert "\x1b" not in ended.out
 
 
-def test_status_with_table_looks_at_the_table(local_lake: Lake) -> None:
-    deltalake.DeltaTable(str(local_lake.table)).optimize.compact()
+def test_status_with_table_looks_at_the_table(any_lake: Lake) -> None:
+    any_lake.lake.compact()
     ended = Ended("status", "--table", "--json", QUERY)
     (stream,) = ended.json["streams"]
     assert ended.code == 0
-    assert stream["table"]["version"] == deltalake.DeltaTable(str(local_lake.table)).version()
+    assert stream["table"]["version"] == any_lake.lake.version()
     assert stream["table"]["token_batch_id"] == 1
     assert stream["table"]["problem"] is None
 
 
-def test_status_with_table_tells_a_table_that_was_replaced(local_lake: Lake) -> None:
-    replace_table(local_lake)
+def test_status_with_table_tells_a_table_that_was_replaced(any_lake: Lake) -> None:
+    replace_table(any_lake)
     ended = Ended("status", "--table", QUERY)
     assert ended.code == 1
     assert "created again" in ended.err
-    shutil.rmtree(local_lake.table)
+    any_lake.lake.drop()
     gone = Ended("status", "--table", "--json", QUERY)
     assert gone.code == 1
     assert gone.json["streams"][0]["table"]["version"] is None
@@ -282,9 +299,9 @@ def test_show_tells_that_the_table_has_a_batch_with_other_offsets(local_lake: La
     assert output.in_table(token, other)[0] == "other_offsets"
 
 
-def test_show_lists_ten_files_or_all(local_lake: Lake) -> None:
-    files = [file for _ in range(6) for file in local_lake.write(2)]
-    local_lake.prepare(2, files)
+def test_show_lists_ten_files_or_all(any_lake: Lake) -> None:
+    files = [file for _ in range(6) for file in any_lake.write(2)]
+    any_lake.prepare(2, files)
     ten = Ended("show", QUERY, "2")
     assert sum(path in ten.out for path in paths(files)) == 10
     assert "2 more files" in ten.out
@@ -323,19 +340,19 @@ def test_reasons_are_shown_as_they_are() -> None:
     assert "a[/b] [red]c[/red]" in shown.getvalue()
 
 
-def test_recover_with_files_gone_leaves_the_batch_and_exits_with_1(local_lake: Lake) -> None:
-    files = local_lake.write(2)
-    local_lake.prepare(2, files)
-    (local_lake.table / files[0].path).unlink()
+def test_recover_with_files_gone_leaves_the_batch_and_exits_with_1(any_lake: Lake) -> None:
+    files = any_lake.write(2)
+    any_lake.prepare(2, files)
+    (any_lake.table / files[0].path).unlink()
     ended = Ended("recover")
     assert ended.code == 1
     assert "PREPARED" in ended.out
 
 
-def test_an_error_of_one_stream_does_not_keep_the_others_pending(local_lake: Lake, tmp_path: Path) -> None:
-    local_lake.prepare(2, local_lake.write(2))
-    replace_table(local_lake)
-    second = Lake(tmp_path / "second", local_lake.store_url)
+def test_an_error_of_one_stream_does_not_keep_the_others_pending(any_lake: Lake, tmp_path: Path) -> None:
+    any_lake.prepare(2, any_lake.write(2))
+    replace_table(any_lake)
+    second = Lake(tmp_path / "second", any_lake.store_url, kind=any_lake.kind)
     second.prepare(0, second.write(0))
     ended = Ended("recover", "--json")
     assert ended.code == 3
@@ -345,56 +362,59 @@ def test_an_error_of_one_stream_does_not_keep_the_others_pending(local_lake: Lak
     second.store.close()
 
 
-def test_recover_believes_no_token_of_a_table_that_was_restored(local_lake: Lake) -> None:
+def test_recover_believes_no_token_of_a_table_that_was_restored(any_lake: Lake) -> None:
     """Batch 2 landed and its driver died; RESTORE then took back its rows and batch 1's, not the token."""
-    local_lake.committer().commit(local_lake.prepare(2, local_lake.write(2)))
-    deltalake.DeltaTable(str(local_lake.table)).restore(1)
+    first = any_lake.store.record(any_lake.stream, 0)
+    assert first is not None
+    assert first.table_version is not None
+    any_lake.committer().commit(any_lake.prepare(2, any_lake.write(2)))
+    any_lake.lake.go_back(first.table_version)
     ended = Ended("recover")
     assert ended.code == 3
-    assert "restored" in ended.err
-    assert [record.batch.batch_id for record in local_lake.store.pending(local_lake.stream)] == [2]
+    assert re.search("was (restored|rolled back)", ended.err)
+    assert [record.batch.batch_id for record in any_lake.store.pending(any_lake.stream)] == [2]
 
 
-def test_accept_table_lets_the_stream_go_on_with_the_table_as_it_is(local_lake: Lake) -> None:
-    replace_table(local_lake)
+def test_accept_table_lets_the_stream_go_on_with_the_table_as_it_is(any_lake: Lake) -> None:
+    replace_table(any_lake)
     refused = Ended("recover", QUERY, "--accept-table", answer="n\n")
     assert refused.code == 1
     assert Ended("status", QUERY, "--table").code == 1
 
     accepted = Ended("recover", QUERY, "--accept-table", answer="y\n")
     assert accepted.code == 0
-    now = deltalake.DeltaTable(str(local_lake.table)).metadata().id
-    assert f"the table is now  table {now}, version 0" in accepted.err
+    now = f"table {any_lake.table_id}, version {any_lake.lake.version()}"
+    assert f"the table is now  {now}" in accepted.err
     assert Ended("status", QUERY, "--table").code == 0
 
 
-def test_accept_table_settles_a_batch_that_landed_and_was_restored_away(local_lake: Lake) -> None:
+def test_accept_table_settles_a_batch_that_landed_and_was_restored_away(any_lake: Lake) -> None:
     """It was never marked: its token is in the table, its rows are not, and no replay may decide that."""
-    last = local_lake.store.history(local_lake.stream, 1)[0].batch.batch_id
-    before = deltalake.DeltaTable(str(local_lake.table)).version()
-    manifest = local_lake.prepare(last + 1, local_lake.write(last + 1))
-    local_lake.committer().commit(manifest)
-    deltalake.DeltaTable(str(local_lake.table)).restore(before)
+    last = any_lake.store.history(any_lake.stream, 1)[0].batch.batch_id
+    before = any_lake.lake.version()
+    manifest = any_lake.prepare(last + 1, any_lake.write(last + 1))
+    any_lake.committer().commit(manifest)
+    any_lake.lake.go_back(before)
 
-    assert "was restored" in Ended("recover", QUERY).err
+    assert re.search("was (restored|rolled back)", Ended("recover", QUERY).err)
     accepted = Ended("recover", QUERY, "--accept-table", "--yes")
     assert accepted.code == 0, accepted.err
-    assert local_lake.store.pending(local_lake.stream) == []
-    assert local_lake.committer().token(local_lake.query_id) is not None
+    assert any_lake.store.pending(any_lake.stream) == []
+    assert any_lake.committer().token(any_lake.query_id) is not None
 
 
-def test_accept_table_asks_nothing_with_yes_and_prints_json_only(local_lake: Lake) -> None:
-    replace_table(local_lake)
+def test_accept_table_asks_nothing_with_yes_and_prints_json_only(any_lake: Lake) -> None:
+    replace_table(any_lake)
     ended = Ended("recover", QUERY, "--accept-table", "--yes", "--json")
     assert (ended.code, ended.json) == (0, {"streams": []})
 
 
-def test_accept_table_with_nothing_to_accept_changes_nothing(local_lake: Lake) -> None:
-    before = local_lake.store.written_table(local_lake.stream)
+def test_accept_table_with_nothing_to_accept_changes_nothing(any_lake: Lake) -> None:
+    before = any_lake.store.written_table(any_lake.stream)
     ended = Ended("recover", QUERY, "--accept-table")
     assert ended.code == 0
     assert "nothing to accept" in ended.err
-    assert local_lake.store.written_table(local_lake.stream) == before
+    assert any_lake.store.written_table(any_lake.stream) == before
 
 
 def test_accept_table_wants_one_stream(local_lake: Lake) -> None:
@@ -429,34 +449,34 @@ def test_gc_deletes_what_it_listed_and_the_table_keeps_its_rows(lake: Lake) -> N
     assert Ended("gc").code == 0
 
 
-def test_gc_keeps_young_files(local_lake: Lake) -> None:
+def test_gc_keeps_young_files(any_lake: Lake) -> None:
     Ended("gc", "--delete")
-    young = local_lake.write(1, age=YOUNG)
+    young = any_lake.write(1, age=YOUNG)
     (table,) = Ended("gc", "--json").json["tables"]
     assert (table["files"], table["kept_young"]) == ([], 2)
     assert "2 files younger" in Ended("gc").out
     assert Ended("gc", "--delete", "--older-than", "12h", "--json").json["tables"][0]["deleted"] == len(young)
 
 
-def test_gc_of_one_stream_leaves_the_files_of_others(local_lake: Lake) -> None:
-    local_lake.query_id = OTHER
-    local_lake.register()
-    lost = local_lake.write(0)
-    local_lake.commit(0, local_lake.write(0))
+def test_gc_of_one_stream_leaves_the_files_of_others(any_lake: Lake) -> None:
+    any_lake.query_id = OTHER
+    any_lake.register()
+    lost = any_lake.write(0)
+    any_lake.commit(0, any_lake.write(0))
     assert Ended("gc", QUERY, "--delete").code == 0
-    assert paths(lost) <= local_lake.on_disk()
+    assert paths(lost) <= any_lake.on_disk()
     assert Ended("gc", OTHER, "--delete", "--json").json["tables"][0]["deleted"] == len(lost)
 
 
-def test_gc_stops_at_a_damaged_manifest_and_deletes_nothing(local_lake: Lake) -> None:
-    with local_lake.store.engine.begin() as connection:
+def test_gc_stops_at_a_damaged_manifest_and_deletes_nothing(any_lake: Lake) -> None:
+    with any_lake.store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE penstock_manifest_contents SET content = x'00'")
-    before = local_lake.on_disk()
+    before = any_lake.on_disk()
     ended = Ended("gc", "--delete", "--json")
     assert ended.code == 3
     assert "damaged" in ended.err
     assert "Traceback" not in ended.err
-    assert local_lake.on_disk() == before
+    assert any_lake.on_disk() == before
 
 
 def test_gc_refuses_a_grace_period_too_short_to_be_safe(local_lake: Lake) -> None:
@@ -474,6 +494,99 @@ def test_a_stream_of_an_unknown_kind_is_refused(local_lake: Lake) -> None:
     ended = Ended("gc", "--delete", "--json")
     assert ended.code == 3
     assert "'paimon'" in ended.err
+
+
+# Catalogs of Iceberg tables ---------------------------------------------------------------------------
+
+SECRET = "s3cret-word"
+
+
+class NamedCatalogLake(Lake):
+    """Its table is in a catalog that goes by a name and is reached by properties."""
+
+    @property
+    def sink(self) -> IcebergSink:
+        options: Any = super().sink.options
+        return IcebergSink(
+            replace(options, catalog="penstock", catalog_properties=self.properties, warehouse=None)
+        )
+
+    @property
+    def properties(self) -> dict[str, str]:
+        folder = self.lake.on_disk.folder.parents[1]
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.sqlite",
+            "warehouse": f"file://{folder}",
+            "credential": SECRET,
+        }
+
+    @property
+    def arguments(self) -> list[str]:
+        return [word for key, text in self.properties.items() for word in ("--catalog", f"{key}={text}")]
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedCatalogLake]:
+    (tmp_path / "warehouse").mkdir()
+    lake = NamedCatalogLake(tmp_path, None, QUERY, "iceberg")
+    filled(lake)
+    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+    yield lake
+    lake.store.close()
+
+
+def test_every_command_takes_the_properties_of_a_named_catalog_and_shows_no_secret(
+    named: NamedCatalogLake,
+) -> None:
+    assert named.stream.table_uri == "penstock:lake.ids"
+    named.prepare(2, named.write(2))
+    commands = (
+        ("status", "--table"),
+        ("show", QUERY, "2"),
+        ("recover",),
+        ("gc", "--delete"),
+        ("recover", QUERY, "--accept-table"),
+    )
+    for command in commands:
+        for form in ((), ("--json",)):
+            ended = Ended(*command, *form, *named.arguments)
+            assert ended.code == 0, ended.err
+            assert SECRET not in ended.out + ended.err
+    (stream,) = Ended("status", "--table", "--json", *named.arguments).json["streams"]
+    assert stream["table"]["version"] == named.lake.version()
+    assert stream["table"]["token_batch_id"] == 2
+    assert len(named.rows()) == 6
+
+
+@pytest.mark.parametrize("command", ["status --table", "recover", "gc", f"show {QUERY} 1"])
+def test_a_catalog_that_cannot_be_reached_is_told_without_its_password(
+    named: NamedCatalogLake, command: str
+) -> None:
+    named.prepare(2, named.write(2))
+    url = f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/catalog"
+    ended = Ended(*command.split(), "--catalog", "type=sql", "--catalog", f"uri={url}")
+    assert ended.code == 3
+    assert "catalog" in ended.err
+    assert "penstock" in ended.err
+    assert SECRET not in ended.out + ended.err
+    assert len(named.store.pending(named.stream)) == 1
+
+
+@pytest.mark.parametrize("command", ["status --table", "recover", "gc"])
+def test_a_named_catalog_without_its_properties_is_asked_for(named: NamedCatalogLake, command: str) -> None:
+    named.prepare(2, named.write(2))
+    ended = Ended(*command.split())
+    assert ended.code in (2, 3)
+    assert "catalog" in ended.err
+    assert len(named.store.pending(named.stream)) == 1
+
+
+@pytest.mark.parametrize("text", [f"{SECRET}", f"={SECRET}"])
+def test_a_catalog_property_that_is_none_is_refused(named: NamedCatalogLake, text: str) -> None:
+    ended = Ended("status", "--table", "--catalog", text)
+    assert ended.code == 2
+    assert "--catalog takes KEY=VALUE" in " ".join(ended.err.split())
 
 
 # renew: what it does to Spark, tests/spark/test_renew.py shows ---------------------------------------

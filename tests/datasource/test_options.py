@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock import ConfigurationError
-from penstock.datasource.options import DeltaOptions
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.options.iceberg import IcebergOptions
 
 
 def problems_of(**options: str) -> str:
@@ -81,3 +82,54 @@ def test_secrets_are_not_shown() -> None:
     assert options.storage_options == {"AWS_SECRET_ACCESS_KEY": "hunter2"}
     assert "hunter2" not in repr(options)
     assert "hunter2" not in problems_of(**{"storage.aws_secret_access_key": "hunter2", "colour": "red"})
+
+
+# Iceberg ---------------------------------------------------------------------------------------------
+
+
+def iceberg_problems_of(**options: str) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        IcebergOptions.parse({"table": "db.t", "warehouse": "/lake", **options})
+    return str(refused.value)
+
+
+def test_an_iceberg_table_needs_a_name_and_a_catalog() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        IcebergOptions.parse({})
+
+    assert "table is missing" in str(refused.value)
+    assert "Neither catalog nor warehouse" in str(refused.value)
+    for catalog in ({"warehouse": "/lake"}, {"catalog": "prod"}, {"catalog.uri": "http://localhost"}):
+        assert IcebergOptions.parse({"table": "db.t", **catalog}).table == "db.t"
+
+
+def test_an_iceberg_table_has_no_path() -> None:
+    """`.start("db.t")` hands it over as one."""
+    assert "path is not an option: an Iceberg table has a name" in iceberg_problems_of(path="db.t")
+
+
+def test_what_the_table_itself_may_say_has_no_default() -> None:
+    options = IcebergOptions.parse({"table": "db.t", "warehouse": "/lake"})
+
+    assert (options.target_file_bytes, options.row_group_rows, options.compression) == (None, None, None)
+    assert options.expire_snapshots is None
+
+
+def test_format_versions_that_cannot_be_written_are_refused() -> None:
+    assert "formatVersion='3': must be one of 1, 2" in iceberg_problems_of(formatversion="3")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30 min", 1800), ("12h", 43200), ("7d", 604800)])
+def test_times_have_units(text: str, seconds: int) -> None:
+    options = IcebergOptions.parse({"table": "db.t", "warehouse": "/lake", "snapshotgrace": text})
+
+    assert options.snapshot_grace_s == seconds
+
+
+def test_a_catalogs_secrets_are_not_shown() -> None:
+    given = {"catalog.credential": "id:hunter2", "catalog.uri": "postgresql://u:hunter2@h/d"}
+    options = IcebergOptions.parse({"table": "db.t", **given})
+
+    assert options.catalog_properties["credential"] == "id:hunter2"
+    assert "hunter2" not in repr(options)
+    assert "hunter2" not in iceberg_problems_of(**given, colour="red")

@@ -13,8 +13,10 @@ from tests.s3_server import BUCKET, s3_client, s3_server
 
 from penstock import ConfigurationError, SchemaMismatchError
 from penstock.datasource.batch_plan import BatchPlan
-from penstock.datasource.options import DeltaOptions
-from penstock.datasource.planning import open_checkpoint, plan_batch_write, store_url, table_uri
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.planning import open_checkpoint, plan_batch_write, store_url
+from penstock.datasource.sinks.delta import DeltaSink
+from penstock.writers.delta.table_format import DeltaFormat
 
 
 def test_the_store_is_in_a_local_checkpoint(tmp_path: Path) -> None:
@@ -46,7 +48,7 @@ def test_a_remote_checkpoint_with_a_store_is_read_with_the_storage_options() -> 
             store="postgresql+psycopg://u@h/d",
             storage_options=storage,
         )
-        running = open_checkpoint(options).running_batch()
+        running = open_checkpoint(DeltaSink(options)).running_batch()
 
     assert (running.query_id, running.batch_id) == ("q", 10)
 
@@ -62,12 +64,13 @@ def test_a_remote_checkpoint_with_a_store_is_read_with_the_storage_options() -> 
 )
 def test_one_table_has_one_spelling(path: str, uri: str) -> None:
     """Otherwise a query that is started with another spelling would look like another stream."""
-    assert table_uri(path) == uri
+    assert DeltaSink(DeltaOptions(path=path)).table_uri == uri
 
 
 def plan(table: Path, **options: str) -> BatchPlan:
     schema = StructType([StructField("id", LongType()), StructField("Price", DoubleType())])
-    return plan_batch_write(DeltaOptions.parse({"path": str(table), **options}), schema, overwrite=False)
+    sink = DeltaSink(DeltaOptions.parse({"path": str(table), **options}))
+    return plan_batch_write(sink, schema, overwrite=False)
 
 
 def test_a_table_partitioned_by_what_has_no_spelling_is_refused(tmp_path: Path) -> None:
@@ -83,4 +86,6 @@ def test_columns_in_options_are_found_without_case_as_in_spark(tmp_path: Path) -
     files = plan(tmp_path / "t", partitionby="ID", sortwithin="price").files
 
     assert files is not None
-    assert (files.partition_by, files.sort_within) == (("id",), ("Price",))
+    assert isinstance(files.table_format, DeltaFormat)
+    assert files.table_format.partition_by == ("id",)
+    assert [field.column for field in files.sort] == [("Price",)]

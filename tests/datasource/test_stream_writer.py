@@ -11,8 +11,9 @@ from penstock import DeltaDataSource, PenstockError
 from penstock.committers.contract import Batch, Committable, StreamKey
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import checked_committables
-from penstock.datasource.options import DeltaOptions
-from penstock.datasource.stream_writer import DeltaStreamWriter
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.stream_writer import StreamWriter
 from penstock.datasource.task import TaskAttempt
 
 BATCH = Batch(StreamKey("q", "/t"), 7, "d1")
@@ -23,7 +24,8 @@ def test_a_commit_without_committables_fails_loudly(
     tmp_path: Path, messages: list[WriterCommitMessage | None]
 ) -> None:
     """So does Spark's continuous mode commit, which never calls `write`."""
-    writer = DeltaStreamWriter(DeltaOptions(str(tmp_path / "t"), str(tmp_path)), plan=None)
+    options = DeltaOptions(path=str(tmp_path / "t"), checkpoint_location=str(tmp_path))
+    writer = StreamWriter(DeltaSink(options), plan=None)
 
     with pytest.raises(PenstockError, match="continuous mode"):
         writer.commit(messages, 0)

@@ -49,10 +49,15 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
+from tests.sink_stream import SinkStream
+from tests.tables import IcebergOnDisk
 
 from penstock.committers.errors import SchemaMismatchError
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.sinks.iceberg import IcebergSink
 from penstock.datasource.types import CHAR_VARCHAR_KEY, arrow_schema
 from penstock.writers.data_files import DataFileWriter
+from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.plan import FileNames, WritePlan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "types.md"
@@ -74,6 +79,7 @@ class Written:
     handed_over: pa.DataType
     values: list[Any]
     bounds: str
+    """In a Delta table."""
 
 
 X = StructType([StructField("x", LongType())])
@@ -163,6 +169,20 @@ def test_written_types_come_back_as_they_were(case: Written, tmp_path: Path) -> 
     duckdb.sql("SET TimeZone = 'UTC'")
     by_duckdb = duckdb.sql(f"SELECT * FROM read_parquet('{path}')").to_arrow_table()
     assert by_duckdb.to_pylist() == rows.cast(by_duckdb.schema).to_pylist()
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: name_of(case.type))
+def test_written_types_come_back_from_iceberg_as_they_were(case: Written, tmp_path: Path) -> None:
+    """With NULL; the table read by duckdb, the file by polars."""
+    rows, table = write_iceberg(case, tmp_path)
+    with table.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        by_duckdb = connection.execute(f"SELECT * FROM {table.relation}").to_arrow_table()
+    assert by_duckdb.to_pylist() == rows.cast(by_duckdb.schema).to_pylist()
+    (path,) = table.data_files()
+    expected = pl.from_arrow(rows.cast(arrow_schema(spark_schema(case))))
+    assert isinstance(expected, pl.DataFrame)
+    assert pl.read_parquet(table.folder / path).to_dicts() == expected.to_dicts()
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: name_of(case.field.dataType))
@@ -271,15 +291,27 @@ values. Columns that the table has and the rows have not are NULL.
 
 ## Written
 
-Bounds are what readers skip files by. Every column also counts its NULLs; lists and maps only at the top.
-
-| Spark | Arrow, data file | Parquet | Delta table | bounds |
+| Spark | Arrow, data file | Parquet | Delta table | Iceberg table |
 |---|---|---|---|---|
 {written}
 
-A file in which a column has values but no bound (NaN, an infinite bound, a year outside 1 to 9999) has no
-bounds at all: `to_pyarrow_dataset` of deltalake would take the column for empty. Leave such a column out of
-the table property `delta.dataSkippingStatsColumns`, and the others keep theirs.
+Iceberg has no integers of 8 and 16 bits: its data files hold them with 32.
+
+## Bounds
+
+Bounds are what readers skip files by. Every column also counts its NULLs; lists and maps only at the top.
+
+| Spark | in a Delta table |
+|---|---|
+{bounds}
+
+In an Iceberg table they follow its column metrics (`write.metadata.metrics.*`): by default the first 16
+characters or bytes of strings and binaries, the upper bound rounded up. All others are exact. There is no
+upper bound beside a NaN, and none inside lists and maps.
+
+A Delta file in which a column has values but no bound (NaN, an infinite bound, a year outside 1 to 9999) has
+no bounds at all: `to_pyarrow_dataset` of deltalake would take the column for empty. Leave such a column out
+of the table property `delta.dataSkippingStatsColumns`, and the others keep theirs.
 
 ## Refused
 
@@ -289,7 +321,7 @@ the table property `delta.dataSkippingStatsColumns`, and the others keep theirs.
 
 Names that differ only in case are refused at every level.
 
-## Partition columns
+## Partition columns of Delta tables
 
 Boolean, integers, decimals, string, date and timestamps. Float, double, binary and nested types are
 refused: NaN, -0.0 and bytes have no spelling that all engines share. The empty string becomes NULL, as in
@@ -301,7 +333,8 @@ whose escaped directory name is longer than 255 bytes.
 def make_page(path: Path) -> str:
     written = [written_row(case, path / str(number)) for number, case in enumerate(WRITTEN)]
     refusals = [f"| `{describe(case.field)}` | `` {case.way_out} `` |" for case in REFUSED]
-    return PAGE.format(written="\n".join(written), refused="\n".join(refusals))
+    bounds = [f"| `{case.type.simpleString()}` | {case.bounds} |" for case in WRITTEN]
+    return PAGE.format(written="\n".join(written), bounds="\n".join(bounds), refused="\n".join(refusals))
 
 
 def describe(field: StructField) -> str:
@@ -314,11 +347,14 @@ def describe(field: StructField) -> str:
 
 
 def written_row(case: Written, path: Path) -> str:
-    _, file = write(case, path)
+    _, file = write(case, path / "delta")
+    _, table = write_iceberg(case, path / "iceberg")
     schema = arrow_schema(spark_schema(case))
     delta = json.loads(Schema.from_arrow(schema).to_json())["fields"][0]["type"]
-    cells = [case.type.simpleString(), str(schema.field("v").type), parquet_type(file), delta_name(delta)]
-    return "| " + " | ".join([*(f"`{cell}`" for cell in cells), case.bounds]) + " |"
+    iceberg = table.metadata()["schemas"][0]["fields"][0]["type"]
+    cells = [case.type.simpleString(), str(schema.field("v").type), parquet_type(file)]
+    cells += [type_name(delta), type_name(iceberg)]
+    return "| " + " | ".join([f"`{cell}`" for cell in cells]) + " |"
 
 
 def parquet_type(file: Path) -> str:
@@ -330,7 +366,7 @@ def parquet_type(file: Path) -> str:
     return str(column.physical_type) + (f" ({logical})" if logical not in ("NONE", "UNKNOWN") else "")
 
 
-def delta_name(kind: Any) -> str:
+def type_name(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
 
 
@@ -341,7 +377,7 @@ def spark_schema(case: Written) -> StructType:
 def write(case: Written, path: Path) -> tuple[pa.Table, Path]:
     """What Spark hands over, and the file that it becomes."""
     rows = pa.table({"v": pa.array([*case.values, None], case.handed_over)})
-    plan = WritePlan(str(path), {}, arrow_schema(spark_schema(case)))
+    plan = WritePlan(str(path), {}, arrow_schema(spark_schema(case)), DeltaFormat())
     writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
     writer.write(rows.to_batches()[0])
     (file,) = writer.close()
@@ -349,3 +385,13 @@ def write(case: Written, path: Path) -> tuple[pa.Table, Path]:
     has_bounds = "v" in statistics["minValues"]
     assert has_bounds == (case.bounds != "none")
     return rows, path / file.path
+
+
+def write_iceberg(case: Written, path: Path) -> tuple[pa.Table, IcebergOnDisk]:
+    """What Spark hands over, and the table that it becomes."""
+    rows = pa.table({"v": pa.array([*case.values, None], case.handed_over)})
+    options = IcebergOptions(
+        table="lake.ids", warehouse=str(path / "warehouse"), store=f"sqlite:///{path}/store.db"
+    )
+    SinkStream(IcebergSink(options)).run(rows, arrow_schema(spark_schema(case)))
+    return rows, IcebergOnDisk(path / "warehouse")

@@ -1,4 +1,4 @@
-"""One real Spark session for all Spark tests."""
+"""One real Spark session for all Spark tests, and streams of ids into a table of each format."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.formats import FORMATS, DeltaLakeTable, IcebergLakeTable, LakeTable, lake_table
 from tests.spark.id_stream import IdStream
+from tests.spark.processes import SHORT_LIVED
 
 import penstock
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in SHORT_LIVED.items():
+        builder = builder.config(key, value)
     session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        builder.config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
@@ -27,6 +30,33 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(params=FORMATS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    """The place of a table, in each format."""
+    return lake_table(request.param, tmp_path)
+
+
 @pytest.fixture
-def ids(spark: SparkSession, tmp_path: Path) -> IdStream:
-    return IdStream(spark, tmp_path)
+def ids(spark: SparkSession, tmp_path: Path, table: LakeTable) -> IdStream:
+    """A stream into each format."""
+    return IdStream(spark, tmp_path, table)
+
+
+@pytest.fixture
+def delta_table(tmp_path: Path) -> DeltaLakeTable:
+    return DeltaLakeTable(tmp_path / "table")
+
+
+@pytest.fixture
+def delta_ids(spark: SparkSession, tmp_path: Path, delta_table: DeltaLakeTable) -> IdStream:
+    return IdStream(spark, tmp_path, delta_table)
+
+
+@pytest.fixture
+def iceberg_table(tmp_path: Path) -> IcebergLakeTable:
+    return IcebergLakeTable(tmp_path / "warehouse")
+
+
+@pytest.fixture
+def iceberg_ids(spark: SparkSession, tmp_path: Path, iceberg_table: IcebergLakeTable) -> IdStream:
+    return IdStream(spark, tmp_path, iceberg_table)

@@ -1,4 +1,4 @@
-"""A stream of ids: files as the source, one a batch; a Delta table as the sink; a checkpoint between."""
+"""A stream of ids: files as the source, one a batch; a lake table as the sink; a checkpoint between."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tests.invariants import Findings, check
+from tests.spark.formats import LakeTable
+from tests.tables import rows
 
 
 class IdStream:
-    """Files of ids as a source, one file a batch; a Delta table as the sink; a checkpoint between."""
+    """Files of ids as a source, one file a batch; a lake table as the sink; a checkpoint between."""
 
     rows_per_file = 100
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
+    def __init__(self, spark: SparkSession, root: Path, table: LakeTable) -> None:
         self.spark = spark
         self.root = root
         self.source = root / "source"
-        self.table = root / "table"
+        self.table = table
         self.checkpoint = root / "checkpoint"
         self.source.mkdir()
 
@@ -32,11 +34,7 @@ class IdStream:
         """More source rows: ids go on where they ended."""
         for number in range(count_files(self.source), count_files(self.source) + count):
             first = number * self.rows_per_file
-            ids = range(first, first + self.rows_per_file)
-            table = pa.table({"id": pa.array(ids, pa.int64()), "day": [f"d{i % 2}" for i in ids]})
-            path = self.source / f"{number:05}.parquet"
-            pq.write_table(table, path)
-            os.utime(path, (1_700_000_000 + number,) * 2)  # Spark reads files in the order of their age
+            write_ids(self.source / f"{number:05}.parquet", range(first, first + self.rows_per_file), number)
 
     def rows(self, files_per_batch: int = 1) -> DataFrame:
         reader = self.spark.readStream.schema("id LONG, day STRING")
@@ -44,8 +42,8 @@ class IdStream:
         return reader.parquet(str(self.source))
 
     def writer(self, rows: DataFrame | None = None, **options: str) -> DataStreamWriter:
-        writer = (self.rows() if rows is None else rows).writeStream.format("penstock.delta")
-        given = {"path": str(self.table), "checkpointLocation": str(self.checkpoint), **options}
+        writer = (self.rows() if rows is None else rows).writeStream.format(self.table.source)
+        given = {**self.table.options, "checkpointLocation": str(self.checkpoint), **options}
         return writer.options(**given).trigger(availableNow=True)
 
     def start(self, rows: DataFrame | None = None, **options: str) -> StreamingQuery:
@@ -63,17 +61,22 @@ class IdStream:
         return str(failure.value)
 
     def findings(self) -> Findings:
-        return check(self.table, f"read_parquet('{self.source}/*.parquet')", self.store_url)
+        return check(self.table.on_disk, f"read_parquet('{self.source}/*.parquet')", self.store_url)
+
+    def read(self, columns: str = "*") -> list[tuple[object, ...]]:
+        """The table's rows as duckdb reads them."""
+        return rows(self.table.on_disk, columns)
 
     @property
     def store_url(self) -> str:
         return f"sqlite:///{self.checkpoint}/penstock.sqlite"
 
-    def data_files(self) -> set[Path]:
-        return {path for path in self.table.rglob("*.parquet") if "_delta_log" not in path.parts}
+    def data_files(self) -> set[str]:
+        return self.table.on_disk.data_files()
 
-    def versions(self) -> int:
-        return len(list((self.table / "_delta_log").glob("*[0-9].json")))
+    def commits(self) -> int:
+        """Commits to the table since it was created."""
+        return self.table.on_disk.versions() - self.table.versions_when_new
 
     def forget_commit(self, batch_id: int) -> None:
         """As if the driver had died just before Spark logged that the batch is done."""
@@ -88,3 +91,9 @@ class IdStream:
 
 def count_files(folder: Path) -> int:
     return len(list(folder.glob("*.parquet")))
+
+
+def write_ids(path: Path, ids: range, number: int, days: int = 2) -> None:
+    """One file of a source; Spark reads files in the order of their age."""
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "day": [f"d{i % days}" for i in ids]}), path)
+    os.utime(path, (1_700_000_000 + number,) * 2)

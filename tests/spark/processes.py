@@ -17,6 +17,12 @@ import psutil
 
 DRIVER = Path(__file__).with_name("stream_driver.py")
 
+SHORT_LIVED = {
+    "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""Configuration of a Spark that lives for seconds: its JVM compiles fast rather than well."""
+
 
 class DriverProcess:
     """A driver program: this Python, its JVM, and the Python workers below it.

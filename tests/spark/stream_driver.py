@@ -1,4 +1,4 @@
-"""A driver program for the kill tests: streams Parquet files of ids into a Delta table, then ends.
+"""A driver program for the kill tests: streams Parquet files of ids into a lake table, then ends.
 
 Started as a process of its own, so that it can be killed. Everything is given on the command line; crash
 points are chosen with the environment (see `penstock.committers.crash_points`).
@@ -7,6 +7,8 @@ points are chosen with the environment (see `penstock.committers.crash_points`).
 from __future__ import annotations
 
 import argparse
+import time
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -15,17 +17,18 @@ import penstock
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("format", help="name of the data source")
     parser.add_argument("source")
-    parser.add_argument("table")
     parser.add_argument("checkpoint")
     parser.add_argument("--option", action="append", default=[], help="key=value for the sink")
     parser.add_argument("--conf", action="append", default=[], help="key=value for Spark")
     parser.add_argument("--column", action="append", default=[], help="another column, as a SQL expression")
     parser.add_argument("--partitions", type=int, default=1, help="tasks in a batch")
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--after", type=Path, help="start the query only once this file is there")
     arguments = parser.parse_args()
 
-    builder = SparkSession.builder.master(arguments.master).config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(arguments.master)
     for pair in arguments.conf:
         builder = builder.config(*pair.split("=", 1))
     spark = builder.getOrCreate()
@@ -40,15 +43,15 @@ def main() -> None:
     writer = (
         rows.selectExpr("*", *arguments.column)
         .repartition(arguments.partitions)
-        .writeStream.format("penstock.delta")
+        .writeStream.format(arguments.format)
         .queryName("ids")
-        .option("path", arguments.table)
         .option("checkpointLocation", arguments.checkpoint)
-        .option("partitionBy", "day")
         .trigger(availableNow=True)
     )
     for pair in arguments.option:
         writer = writer.option(*pair.split("=", 1))
+    while arguments.after and not arguments.after.exists():
+        time.sleep(0.02)
     writer.start().awaitTermination()
 
 

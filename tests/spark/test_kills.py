@@ -7,21 +7,24 @@ killed there, with its JVM and its Python workers. `PENSTOCK_KILLS=3` goes round
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tests.invariants import check
-from tests.spark.processes import DriverProcess
+from tests.spark.formats import LakeTable
+from tests.spark.id_stream import write_ids
+from tests.spark.processes import SHORT_LIVED, DriverProcess
+from tests.tables import rows
 
 from penstock.committers.crash_points import CRASH_POINTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.slow]
 
 ROUNDS = int(os.environ.get("PENSTOCK_KILLS", "1"))
-ROWS_PER_FILE = 500
-FILES = 12
+ROWS_PER_FILE = 200
+FILES = 5
 
 KILLS = (
     "write.file_open",
@@ -40,6 +43,9 @@ KILLS = (
 `table.created` can happen only once, so each round begins a new table with it.
 """
 
+ONLY_DELTA = {"evolve.done"}
+"""An Iceberg table gets new columns in the commit of their first batch."""
+
 
 def test_the_kills_cover_every_crash_point() -> None:
     assert {*KILLS, "table.created"} == set(CRASH_POINTS)
@@ -48,21 +54,22 @@ def test_the_kills_cover_every_crash_point() -> None:
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
-    kill_round: int, store: str, tmp_path: Path, request: pytest.FixtureRequest
+    kill_round: int, store: str, tmp_path: Path, table: LakeTable, request: pytest.FixtureRequest
 ) -> None:
     if store == "postgres" and ROUNDS == 1:
         pytest.skip("one round of kills runs on SQLite only; PENSTOCK_KILLS=3 takes both")
-    stream = KilledStream(tmp_path, _store_url(store, tmp_path, request))
+    kills = ["table.created", *KILLS]
+    if table.source == "penstock.iceberg":
+        kills = [point for point in kills if point not in ONLY_DELTA]
 
-    stream.killed_at("table.created")
-    for point in KILLS:
-        stream.killed_at(point)
-    stream.runs_to_the_end()
+    stream = KilledStream(tmp_path, table, _store_url(store, tmp_path, request), kills)
+    stream.is_killed_at_every_point_and_then_runs_to_the_end()
 
-    findings = check(stream.table, f"read_parquet('{stream.source}/*.parquet')", stream.store_url)
+    findings = check(table.on_disk, f"read_parquet('{stream.source}/*.parquet')", stream.store_url)
     assert findings.problems == []
     assert findings.rows == FILES * ROWS_PER_FILE
-    print(f"{store}: {1 + len(KILLS)} kills, {findings}")  # noqa: T201 - shown by `make kills`
+    assert all(twice in (None, 2 * number) for number, twice in rows(table.on_disk, "id, twice"))
+    print(f"{table.source}, {store}: {len(kills)} kills, {findings}")  # noqa: T201 - shown by `make kills`
 
 
 def _store_url(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
@@ -72,43 +79,55 @@ def _store_url(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> st
 
 
 class KilledStream:
-    """A stream whose driver is killed again and again."""
+    """A stream whose driver is killed again and again, at each of these crash points in turn.
 
-    def __init__(self, root: Path, store_url: str) -> None:
+    The next driver starts its Spark while the one before is on its way to its end, and then waits.
+    """
+
+    def __init__(self, root: Path, table: LakeTable, store_url: str, kills: Sequence[str]) -> None:
         self.source = root / "source"
-        self.table = root / "table"
         self.store_url = store_url
         self._root = root
-        self._kills = 0
-        self._evolves = False
+        self._table = table
+        self._kills = kills
         self.source.mkdir()
         for number in range(FILES):
             ids = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
-            rows = pa.table({"id": pa.array(ids, pa.int64()), "day": [f"d{i % 3}" for i in ids]})
-            path = self.source / f"{number:05}.parquet"
-            pq.write_table(rows, path)
-            os.utime(path, (1_700_000_000 + number,) * 2)
+            write_ids(self.source / f"{number:05}.parquet", ids, number, days=3)
 
-    def killed_at(self, point: str) -> None:
-        """Start the driver, wait until it reaches the crash point, and kill it there."""
-        self._kills += 1
-        self._evolves = self._evolves or point == "evolve.done"
-        reached = self._root / f"reached-{self._kills}-{point}"
-        driver = self._start({"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(reached)})
-        try:
-            driver.wait_for(reached)
-        finally:
-            driver.kill()
-
-    def runs_to_the_end(self) -> None:
+    def is_killed_at_every_point_and_then_runs_to_the_end(self) -> None:
         """After any crash, restart alone is enough."""
-        driver = self._start({})
-        assert driver.wait() == 0, driver.tail()
+        with ExitStack() as drivers:
+            driver = drivers.enter_context(self._start(0))
+            for turn in range(len(self._kills)):
+                self._signal(turn).touch()
+                following = drivers.enter_context(self._start(turn + 1))
+                driver.wait_for(self._reached(turn))
+                driver.kill()
+                driver = following
+            self._signal(len(self._kills)).touch()
+            assert driver.wait() == 0, driver.tail()
 
-    def _start(self, environment: dict[str, str]) -> DriverProcess:
-        partitions = 1 + self._kills % 3  # replays are partitioned otherwise than the first run
-        arguments = [str(self.source), str(self.table), str(self._root / "checkpoint")]
-        arguments += ["--option", f"store={self.store_url}", "--partitions", str(partitions)]
-        if self._evolves:
-            arguments += ["--column", "id * 2 AS twice", "--option", "schemaEvolution=addColumns"]
-        return DriverProcess(arguments, self._root / "driver.log", environment)
+    def _start(self, turn: int) -> DriverProcess:
+        partitions = 1 + turn % 3  # replays are partitioned otherwise than the first run
+        options = {**self._table.options, self._table.partitioning: "day", "store": self.store_url}
+        arguments = [self._table.source, str(self.source), str(self._root / "checkpoint")]
+        arguments += ["--partitions", str(partitions), "--after", str(self._signal(turn))]
+        if turn > self._kills.index("recover.done"):
+            arguments += ["--column", "id * 2 AS twice"]
+            options["schemaEvolution"] = "addColumns"
+        for key, value in options.items():
+            arguments += ["--option", f"{key}={value}"]
+        for key, value in SHORT_LIVED.items():
+            arguments += ["--conf", f"{key}={value}"]
+        environment = {}
+        if turn < len(self._kills):
+            reached = str(self._reached(turn))
+            environment = {"PENSTOCK_PAUSE_AT": self._kills[turn], "PENSTOCK_PAUSE_FILE": reached}
+        return DriverProcess(arguments, self._root / f"driver-{turn}.log", environment)
+
+    def _signal(self, turn: int) -> Path:
+        return self._root / f"start-{turn}"
+
+    def _reached(self, turn: int) -> Path:
+        return self._root / f"reached-{turn}-{self._kills[turn]}"

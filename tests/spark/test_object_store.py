@@ -1,12 +1,16 @@
-"""A Delta table on S3, from a real Spark without a jar: `storage.*` options reach executors and driver."""
+"""Tables on S3, from a real Spark without a jar: the options for the storage reach executors and driver."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import polars as pl
 import pytest
-from tests.s3_server import BUCKET, s3_server
+from pyspark.sql import SparkSession
+from tests.s3_server import BUCKET, s3_client, s3_server
+from tests.spark.formats import IcebergLakeTable
 from tests.spark.id_stream import IdStream
 
 pytestmark = pytest.mark.spark
@@ -18,28 +22,89 @@ def storage() -> Iterator[dict[str, str]]:
         yield options
 
 
-def test_a_stream_into_s3_and_its_replay_deliver_each_row_once(
-    ids: IdStream, storage: dict[str, str]
-) -> None:
-    options = {f"storage.{key}": value for key, value in storage.items()}
-    path = f"s3a://{BUCKET}/table"
+def delta_options(storage: dict[str, str]) -> dict[str, str]:
+    return {"path": f"s3a://{BUCKET}/table", **{f"storage.{key}": value for key, value in storage.items()}}
+
+
+@dataclass(frozen=True)
+class IcebergOnS3(IcebergLakeTable):
+    """Its catalog is in SQLite on the local disk."""
+
+    storage: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "table": self.name,
+            "catalog": "local",
+            "catalog.type": "sql",
+            "catalog.uri": f"sqlite:///{self.warehouse}.sqlite",
+            "catalog.warehouse": f"s3://{BUCKET}/warehouse",
+            "catalog.s3.endpoint": self.storage["AWS_ENDPOINT_URL"],
+            "catalog.s3.access-key-id": self.storage["AWS_ACCESS_KEY_ID"],
+            "catalog.s3.secret-access-key": self.storage["AWS_SECRET_ACCESS_KEY"],
+            "catalog.s3.region": self.storage["AWS_REGION"],
+        }
+
+
+@pytest.fixture
+def s3_ids(spark: SparkSession, tmp_path: Path, storage: dict[str, str]) -> IdStream:
+    return IdStream(spark, tmp_path, IcebergOnS3(tmp_path / "warehouse", storage=storage))
+
+
+def run_with_a_replay(ids: IdStream, options: dict[str, str], partitioning: str) -> None:
     ids.add_files(2)
-    ids.run(None, path=path, partitionBy="day", **options)
+    ids.run(None, **options, **{partitioning: "day"})
     ids.forget_commit(1)
     ids.add_files(1)
-    ids.run(None, path=path, **options)
+    ids.run(None, **options)
+
+
+def keys(storage: dict[str, str], prefix: str, suffix: str) -> list[str]:
+    listing = s3_client(storage).list_objects_v2(Bucket=BUCKET, Prefix=prefix)
+    return [found["Key"] for found in listing["Contents"] if found["Key"].endswith(suffix)]
+
+
+def test_a_stream_into_delta_on_s3_and_its_replay_deliver_each_row_once(
+    delta_ids: IdStream, storage: dict[str, str]
+) -> None:
+    run_with_a_replay(delta_ids, delta_options(storage), "partitionBy")
 
     rows = pl.scan_delta(f"s3://{BUCKET}/table", storage_options=storage).collect()
     assert sorted(rows["id"].to_list()) == list(range(300))
-    assert {directory["day"] for directory in rows.select("day").unique().to_dicts()} == {"d0", "d1"}
+    assert set(rows["day"]) == {"d0", "d1"}
 
 
-def test_wrong_credentials_are_an_error_that_shows_no_secret(ids: IdStream, storage: dict[str, str]) -> None:
-    options = {f"storage.{key}": value for key, value in storage.items()}
-    ids.add_files(1)
-    message = ids.fails_with(
-        None, path="s3://no-such-bucket/table", **{**options, "storage.AWS_SECRET_ACCESS_KEY": "hunter2"}
-    )
+def test_a_stream_into_iceberg_on_s3_and_its_replay_deliver_each_row_once(
+    s3_ids: IdStream, storage: dict[str, str]
+) -> None:
+    """Read by polars' own Iceberg reader, from the newest metadata on S3."""
+    run_with_a_replay(s3_ids, {}, "partitionSpec")
+
+    newest = max(keys(storage, "warehouse/", ".metadata.json"))
+    options = {key.lower(): value for key, value in storage.items()}
+    table = pl.scan_iceberg(f"s3://{BUCKET}/{newest}", reader_override="native", storage_options=options)
+    rows = table.collect()
+    assert sorted(rows["id"].to_list()) == list(range(300))
+    assert set(rows["day"]) == {"d0", "d1"}
+    assert len(keys(storage, "warehouse/", ".parquet")) == 2 * 3
+
+
+def test_wrong_credentials_for_delta_are_an_error_that_shows_no_secret(
+    delta_ids: IdStream, storage: dict[str, str]
+) -> None:
+    options = {**delta_options(storage), "storage.AWS_SECRET_ACCESS_KEY": "hunter2"}
+    delta_ids.add_files(1)
+    message = delta_ids.fails_with(None, **{**options, "path": "s3://no-such-bucket/table"})
+
+    assert "no-such-bucket" in message
+    assert "hunter2" not in message
+
+
+def test_wrong_credentials_for_iceberg_are_an_error_that_shows_no_secret(s3_ids: IdStream) -> None:
+    wrong = {"catalog.warehouse": "s3://no-such-bucket/warehouse", "catalog.s3.secret-access-key": "hunter2"}
+    s3_ids.add_files(1)
+    message = s3_ids.fails_with(None, **wrong)
 
     assert "no-such-bucket" in message
     assert "hunter2" not in message

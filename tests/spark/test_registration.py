@@ -9,6 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.formats import LakeTable
+from tests.tables import rows
 
 import penstock
 
@@ -23,11 +25,12 @@ spark.range(10).write.format("penstock.delta").mode("append").save(sys.argv[1])
 """
 
 
-def test_a_class_is_registered_by_itself(spark: SparkSession, tmp_path: Path) -> None:
-    spark.dataSource.register(penstock.DeltaDataSource)
-    spark.range(3).write.format("penstock.delta").mode("append").save(str(tmp_path / "t"))
+def test_a_class_is_registered_by_itself(spark: SparkSession, table: LakeTable) -> None:
+    of_table = {one.name(): one for one in (penstock.DeltaDataSource, penstock.IcebergDataSource)}
+    spark.dataSource.register(of_table[table.source])
+    spark.range(3).write.format(table.source).mode("append").options(**table.options).save()
 
-    assert pl.scan_delta(str(tmp_path / "t")).collect().height == 3
+    assert rows(table.on_disk) == [(0,), (1,), (2,)]
 
 
 def test_local_workers_use_the_python_that_registers(tmp_path: Path) -> None:

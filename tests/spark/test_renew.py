@@ -43,36 +43,36 @@ def test_a_renewed_query_goes_on_at_its_offsets_as_a_new_stream(ids: IdStream) -
     assert written == {old: 200, query.id: 100}
 
 
-def test_a_rewound_checkpoint_writes_other_rows_only_once_it_is_renewed(ids: IdStream) -> None:
+def test_a_rewound_checkpoint_writes_other_rows_only_once_it_is_renewed(delta_ids: IdStream) -> None:
     """The way that the error about other source offsets points out. The rows come beside what is there."""
-    ids.add_files(2)
-    ids.run()
+    delta_ids.add_files(2)
+    delta_ids.run()
     for folder in ("offsets", "commits"):
-        for entry in (ids.checkpoint / folder).glob("*1*"):
+        for entry in (delta_ids.checkpoint / folder).glob("*1*"):
             entry.unlink()
-    for entry in (ids.checkpoint / "sources" / "0").glob("*1*"):
+    for entry in (delta_ids.checkpoint / "sources" / "0").glob("*1*"):
         entry.unlink()
-    (ids.source / "00001.parquet").unlink()
-    ids.add_files(1)
-    (ids.source / "00001.parquet").rename(ids.source / "other.parquet")
+    (delta_ids.source / "00001.parquet").unlink()
+    delta_ids.add_files(1)
+    (delta_ids.source / "00001.parquet").rename(delta_ids.source / "other.parquet")
 
-    assert "penstock renew" in ids.fails_with()
-    assert renew(ids.checkpoint)[0] == 0
-    ids.run()
+    assert "penstock renew" in delta_ids.fails_with()
+    assert renew(delta_ids.checkpoint)[0] == 0
+    delta_ids.run()
 
-    assert ids.findings().rows == 300
+    assert delta_ids.findings().rows == 300
 
 
-def test_renew_is_refused_where_spark_would_replay_a_committed_batch(ids: IdStream) -> None:
+def test_renew_is_refused_where_spark_would_replay_a_committed_batch(delta_ids: IdStream) -> None:
     """The replay under a new id would double its rows; one more start under the old one mends it."""
-    ids.add_files(2)
-    ids.run()
-    ids.forget_commit(1)
-    code, message = renew(ids.checkpoint)
+    delta_ids.add_files(2)
+    delta_ids.run()
+    delta_ids.forget_commit(1)
+    code, message = renew(delta_ids.checkpoint)
     assert code == 2
     assert "run it again" in message
 
-    ids.run()
-    assert renew(ids.checkpoint)[0] == 0
-    ids.run()
-    assert ids.findings().problems == []
+    delta_ids.run()
+    assert renew(delta_ids.checkpoint)[0] == 0
+    delta_ids.run()
+    assert delta_ids.findings().problems == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from tests.spark.formats import IcebergLakeTable
 from tests.spark.id_stream import IdStream
 
 pytestmark = pytest.mark.spark
@@ -14,12 +16,12 @@ pytestmark = pytest.mark.spark
 def test_a_replayed_batch_writes_no_data_file(ids: IdStream) -> None:
     ids.add_files(3)
     ids.run()
-    files, versions = ids.data_files(), ids.versions()
+    files, commits = ids.data_files(), ids.commits()
     ids.forget_commit(2)
     ids.run()
 
     assert ids.data_files() == files
-    assert ids.versions() == versions
+    assert ids.commits() == commits
     assert (ids.checkpoint / "commits" / "2").exists()
 
 
@@ -39,32 +41,32 @@ def test_a_replay_after_the_store_was_lost_adds_no_rows(ids: IdStream) -> None:
     assert ids.findings().problems == []
 
 
-def test_a_rewound_checkpoint_that_reads_other_rows_is_an_error(ids: IdStream) -> None:
-    ids.add_files(3)
-    ids.run()
-    _rewind(ids, to_batch=1)
-    (ids.source / "00001.parquet").rename(ids.source / "renamed.parquet")
-    files = ids.data_files()
-    message = ids.fails_with()
+def test_a_rewound_checkpoint_that_reads_other_rows_is_an_error(delta_ids: IdStream) -> None:
+    delta_ids.add_files(3)
+    delta_ids.run()
+    _rewind(delta_ids, to_batch=1)
+    (delta_ids.source / "00001.parquet").rename(delta_ids.source / "renamed.parquet")
+    files = delta_ids.data_files()
+    message = delta_ids.fails_with()
 
     assert "CheckpointMismatchError" in message
     assert "penstock show" in message
     assert "penstock renew" in message
-    assert ids.data_files() == files
+    assert delta_ids.data_files() == files
 
 
-def test_a_rewound_checkpoint_that_reads_the_same_rows_is_harmless(ids: IdStream) -> None:
-    ids.add_files(3)
-    ids.run()
-    files = ids.data_files()
+def test_a_rewound_checkpoint_that_reads_the_same_rows_is_harmless(delta_ids: IdStream) -> None:
+    delta_ids.add_files(3)
+    delta_ids.run()
+    files = delta_ids.data_files()
     for batch_id in (1, 2):
-        ids.forget_commit(batch_id)
-    (ids.checkpoint / "offsets" / "2").unlink()
-    (ids.checkpoint / "offsets" / ".2.crc").unlink()
-    ids.run()
+        delta_ids.forget_commit(batch_id)
+    (delta_ids.checkpoint / "offsets" / "2").unlink()
+    (delta_ids.checkpoint / "offsets" / ".2.crc").unlink()
+    delta_ids.run()
 
-    assert ids.data_files() == files
-    assert ids.findings().problems == []
+    assert delta_ids.data_files() == files
+    assert delta_ids.findings().problems == []
 
 
 def _rewind(ids: IdStream, to_batch: int) -> None:
@@ -91,18 +93,18 @@ def test_copies_of_a_checkpoint_that_read_the_same_deliver_each_row_once(ids: Id
     assert ids.findings().problems == []
 
 
-def test_a_copied_checkpoint_that_reads_other_rows_is_an_error(ids: IdStream) -> None:
-    ids.add_files(2)
-    ids.run()
-    copy = ids.copy_checkpoint("copy")
-    ids.add_files(2)
-    two_at_once = ids.rows(files_per_batch=2)
-    ids.run()
-    files = ids.data_files()
+def test_a_copied_checkpoint_that_reads_other_rows_is_an_error(delta_ids: IdStream) -> None:
+    delta_ids.add_files(2)
+    delta_ids.run()
+    copy = delta_ids.copy_checkpoint("copy")
+    delta_ids.add_files(2)
+    two_at_once = delta_ids.rows(files_per_batch=2)
+    delta_ids.run()
+    files = delta_ids.data_files()
 
-    assert "CheckpointMismatchError" in ids.fails_with(two_at_once, checkpointLocation=str(copy))
-    assert ids.data_files() == files
-    assert ids.findings().problems == []
+    assert "CheckpointMismatchError" in delta_ids.fails_with(two_at_once, checkpointLocation=str(copy))
+    assert delta_ids.data_files() == files
+    assert delta_ids.findings().problems == []
 
 
 def test_a_fresh_checkpoint_is_a_new_stream(ids: IdStream) -> None:
@@ -118,7 +120,7 @@ def test_a_fresh_checkpoint_is_a_new_stream(ids: IdStream) -> None:
 def test_a_dropped_table_is_an_error(ids: IdStream) -> None:
     ids.add_files(1)
     ids.run()
-    shutil.rmtree(ids.table)
+    ids.table.drop()
     ids.add_files(1)
 
     assert "TableChangedError" in ids.fails_with()
@@ -127,32 +129,53 @@ def test_a_dropped_table_is_an_error(ids: IdStream) -> None:
 def test_a_table_that_was_dropped_and_created_again_is_an_error(ids: IdStream) -> None:
     ids.add_files(1)
     ids.run()
-    schema = DeltaTable(str(ids.table)).schema()
-    shutil.rmtree(ids.table)
-    DeltaTable.create(str(ids.table), schema)
+    ids.table.drop()
+    ids.table.create(pa.schema([("id", pa.int64()), ("day", pa.string())]))
     ids.add_files(1)
 
     assert "dropped and created again" in ids.fails_with()
 
 
-def test_a_table_restored_to_before_the_token_is_an_error(ids: IdStream) -> None:
-    """RESTORE takes back rows but not tokens."""
+def test_a_table_rolled_back_to_before_the_token_is_an_error(ids: IdStream) -> None:
+    """Delta's RESTORE and Iceberg's rollback take back rows, but not tokens."""
     ids.add_files(3)
     ids.run()
-    DeltaTable(str(ids.table)).restore(1)
+    ids.table.roll_back()
     ids.add_files(1)
+    message = ids.fails_with()
 
-    assert "was restored" in ids.fails_with()
+    assert "TableChangedError" in message
+    assert "was restored" in message or "rolled back" in message
 
 
-def test_a_compacted_and_vacuumed_table_goes_on(ids: IdStream) -> None:
-    ids.add_files(3)
-    ids.run()
-    DeltaTable(str(ids.table)).optimize.compact()
-    DeltaTable(str(ids.table)).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    ids.forget_commit(2)
-    ids.add_files(1)
-    ids.run()
+def test_a_compacted_and_vacuumed_delta_table_goes_on(delta_ids: IdStream) -> None:
+    delta_ids.add_files(3)
+    delta_ids.run()
+    table = DeltaTable(delta_ids.table.options["path"])
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    delta_ids.forget_commit(2)
+    delta_ids.add_files(1)
+    delta_ids.run()
 
-    assert ids.findings().rows == 400
-    assert ids.findings().lost == 0
+    assert delta_ids.findings().rows == 400
+    assert delta_ids.findings().lost == 0
+
+
+def test_an_iceberg_table_rewritten_and_expired_by_others_goes_on(
+    iceberg_ids: IdStream, iceberg_table: IcebergLakeTable
+) -> None:
+    """The snapshots with the batches' summaries are gone; the token is in the table's properties."""
+    iceberg_ids.add_files(3)
+    iceberg_ids.run()
+    table = iceberg_table.load()
+    table.overwrite(table.scan().to_arrow())
+    old = [snapshot.snapshot_id for snapshot in table.snapshots()[:-1]]
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    iceberg_ids.forget_commit(2)
+    iceberg_ids.add_files(1)
+    iceberg_ids.run()
+
+    assert iceberg_ids.findings().rows == 400
+    assert iceberg_ids.findings().problems == []
+    assert iceberg_ids.commits() == 1 + 1

@@ -8,7 +8,6 @@ from decimal import Decimal
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.readers import delta_rows
 from tests.spark.id_stream import IdStream
 
 pytestmark = pytest.mark.spark
@@ -53,7 +52,7 @@ def test_values_arrive_as_they_are(ids: IdStream, session_zone: str) -> None:
     ids.run(ids.rows().where("id = 7").selectExpr("id", *columns))
 
     names = ", ".join(f"c{number}" for number in range(len(VALUES)))
-    ((*values,),) = delta_rows(ids.table, names)
+    ((*values,),) = ids.read(names)
     assert dict(zip(VALUES, [_utc(value) for value in values], strict=True)) == VALUES
 
 
@@ -70,10 +69,12 @@ def _utc(value: object) -> object:
         ("named_struct('a', 1, 'b', array(make_dt_interval(1)))", "c.b"),
     ],
 )
-def test_types_that_would_change_are_refused_by_name(ids: IdStream, expression: str, way_out: str) -> None:
-    ids.add_files(1)
-    message = ids.fails_with(ids.rows().selectExpr("id", f"{expression} AS c"))
+def test_types_that_would_change_are_refused_by_name(
+    delta_ids: IdStream, expression: str, way_out: str
+) -> None:
+    delta_ids.add_files(1)
+    message = delta_ids.fails_with(delta_ids.rows().selectExpr("id", f"{expression} AS c"))
 
     assert "SchemaMismatchError" in message
     assert way_out.lower() in message.lower()
-    assert not ids.table.exists()
+    assert not delta_ids.table.on_disk.folder.exists()

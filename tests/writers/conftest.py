@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
+from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import DataFile
 from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.plan import FileNames
 
 WriteFiles: TypeAlias = Callable[..., tuple[DataFile, ...]]
 WriteTable: TypeAlias = Callable[..., str]
@@ -22,7 +23,7 @@ WriteTable: TypeAlias = Callable[..., str]
 def write_one(
     path: str, rows: pa.Table, schema: pa.Schema | None = None, partition: int = 0, **options: Any
 ) -> tuple[DataFile, ...]:
-    plan = WritePlan(path, options.pop("storage_options", {}), schema or rows.schema, **options)
+    plan = delta_plan(path, schema or rows.schema, **options)
     writer = DataFileWriter(plan, FileNames("query", "run", 7, partition, 12))
     for batch in rows.to_batches(max_chunksize=1000):
         writer.write(batch)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import time
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -121,6 +123,10 @@ def test_time_zones_become_utc_and_the_instant_stays() -> None:
         (b"x", pa.large_binary(), pa.binary()),
         ([1], pa.large_list(pa.int32()), pa.list_(pa.int64())),
         (None, pa.null(), pa.struct([("x", pa.int64())])),
+        (time(23, 59, 59, 999999), pa.time64("ns"), pa.time64("us")),
+        (b"abc", pa.binary(), pa.binary(3)),
+        (b"abc", pa.binary(3), pa.binary()),
+        (b"abc", pa.large_binary(), pa.binary(3)),
     ],
 )
 def test_widening_keeps_the_value(value: Any, source: pa.DataType, target: pa.DataType) -> None:
@@ -154,6 +160,44 @@ def test_widening_keeps_the_value(value: Any, source: pa.DataType, target: pa.Da
 def test_what_could_change_a_value_is_refused(value: Any, source: pa.DataType, target: pa.DataType) -> None:
     with pytest.raises(SchemaMismatchError, match="v"):
         one(value, source, target)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(str(UUID(int=5)), pa.string()), (UUID(int=5).bytes, pa.binary()), (UUID(int=5).bytes, pa.binary(16))],
+)
+def test_texts_and_bytes_become_uuids(value: Any, kind: pa.DataType) -> None:
+    """Spark has no type of its own for them."""
+    assert one(value, kind, pa.uuid()) == UUID(int=5)
+    inside = pa.list_(pa.struct([("u", kind)]))
+    result = one([{"u": value}, None], inside, pa.list_(pa.struct([("u", pa.uuid())])))
+    assert result == [{"u": UUID(int=5)}, None]
+
+
+def test_what_lies_below_a_null_need_not_fit() -> None:
+    hidden = pa.StructArray.from_arrays([pa.array([b"abc", b""])], ["f"], mask=pa.array([False, True]))
+    target = pa.schema([("s", pa.struct([("f", pa.binary(3))]))])
+    assert conform(pa.table({"s": hidden}), target).to_pylist() == [{"s": {"f": b"abc"}}, {"s": None}]
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target"),
+    [
+        (b"ab", pa.binary(), pa.binary(3)),
+        (b"ab", pa.binary(2), pa.binary(3)),
+        ("no uuid", pa.string(), pa.uuid()),
+        (b"ab", pa.binary(), pa.uuid()),
+    ],
+)
+def test_what_has_another_length_is_refused(value: Any, source: pa.DataType, target: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatchError, match="cannot be written as"):
+        one(value, source, target)
+
+
+def test_a_time_with_nanoseconds_is_refused() -> None:
+    rows = pa.table({"v": pa.array([1001], pa.int64()).cast(pa.time64("ns"))})
+    with pytest.raises(SchemaMismatchError, match="would lose data"):
+        conform(rows, pa.schema([("v", pa.time64("us"))]))
 
 
 def test_a_timestamp_out_of_range_is_refused() -> None:

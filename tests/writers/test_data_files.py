@@ -15,11 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
+from tests.writers.plans import delta_plan
 
 from penstock.committers import crash_points
 from penstock.committers.errors import RetryableError, SchemaMismatchError
 from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames, WritePlan, parse_file_name
+from penstock.writers.plan import FileNames, parse_file_name
 
 NAMES = FileNames("query", "run", 7, 3, 12)
 
@@ -38,7 +39,7 @@ def reached() -> Iterator[list[tuple[str, int]]]:
 
 
 def writer_of(path: Path, schema: pa.Schema, **options: Any) -> DataFileWriter:
-    return DataFileWriter(WritePlan(str(path), {}, schema, **options), NAMES)
+    return DataFileWriter(delta_plan(path, schema, **options), NAMES)
 
 
 def numbers(rows: int, partitions: int = 1) -> pa.Table:
@@ -304,7 +305,7 @@ def test_a_writer_killed_with_open_files_leaves_only_recognisable_orphans(tmp_pa
 
 
 def test_the_file_system_can_be_given(tmp_path: Path) -> None:
-    plan = WritePlan("s3://nowhere/table", {}, numbers(1).schema)
+    plan = delta_plan("s3://nowhere/table", numbers(1).schema)
     writer = DataFileWriter(plan, NAMES, (LocalFileSystem(), str(tmp_path)))
     write_all(writer, numbers(10))
     writer.close()

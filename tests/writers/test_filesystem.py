@@ -1,4 +1,4 @@
-"""The table's file system: the local disk, and S3 under the Delta library's own options."""
+"""The table's file system: the local disk, and S3 under the table library's own options."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow.fs import LocalFileSystem
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from tests.s3_server import s3_client, s3_server
+from tests.writers.plans import delta_plan
 
-from penstock.committers.contract import DataFile
+from penstock.committers.contract import DataFile, PartitionField
 from penstock.writers.data_files import DataFileWriter
-from penstock.writers.filesystem import local_path, open_filesystem
+from penstock.writers.filesystem import local_path, open_filesystem, open_iceberg_filesystem
+from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.plan import FileNames, WritePlan
 
 VALUES = ["a b", "x/y", "a%20b", "é€😀", "a=b", "#?&;", "\x01", "+", "~", None, "{}[]^|<>`!$()*", "\\"]
@@ -53,7 +56,7 @@ def storage_options() -> Iterator[dict[str, str]]:
 
 
 def write(uri: str, rows: pa.Table, options: dict[str, str], **plan: Any) -> DataFileWriter:
-    writer = DataFileWriter(WritePlan(uri, options, rows.schema, **plan), FileNames("query", "run", 7, 0, 0))
+    writer = DataFileWriter(delta_plan(uri, rows.schema, options, **plan), FileNames("query", "run", 7, 0, 0))
     for batch in rows.to_batches():
         writer.write(batch)
     return writer
@@ -107,4 +110,63 @@ def test_abort_on_s3_leaves_no_object_and_no_upload(storage_options: dict[str, s
     writer = write("s3://lake/aborted", rows, storage_options, partition_by=("p",), buffer_bytes_max=1)
     writer.abort()
     assert keys(storage_options, "aborted/") == []
+    assert "Uploads" not in s3_client(storage_options).list_multipart_uploads(Bucket="lake")
+
+
+# Iceberg --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/wh/db/t/data", "/wh/db/t/data"),
+        ("file:///wh/db/t/data", "/wh/db/t/data"),
+        ("file:/wh/db/t/data", "/wh/db/t/data"),
+        ("file:///wh/a%20b/é #?/data", "/wh/a%20b/é #?/data"),
+        ("/wh:x/t", "/wh:x/t"),
+    ],
+)
+def test_locations_of_iceberg_tables_are_no_urls(location: str, path: str) -> None:
+    filesystem, root = open_iceberg_filesystem(location, {})
+    assert isinstance(filesystem, LocalFileSystem)
+    assert root == path
+
+
+def iceberg_properties(options: dict[str, str]) -> dict[str, str]:
+    return {
+        "s3.endpoint": options["AWS_ENDPOINT_URL"],
+        "s3.access-key-id": options["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": options["AWS_SECRET_ACCESS_KEY"],
+        "s3.region": options["AWS_REGION"],
+    }
+
+
+def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
+    """Through the Iceberg library's own file I/O, by its own properties."""
+    properties = iceberg_properties(storage_options)
+    ids = {"PARQUET:field_id": "1"}
+    schema = pa.schema([pa.field("v", pa.string(), metadata=ids)])
+    table_format = IcebergFormat((PartitionField("p q", ("v",), "identity"),), is_object_storage_layout=True)
+    plan = WritePlan("s3://lake/wh/db/t/data", properties, schema, table_format)
+    writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
+    writer.write(pa.record_batch({"v": VALUES}))
+    files = writer.close()
+    assert len(keys(storage_options, "wh/db/t/data/")) == len(files) == len(VALUES)
+    by_polars = [
+        pl.read_parquet(f"{plan.location}/{file.path}", storage_options=storage_options)["v"].to_list()
+        for file in files
+    ]
+    assert sorted(map(repr, by_polars)) == sorted(repr([value]) for value in VALUES)
+    by_pyiceberg = PyArrowFileIO(properties).new_input(f"{plan.location}/{files[0].path}")
+    assert len(by_pyiceberg) == files[0].size_bytes
+
+
+def test_abort_of_iceberg_files_on_s3_leaves_none(storage_options: dict[str, str]) -> None:
+    properties = iceberg_properties(storage_options)
+    schema = pa.schema([pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    plan = WritePlan("s3://lake/wh/gone/data", properties, schema, IcebergFormat(), buffer_bytes_max=1)
+    writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
+    writer.write(pa.record_batch({"v": [1, 2, 3]}))
+    writer.abort()
+    assert [key for key in keys(storage_options, "wh/gone/") if key.endswith(".parquet")] == []
     assert "Uploads" not in s3_client(storage_options).list_multipart_uploads(Bucket="lake")

@@ -16,7 +16,9 @@ import sys
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.committers.contract import SortField
 from penstock.writers.data_files import DataFileWriter
+from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.plan import FileNames, WritePlan
 
 
@@ -28,8 +30,9 @@ def peak_bytes():
 path, partitions, batches, buffer_bytes_max = sys.argv[1], *map(int, sys.argv[2:])
 schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("p", pa.int64())])
 plan = WritePlan(
-    path, {}, schema, ("p",) if partitions else (), buffer_bytes_max=buffer_bytes_max, max_open_partitions=8,
-    sort_within=("text",), target_file_bytes=64 * 1024 * 1024, compression="snappy",
+    path, {}, schema, DeltaFormat(("p",) if partitions else ()), buffer_bytes_max=buffer_bytes_max,
+    max_open_partitions=8, sort=(SortField(("text",)),), target_file_bytes=64 * 1024 * 1024,
+    compression="snappy",
 )
 writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
 

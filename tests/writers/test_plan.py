@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.writers.plans import delta_plan
 
 from penstock.committers.errors import ConfigurationError
-from penstock.writers.plan import COMPRESSIONS, FileName, FileNames, WritePlan, parse_file_name
+from penstock.writers.plan import COMPRESSIONS, FileName, FileNames, ParquetOptions, parse_file_name
 
 SCHEMA = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string())), ("day", pa.date32())])
 
@@ -21,16 +22,16 @@ QUERY_IDS = st.uuids().map(str) | st.from_regex(r"[0-9A-Za-z_-]+", fullmatch=Tru
 
 
 def test_plan_survives_pickling() -> None:
-    plan = WritePlan("/t", {"key": "value"}, SCHEMA, ("day",), sort_within=("id",))
+    plan = delta_plan("/t", SCHEMA, {"key": "value"}, partition_by=("day",), sort_within=("id",))
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
 def test_plan_never_shows_storage_options() -> None:
-    assert "hunter2" not in repr(WritePlan("s3://b/t", {"AWS_SECRET_ACCESS_KEY": "hunter2"}, SCHEMA))
+    assert "hunter2" not in repr(delta_plan("s3://b/t", SCHEMA, {"AWS_SECRET_ACCESS_KEY": "hunter2"}))
 
 
-def test_data_schema_leaves_partition_columns_out() -> None:
-    assert WritePlan("/t", {}, SCHEMA, ("day",)).data_schema.names == ["id", "tags"]
+def test_delta_files_leave_partition_columns_out() -> None:
+    assert delta_plan("/t", SCHEMA, partition_by=("day",)).file_schema.names == ["id", "tags"]
 
 
 @pytest.mark.parametrize(
@@ -40,26 +41,33 @@ def test_data_schema_leaves_partition_columns_out() -> None:
         ({"target_file_bytes": 0}, "target_file_bytes"),
         ({"buffer_bytes_max": 0}, "buffer_bytes_max"),
         ({"max_open_partitions": 0}, "max_open_partitions"),
+        ({"row_group_bytes": 0}, "row_group_bytes"),
+        ({"parquet": ParquetOptions(page_bytes=0)}, "page_bytes"),
+        ({"parquet": ParquetOptions(page_rows=0)}, "page_rows"),
+        ({"parquet": ParquetOptions(dictionary_bytes=0)}, "dictionary_bytes"),
+        ({"parquet": ParquetOptions(bloom_columns=(("nope",),))}, "nope"),
         ({"compression": "zip"}, "zip"),
+        ({"compression_level": 99}, "from -?[0-9]+ to 22"),
         ({"partition_by": ("nope",)}, "nope"),
         ({"sort_within": ("nope",)}, "nope"),
         ({"sort_within": ("tags",)}, "tags"),
+        ({"partition_by": ("day",), "sort_within": ("day",)}, "day"),
         ({"partition_by": ("id", "tags", "day")}, "not a partition column"),
     ],
 )
 def test_plan_refuses(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        WritePlan("/t", {}, SCHEMA, **options)
+        delta_plan("/t", SCHEMA, **options)
 
 
 def test_plan_names_all_problems_at_once() -> None:
     with pytest.raises(ConfigurationError, match=r"(?s)row_group_rows.*zip"):
-        WritePlan("/t", {}, SCHEMA, row_group_rows=0, compression="zip")
+        delta_plan("/t", SCHEMA, row_group_rows=0, compression="zip")
 
 
 def test_a_table_without_columns_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one column"):
-        WritePlan("/t", {}, pa.schema([]))
+        delta_plan("/t", pa.schema([]))
 
 
 @given(QUERY_IDS, st.text(), NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.sampled_from(COMPRESSIONS))

@@ -1,0 +1,25 @@
+"""The files below a Delta table, through the Delta library's own object store and its storage options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow.fs as pafs
+from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+
+from ..files import TableFiles
+from .history import in_short
+
+
+def delta_files(table_uri: str, storage_options: Mapping[str, str]) -> TableFiles:
+    """The files below a Delta table's location."""
+    options = dict(storage_options)
+
+    def open_location() -> pafs.FileSystem | None:
+        try:
+            return pafs.PyFileSystem(DeltaStorageHandler(table_uri, options))
+        except TableNotFoundError:
+            return None
+
+    return TableFiles(table_uri, "the storage.* options", open_location, in_short)

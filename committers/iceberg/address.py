@@ -1,0 +1,95 @@
+"""Names an Iceberg table: its catalog, its name there, and the branch. Stands in `StreamKey.table_uri`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import ConfigurationError
+
+MAIN_BRANCH = "main"
+
+_RESERVED = re.compile(r"[:@/\s]")
+"""In parts of a table's name they would make the address ambiguous, or lead out of the table's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergAddress:
+    """One branch of one table.
+
+    Raises:
+        ConfigurationError: on creation, if the address could not be parsed back.
+    """
+
+    catalog: str
+    """The catalog's name in pyiceberg; of the embedded catalog the absolute path of the warehouse."""
+    identifier: tuple[str, ...]
+    """Namespace and name."""
+    branch: str = MAIN_BRANCH
+
+    def __post_init__(self) -> None:
+        if "://" in self.catalog or not self.catalog.strip():
+            raise ConfigurationError(
+                "A catalog goes by a name, not by a URL, which could hold a password. Give the option "
+                "catalog a short name, and the URL to the option catalog.uri."
+            )
+        _check_parts(self.identifier, ".".join(self.identifier))
+        if not self.branch or re.search(r"[:\s]", self.branch):
+            raise ConfigurationError(
+                f"The branch {self.branch!r} cannot be written: its name is empty, or has a colon or white "
+                "space. Give the option branch another name."
+            )
+
+    @property
+    def table_name(self) -> str:
+        return ".".join(self.identifier)
+
+    @property
+    def uri(self) -> str:
+        """`catalog:namespace.table`, with `@branch` if it is not the main one."""
+        branch = "" if self.branch == MAIN_BRANCH else f"@{self.branch}"
+        return f"{self.catalog}:{self.table_name}{branch}"
+
+    @classmethod
+    def parse(cls, uri: str) -> IcebergAddress:
+        """The address whose `uri` this is.
+
+        Raises:
+            ConfigurationError: it is none.
+        """
+        catalog, colon, rest = uri.rpartition(":")
+        table_name, at, branch = rest.partition("@")
+        if not colon or (at and not branch):
+            raise ConfigurationError(
+                f"{uri!r} names no Iceberg table. Write catalog:namespace.table or "
+                "catalog:namespace.table@branch."
+            )
+        return cls(catalog, parse_table_name(table_name), branch or MAIN_BRANCH)
+
+
+def parse_table_name(name: str) -> tuple[str, ...]:
+    """Namespace and name of a table, as pyiceberg takes them.
+
+    Raises:
+        ConfigurationError: there is no namespace, or a part is empty or has a reserved character.
+    """
+    parts = tuple(name.strip().split("."))
+    _check_parts(parts, name)
+    return parts
+
+
+def _check_parts(parts: tuple[str, ...], name: str) -> None:
+    problem = ""
+    if not name.strip():
+        problem = "is empty"
+    elif not all(part.strip() for part in parts):
+        problem = "has an empty part"
+    elif len(parts) < 2:
+        problem = "has no namespace"
+    elif any(_RESERVED.search(part) for part in parts):
+        problem = "has a colon, an @, a slash or white space in it"
+    if problem:
+        raise ConfigurationError(
+            f"The table name {name!r} {problem}. Write namespace and name with a dot between them, e.g. "
+            "table=sales.orders."
+        )

@@ -1,0 +1,81 @@
+"""The branch of an Iceberg table that a stream writes, created first if it is not there."""
+
+from __future__ import annotations
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import (
+    AssertTableUUID,
+    TableRequirement,
+    TableUpdate,
+)
+
+from ..errors import ConfigurationError, RetryableError
+from .address import IcebergAddress
+from .redaction import redacted
+
+ATTEMPTS_MAX = 5
+"""Each can only fail because another writer has changed a ref of the table meanwhile."""
+
+
+def ensure_branch(table: Table, address: IcebergAddress) -> Table:
+    """The table, which has the branch: it begins at the main branch's head.
+
+    A snapshot appended to a branch that is not there would begin as an empty table. A table without any
+    snapshot gets an empty one on its main branch first: pyiceberg lets no other branch begin there, and the
+    main branch can be fast-forwarded to the new one later, as they have a snapshot in common.
+
+    Runs on the driver before a stream's first batch. Others may create it at the same time: one does.
+
+    Raises:
+        ConfigurationError: the name is that of a tag.
+        RetryableError: the catalog did not take the branch.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        if address.branch == MAIN_BRANCH or _has_branch(table, address):
+            return table
+        try:
+            updates, requirements = _next_step(table, address.branch)
+            same_table = AssertTableUUID(uuid=table.metadata.table_uuid)
+            table.catalog.commit_table(table, (same_table, *requirements), updates)
+        except CommitFailedException as error:
+            if attempt == ATTEMPTS_MAX:
+                raise _not_created(table, address, error) from None
+        except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+            raise _not_created(table, address, error) from None
+        table = _reload(table, address)
+    return table
+
+
+def _reload(table: Table, address: IcebergAddress) -> Table:
+    try:
+        return table.catalog.load_table(address.identifier)
+    except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+        raise _not_created(table, address, error) from None
+
+
+def _has_branch(table: Table, address: IcebergAddress) -> bool:
+    ref = table.metadata.refs.get(address.branch)
+    if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+        raise ConfigurationError(
+            f"{address.branch!r} is a tag of the Iceberg table {address.table_name}, and tags never move. "
+            "Give the option branch another name."
+        )
+    return ref is not None
+
+
+def _next_step(table: Table, branch: str) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """What makes the branch, if it is not there by then; or else the snapshot that it can begin at."""
+    head = table.metadata.snapshot_by_name(MAIN_BRANCH)
+    if head is not None:
+        return table.transaction()._set_ref_snapshot(head.snapshot_id, branch, SnapshotRefType.BRANCH)
+    return table.transaction().update_snapshot().fast_append()._commit()
+
+
+def _not_created(table: Table, address: IcebergAddress, error: Exception) -> RetryableError:
+    text = redacted(error, {**table.catalog.properties, **table.io.properties})
+    return RetryableError(
+        f"The branch {address.branch!r} of the Iceberg table {address.table_name} could not be created: "
+        f"{text}. Nothing was written. Start the query again."
+    )

@@ -1,0 +1,270 @@
+"""The catalog that an Iceberg table is in: a named one that pyiceberg loads, or one embedded in a folder.
+
+Runs on the driver and in the delivery process. Executors never see a catalog: they get the properties for
+file I/O (`io_properties`). What catalogs and their drivers say in errors may quote URLs and properties, so it
+goes through `redacted`, and such an error is never the cause of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigurationError, PenstockError, RetryableError
+from .redaction import redacted
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+__all__ = ["CatalogConfig", "catalog_error", "io_properties", "known_properties", "open_catalog", "redacted"]
+
+EMBEDDED_NAME = "penstock"
+"""Of the embedded catalog. Others open it as `load_catalog("penstock", type="sql", uri=..., ...)`."""
+
+DEFAULT_NAME = "default"
+"""As pyiceberg calls a catalog that nobody named."""
+
+SQLITE_FILE = "catalog.sqlite"
+SQLITE_TIMEOUT_S = 60
+"""How long a commit to the embedded catalog waits for another one."""
+
+OPEN_CATALOGS_MAX = 8
+
+_WAYS = (
+    "Give either the option warehouse, a folder that then holds tables and catalog, or the option catalog "
+    "and/or catalog.* options (catalog.type, catalog.uri, ...) as pyiceberg's load_catalog takes them."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogConfig:
+    """How to open a catalog. Pickles; stays on the driver."""
+
+    name: str
+    properties: Mapping[str, str] = field(repr=False)
+    """As pyiceberg takes them. May hold secrets."""
+    warehouse: str | None = None
+    """Absolute path of the folder; only of an embedded catalog."""
+
+    @classmethod
+    def of(
+        cls, catalog: str | None, properties: Mapping[str, str], warehouse: str | None = None
+    ) -> CatalogConfig:
+        """What the options `catalog`, `catalog.*` and `warehouse` ask for.
+
+        Raises:
+            ConfigurationError: they name no catalog, or an embedded one that is not on the local disk.
+        """
+        if catalog is None and not properties:
+            if not warehouse:
+                raise ConfigurationError(f"No Iceberg catalog is given. {_WAYS}")
+            return cls(EMBEDDED_NAME, {}, _local_folder(warehouse))
+        if catalog is not None and (not catalog.strip() or "://" in catalog):
+            raise ConfigurationError(
+                "The option catalog is a name, e.g. catalog=prod. A URL belongs into the option catalog.uri."
+            )
+        merged = dict(properties)
+        if warehouse and merged.setdefault("warehouse", warehouse) != warehouse:
+            raise ConfigurationError("The options warehouse and catalog.warehouse differ. Leave one out.")
+        return cls(catalog or DEFAULT_NAME, merged)
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.warehouse is not None
+
+    @property
+    def address_name(self) -> str:
+        """What stands for the catalog in a table's address."""
+        return self.warehouse or self.name
+
+    @property
+    def embedded_properties(self) -> dict[str, str]:
+        """What the embedded catalog is opened with, by us and by others."""
+        from sqlalchemy import URL
+
+        assert self.warehouse is not None, "only of an embedded catalog"
+        file = str(Path(self.warehouse, SQLITE_FILE))
+        url = URL.create("sqlite", database=file, query={"timeout": str(SQLITE_TIMEOUT_S)})
+        return {"uri": url.render_as_string(), "warehouse": f"file://{self.warehouse}"}
+
+
+def _local_folder(warehouse: str) -> str:
+    path = warehouse.removeprefix("file://") if warehouse.startswith("file:///") else warehouse
+    if ":/" in path:
+        raise ConfigurationError(
+            f"The warehouse {redacted(warehouse, {})!r} is not on the local disk, where the embedded catalog "
+            "has its SQLite file. Give a local path, or also a catalog (options catalog.type, catalog.uri)."
+        )
+    if set(path) & set("%?#\n"):
+        raise ConfigurationError(
+            f"The warehouse {warehouse!r} has a '%', '?', '#' or line break in its path, which readers of "
+            "Iceberg tables take for parts of a URL. Give another path."
+        )
+    return str(Path(path).absolute())
+
+
+# Opening ------------------------------------------------------------------------------------------
+
+_open: OrderedDict[tuple[object, ...], Catalog] = OrderedDict()
+_open_lock = threading.Lock()
+
+
+def open_catalog(config: CatalogConfig) -> Catalog:
+    """The catalog; an embedded one is created if it is not there. Kept per process, as a cache.
+
+    Raises:
+        ConfigurationError: it cannot be opened as configured. Shows no secret.
+        RetryableError: it cannot be reached now. Shows no secret.
+    """
+    try:
+        key = _identity(config)
+        with _open_lock:
+            if key not in _open:
+                _open[key] = _load(config)
+                while len(_open) > OPEN_CATALOGS_MAX:
+                    _open.popitem(last=False)
+            _open.move_to_end(key)
+            return _open[key]
+    except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+        raise catalog_error(error, "cannot be opened", config) from None
+
+
+def _identity(config: CatalogConfig) -> tuple[object, ...]:
+    """A forked process must not use its parent's connections, nor one that of a SQLite file now deleted."""
+    file: tuple[int, int] | None = None
+    if config.warehouse is not None:
+        folder = Path(config.warehouse)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SQLITE_FILE).touch()
+        status = (folder / SQLITE_FILE).stat()
+        file = (status.st_dev, status.st_ino)
+    return os.getpid(), config.name, tuple(sorted(config.properties.items())), config.warehouse, file
+
+
+def _load(config: CatalogConfig) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.utils.config import Config, merge_config
+
+    if config.is_embedded:
+        return _load_embedded(config)
+    with warnings.catch_warnings():  # pyiceberg's deprecation notices quote catalog.uri as it is
+        warnings.simplefilter("ignore", DeprecationWarning)
+        properties: Any = merge_config(
+            Config().get_catalog_config(config.name) or {}, dict(config.properties)
+        )
+        if _is_rest(properties):
+            from .rest import PatientRestCatalog
+
+            return PatientRestCatalog(config.name, **properties)
+        return load_catalog(config.name, **config.properties)
+
+
+def _is_rest(properties: Mapping[str, object]) -> bool:
+    """Would pyiceberg's `load_catalog` take the catalog with these properties for a REST catalog?"""
+    kind, uri = properties.get("type"), properties.get("uri")
+    if "py-catalog-impl" in properties or not isinstance(uri, str):
+        return False
+    return uri.startswith("http") if kind is None else str(kind).lower() == "rest"
+
+
+def _load_embedded(config: CatalogConfig) -> Catalog:
+    """Two processes may create the catalog at once, and pyiceberg looks for each of its two tables before it
+    creates it. Whoever loses has at least one more table to find, so the third attempt finds both.
+    """
+    from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy.exc import OperationalError
+
+    for _ in range(2):
+        try:
+            return SqlCatalog(EMBEDDED_NAME, **config.embedded_properties)
+        except OperationalError as error:
+            if "already exists" not in str(error):
+                raise
+    return SqlCatalog(EMBEDDED_NAME, **config.embedded_properties)
+
+
+def catalog_error(error: Exception, what: str, config: CatalogConfig) -> PenstockError:
+    """Our error for one of a catalog's, to be raised `from None`: the cause's text may hold secrets."""
+    if isinstance(error, PenstockError):
+        return error
+    text = redacted(error, known_properties(config)) or type(error).__name__
+    where = f"The Iceberg catalog {config.address_name!r} {what}: {text}."
+    if _is_passing(error):
+        return RetryableError(
+            f"{where} Nothing was committed. Check that the catalog can be reached and that its address is "
+            "right (catalog.uri), then start the query again."
+        )
+    return ConfigurationError(
+        f"{where} Correct the options catalog, catalog.* and warehouse, or install what pyiceberg needs for "
+        "the catalog's type."
+    )
+
+
+def _is_passing(error: Exception) -> bool:
+    """True if the same configuration may work later."""
+    import requests
+    from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
+    from sqlalchemy.exc import OperationalError
+
+    if isinstance(error, OperationalError):
+        return "unable to open database file" not in str(error)
+    passing = (ServerError, ServiceUnavailableError, TooManyRequestsError, ConnectionError, TimeoutError)
+    return isinstance(error, (*passing, requests.ConnectionError, requests.Timeout))
+
+
+def known_properties(config: CatalogConfig) -> dict[str, str]:
+    """All that pyiceberg opens the catalog with: its own configuration and environment, and ours on top."""
+    from pyiceberg.utils.config import Config
+
+    try:
+        own = Config().get_catalog_config(config.name) or {}
+    except Exception:  # noqa: BLE001  a broken file is what the error that is being told of is about
+        own = {}
+    return {**_flat(own), **config.properties}
+
+
+def _flat(properties: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    flat = {}
+    for key, value in properties.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = str(value)
+    return flat
+
+
+# File I/O -----------------------------------------------------------------------------------------
+
+_IO_PREFIXES = ("s3.", "gcs.", "adls.", "abfs.", "hdfs.", "hf.", "client.")
+_IO_NAMES = ("py-io-impl", "DEFAULT_SCHEME", "DEFAULT_NETLOC", "buffer-size")
+
+
+def io_properties(table: Table) -> dict[str, str]:
+    """What executors need to read and write the table's files, with credentials that the catalog handed out.
+
+    Nothing else of the catalog: not its address, not its token.
+
+    Raises:
+        ConfigurationError: the catalog has to sign each request to the storage, and executors cannot ask it.
+    """
+    properties: Mapping[str, object] = table.io.properties
+    if properties.get("s3.signer") or str(properties.get("s3.remote-signing-enabled")).lower() == "true":
+        raise ConfigurationError(
+            f"The catalog of the Iceberg table {'.'.join(table.name())} signs requests to the storage one by "
+            "one (remote signing), and executors have no access to it. Let it hand out credentials instead: "
+            "catalog.header.X-Iceberg-Access-Delegation=vended-credentials, or give catalog.s3.* options."
+        )
+    return {
+        key: str(value)
+        for key, value in properties.items()
+        if (key.startswith(_IO_PREFIXES) or key in _IO_NAMES)
+        and isinstance(value, (str, int, float, bool))
+        and not key.startswith("s3.signer")
+    }

@@ -1,0 +1,130 @@
+"""What clean-up has to know of an Iceberg table: its tokens, its data files, and which of them it names.
+
+All snapshots of the current metadata count, of all branches and tags; earlier metadata files do not. So do
+snapshots that have expired, as long as the store keeps their files for those who still read them. What is
+below `metadata/` is not looked at: pyiceberg's names say nothing of who wrote them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from pyiceberg.table import Table
+
+from ..cleanup import StoredFile
+from ..contract import Token
+from ..errors import PenstockError, RetryableError
+from ..files import TableFiles
+from .expiry import ExpiryStore
+from .files import iceberg_files
+from .plan import data_location
+from .reachability import decode_expired, live_files, manifests_of
+from .redaction import redacted
+from .table import token_of
+
+_LOOKS_MAX = 5
+_METADATA = ".metadata.json"
+
+
+class IcebergCleanableTable:
+    """One branch of an Iceberg table, as `cleanup.CleanableTable` wants it. Every call looks anew.
+
+    Args:
+        load_table: the table as the catalog has it now; None if there is none
+        table_uri: for people
+        branch: that the streams to clean up after write
+        expiries: of the store
+        in_short: an error in words without secrets
+    """
+
+    def __init__(
+        self,
+        load_table: Callable[[], Table | None],
+        table_uri: str,
+        branch: str,
+        expiries: ExpiryStore,
+        in_short: Callable[[BaseException], str] = lambda error: redacted(error, {}),
+    ) -> None:
+        self._load_table = load_table
+        self._uri = table_uri
+        self._branch = branch
+        self._expiries = expiries
+        self._in_short = in_short
+        self._seen: set[str] = set()
+
+    def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
+        table = self._load_table()
+        if table is None:
+            return {}
+        tokens = {query_id: token_of(table.metadata, query_id, self._branch) for query_id in query_ids}
+        return {query_id: token for query_id, token in tokens.items() if token is not None}
+
+    def files(self) -> Iterator[StoredFile]:
+        """Every file below the data location, but for metadata and for tables inside it."""
+        table = self._load_table()
+        if table is None:
+            return iter(())
+        listed = [StoredFile(*file) for file in self._files(table).walk()]
+        inner = {root for file in listed if (root := _root_of_metadata(file.path)) is not None}
+        return (file for file in listed if not _is_below(file.path, inner))
+
+    def names(self) -> Iterator[set[str]]:
+        """Base names in manifests that were not read before.
+
+        Raises:
+            RetryableError: a manifest cannot be read, so nobody can tell what it names.
+        """
+        for _ in range(_LOOKS_MAX):
+            try:
+                yield from self._new_names()
+                return
+            except PenstockError:
+                raise
+            except FileNotFoundError:
+                continue  # expired and deleted meanwhile: the next look finds it no longer named
+            except Exception as error:  # noqa: BLE001  the storages raise what they like
+                raise self._unreadable(self._in_short(error)) from None
+        raise self._unreadable("files that its metadata names are gone")
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        table = self._load_table()
+        return 0 if table is None else self._files(table).delete(paths)
+
+    def _new_names(self) -> Iterator[set[str]]:
+        table = self._load_table()
+        if table is None:
+            return
+        for expiry in self._expiries.of_table(str(table.metadata.table_uuid)):
+            yield _base_names(decode_expired(expiry.content).data_files)
+        for path, manifest in manifests_of(table.io, table.metadata.snapshots).items():
+            if path not in self._seen:
+                yield _base_names(live_files(table.io, manifest))
+                self._seen.add(path)
+
+    def _files(self, table: Table) -> TableFiles:
+        return iceberg_files(data_location(table), table.io.properties)
+
+    def _unreadable(self, what: str) -> RetryableError:
+        return RetryableError(
+            f"The manifests of the Iceberg table {self._uri} cannot be read: {what}. Files that they may "
+            "name were not deleted. Check that the storage is reachable, then try again."
+        )
+
+
+def _base_names(paths: Iterable[str]) -> set[str]:
+    return {posixpath.basename(path) for path in paths}
+
+
+def _root_of_metadata(path: str) -> str | None:
+    """The table, relative to the data location, whose metadata file this is; None if it is none."""
+    folder = posixpath.dirname(path)
+    is_metadata = path.endswith(_METADATA) and posixpath.basename(folder) == "metadata"
+    return posixpath.dirname(folder) if is_metadata else None
+
+
+def _is_below(path: str, roots: set[str]) -> bool:
+    """Is the file metadata of this table, or anything of one in `roots`?"""
+    folders = path.split("/")[:-1]
+    below_inner = any("/".join(folders[:depth]) in roots for depth in range(1, len(folders) + 1))
+    return below_inner or folders[:1] == ["metadata"]

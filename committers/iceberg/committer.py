@@ -1,0 +1,291 @@
+"""The Iceberg table committer: one snapshot of an Iceberg table per batch, with the batch's token in its
+commit.
+
+Each attempt loads the table from the catalog anew, looks for the token there, builds a snapshot on top of
+that very metadata and sends it once. The catalog takes it only if the branch's head is still the one looked
+at, and every batch moves the head; so a twin that was faster makes the attempt fail, and the next one sees
+its token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+
+from .. import crash_points
+from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
+from ..errors import (
+    CheckpointMismatchError,
+    CommitStateUnknownError,
+    ConfigurationError,
+    PenstockError,
+    RetryableError,
+    TableChangedError,
+)
+from ..lake_manifest import LakeManifest, decode
+from .address import IcebergAddress
+from .branch import ensure_branch
+from .catalog import CatalogConfig, io_properties, known_properties, redacted
+from .checks import check_supported
+from .files import iceberg_files
+from .new_table import NewTable, check_layout, open_or_create
+from .plan import data_location, plan_target
+from .schema import check_files_fit
+from .snapshot import Attempt, accept_head, prepare_attempt
+from .table import (
+    LandedBatch,
+    check_not_rolled_back,
+    check_same_table,
+    landed_batch,
+    load,
+    load_if_there,
+    version_of,
+)
+from .target import NO_SNAPSHOT, IcebergTarget
+
+
+class IcebergTableCommitter:
+    """Commits manifests to one branch of one Iceberg table. Runs on the driver and in the delivery process.
+
+    A batch lands at most once per (query, batch id), whoever else commits to the table meanwhile. Data files
+    are not opened, and whether they are there is for the caller to ask (`missing_files`).
+
+    Args:
+        catalog: how to open the catalog
+        address: the table in it, and the branch
+    """
+
+    def __init__(self, catalog: CatalogConfig, address: IcebergAddress) -> None:
+        self._catalog = catalog
+        self._address = address
+        self._first_look: Table | None = None
+
+    # Before the write -----------------------------------------------------------------------------
+
+    def plan(
+        self,
+        source: pa.Schema,
+        new: NewTable,
+        *,
+        evolve: bool = False,
+        overwrite: bool = False,
+        batch_id: int = 0,
+    ) -> IcebergTarget:
+        """What a batch with these columns is written into; creates the table and the branch if not there.
+
+        Called on the driver before any data moves. Adds no column yet: the commit does.
+
+        Args:
+            new: how to create the table; a partitioning or sort order that it asks for must be the table's
+            evolve: may the batch add nullable columns?
+            overwrite: will the batch replace all rows?
+
+        Raises:
+            ConfigurationError: no table and it may not be created; or it is partitioned or sorted otherwise.
+            SchemaMismatchError: shows both schemas.
+            TableNotSupportedError: names what direct commits would violate.
+            RetryableError: the table cannot be read now.
+        """
+        table, created = self._look(), False
+        if table is None:
+            table, created = open_or_create(self._catalog, self._address, source, new, batch_id)
+        check_supported(table, overwrite)
+        check_layout(table, self._address, new)
+        self._first_look = ensure_branch(table, self._address)
+        return plan_target(self._first_look, source, self._address.branch, evolve=evolve, created=created)
+
+    def check_unchanged(self, table_id: str | None, last_version: int | None) -> None:
+        """Is the table still the one that the stream wrote?
+
+        Called at the query's start. Whether it was rolled back is looked at with the token, which knows.
+
+        Args:
+            table_id: the UUID in the stream's last manifest; None if there is none
+            last_version: snapshot id of the stream's last batch; None if not known
+
+        Raises:
+            TableChangedError: dropped, re-created, or rolled back to before the stream's last batch.
+        """
+        table = self._look()
+        if table is None:
+            if table_id is not None:
+                load(self._catalog, self._address)
+            return
+        check_same_table(table, self._address, table_id)
+
+    def accept(self, query_id: str) -> None:
+        """Note the branch's head as the snapshot of the query's last batch, after a rollback that shall stay.
+
+        Raises:
+            RetryableError: another writer was faster, or the catalog cannot be reached.
+        """
+        table = load(self._catalog, self._address)
+        landed = landed_batch(table.metadata, query_id, self._address.branch)
+        if landed is None:
+            return
+        try:
+            accept_head(table, query_id, self._address.branch, landed)
+        except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+            raise RetryableError(
+                f"The Iceberg table {self._address.uri} could not be accepted as it is: "
+                f"{self._in_short(error)}. "
+                "Nothing was changed; try again."
+            ) from None
+
+    def token(self, query_id: str) -> Token | None:
+        """The last batch of the query that the table holds; None if there is no table.
+
+        Raises:
+            TableChangedError: the branch was rolled back to before it.
+        """
+        table = self._look()
+        landed = None if table is None else self._landed(table.metadata, query_id)
+        return None if landed is None else landed.token
+
+    def _look(self) -> Table | None:
+        if self._first_look is None:
+            self._first_look = load_if_there(self._catalog, self._address)
+        return self._first_look
+
+    def _landed(self, metadata: TableMetadata, query_id: str) -> LandedBatch | None:
+        landed = landed_batch(metadata, query_id, self._address.branch)
+        check_not_rolled_back(metadata, self._address, landed)
+        return landed
+
+    # Commit ---------------------------------------------------------------------------------------
+
+    def commit(self, manifest: Manifest) -> Outcome:
+        """Add all files of the manifest and its token in one snapshot, if the token is not there yet.
+
+        Idempotent. A batch behind the table's token counts as committed: the batches of a query land in
+        order. Whether the earlier one had the same offsets is for the store to know.
+
+        Raises:
+            SchemaMismatchError, TableNotSupportedError: the table can no longer take these files; the batch
+                did not land.
+            TableChangedError: dropped, re-created, or rolled back to before what the stream delivered.
+            CheckpointMismatchError: the table holds the batch id with other offsets.
+            RetryableError: catalog or storage cannot be reached; the batch did not land.
+            CommitStateUnknownError: the batch may have landed. Delete nothing.
+        """
+        self._first_look = None
+        content = decode(manifest)
+        table = load(self._catalog, self._address, content.table_id)
+        landed = self._landed(table.metadata, manifest.batch.stream.query_id)
+        if landed is not None and self._is_in(landed, manifest.batch):
+            return AlreadyCommitted(landed.snapshot_id if landed.holds(manifest.batch) else None)
+        return self._land(self._prepare(table, manifest, content), manifest, content)
+
+    def _is_in(self, landed: LandedBatch, batch: Batch) -> bool:
+        if landed.batch_id == batch.batch_id and not landed.holds(batch):
+            raise CheckpointMismatchError(
+                f"The Iceberg table {self._address.uri} holds batch {batch.batch_id} of query "
+                f"{batch.stream.query_id} with other source offsets: the checkpoint was reset, rewound or "
+                "copied. Nothing was committed. Compare with\n"
+                f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
+                "and put back the checkpoint that wrote the table, or start the query with a new one."
+            )
+        return landed.batch_id >= batch.batch_id
+
+    def _prepare(self, table: Table, manifest: Manifest, content: LakeManifest) -> Attempt:
+        batch, branch = manifest.batch, self._address.branch
+        check_supported(table, overwrite=content.mode == "overwrite")
+        if branch not in table.metadata.refs and content.table_version != NO_SNAPSHOT:
+            raise TableChangedError(
+                f"The branch {branch!r} of the Iceberg table {self._address.uri} was dropped while batch "
+                f"{batch.batch_id} of query {batch.stream.query_id} was written. The batch did not land. "
+                "Start "
+                "the query again: it creates the branch anew from the main branch."
+            )
+        lacking = check_files_fit(table.metadata, content)
+        try:
+            return prepare_attempt(table, manifest, content, branch, lacking)
+        except PenstockError:
+            raise
+        except Exception as error:  # noqa: BLE001  nothing was sent to the catalog yet
+            raise RetryableError(
+                f"The manifests of batch {batch.batch_id} of query {batch.stream.query_id} could not be "
+                "written "
+                f"for the Iceberg table {self._address.uri}: {self._in_short(error)}. The batch did not "
+                "land. "
+                "Check that the storage can be written, then start the query again."
+            ) from None
+
+    def _land(self, attempt: Attempt, manifest: Manifest, content: LakeManifest) -> Outcome:
+        batch = manifest.batch
+        crash_points.reach("commit.start", batch.batch_id)
+        try:
+            attempt.send()
+        except Exception as error:  # noqa: BLE001  whatever it is, the table says whether the batch landed
+            return self._outcome_after(error, attempt, batch, content)
+        crash_points.reach("commit.landed", batch.batch_id)
+        return Committed(attempt.snapshot_id)
+
+    def _outcome_after(
+        self, error: Exception, attempt: Attempt, batch: Batch, content: LakeManifest
+    ) -> Outcome:
+        """What an error of the commit request means: a lost response comes as an error, and has landed."""
+        try:
+            table = load(self._catalog, self._address, content.table_id)
+            landed = self._landed(table.metadata, batch.stream.query_id)
+        except (RetryableError, ConfigurationError):
+            raise self._state_unknown(batch, error) from None
+        if landed is not None and self._is_in(landed, batch):
+            crash_points.reach("commit.landed", batch.batch_id)
+            return Committed(landed.snapshot_id)
+        if isinstance(error, CommitFailedException):
+            attempt.discard()
+            return Conflict(f"another writer changed {self._address.uri} meanwhile: {self._in_short(error)}")
+        if self._head(table) != self._head(attempt.table):
+            return Conflict(
+                f"another writer moved the branch {self._address.branch!r} of {self._address.uri}"
+            )
+        if self._catalog.is_embedded:  # then no request is on its way that could land later
+            attempt.discard()
+            raise RetryableError(
+                f"Batch {batch.batch_id} of query {batch.stream.query_id} could not be committed to the "
+                f"Iceberg table {self._address.uri}: {self._in_short(error)}. It did not land. Correct the "
+                "cause and start the query again."
+            ) from None
+        raise self._state_unknown(batch, error) from None
+
+    def _head(self, table: Table) -> int:
+        return version_of(table.metadata, self._address.branch)
+
+    def _state_unknown(self, batch: Batch, error: Exception) -> CommitStateUnknownError:
+        return CommitStateUnknownError(
+            f"Batch {batch.batch_id} of query {batch.stream.query_id} may or may not be in the Iceberg table "
+            f"{self._address.uri}: {self._in_short(error)}. Nothing is deleted. Start the query again, or "
+            "run `penstock recover`: it looks at the table and finishes the batch."
+        )
+
+    def _in_short(self, error: Exception) -> str:
+        return redacted(error, known_properties(self._catalog))
+
+    # Files ----------------------------------------------------------------------------------------
+
+    def missing_files(self, manifest: Manifest) -> Sequence[str]:
+        """Files that the manifest names and that are gone; all of them if there is no table.
+
+        Raises:
+            RetryableError: catalog or storage cannot be asked now.
+        """
+        content = decode(manifest)
+        paths = [file.path for file in content.files]
+        table = self._look()
+        return paths if table is None else iceberg_files(content.location, self._io(table)).missing(paths)
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+        table = self._look()
+        if table is None:
+            return 0
+        location = data_location(table)
+        return iceberg_files(location, self._io(table)).delete(paths)
+
+    def _io(self, table: Table) -> Mapping[str, str]:
+        return io_properties(table)

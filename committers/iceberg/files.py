@@ -1,0 +1,27 @@
+"""The files below a location of an Iceberg table, through the file systems that pyiceberg itself uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow.fs as pafs
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from ..files import TableFiles
+
+
+def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles:
+    """The files below `location`: a local path, `file:` or an object store's URL.
+
+    Args:
+        io_properties: for file I/O, as pyiceberg names them; may hold secrets
+    """
+    properties = dict(io_properties)
+
+    def open_location() -> pafs.FileSystem | None:
+        scheme, host, path = PyArrowFileIO.parse_location(location, properties)
+        if scheme == "file":
+            return pafs.SubTreeFileSystem(path, pafs.LocalFileSystem())
+        return pafs.SubTreeFileSystem(path, PyArrowFileIO(properties).fs_by_scheme(scheme, host))
+
+    return TableFiles(location, "the catalog.* options", open_location)

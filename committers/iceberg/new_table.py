@@ -1,0 +1,191 @@
+"""Opens or creates the Iceberg table that a batch is written into. Driver, before any data moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import SortOrder
+
+from .. import crash_points
+from ..contract import PartitionField, SortField
+from ..errors import ConfigurationError
+from .address import IcebergAddress
+from .arrow import iceberg_struct
+from .catalog import CatalogConfig, catalog_error, open_catalog
+from .checks import FORMAT_VERSION_MAX, property_violation
+from .layout import iceberg_sort_order, layout_problems, partition_spec
+from .plan import metrics_modes, parquet_settings
+from .table import load, load_if_there
+
+EXPIRE_PROPERTY = "penstock.expire-snapshots"
+
+DEFAULT_PROPERTIES: Mapping[str, str] = {
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+    EXPIRE_PROPERTY: "true",
+}
+"""For tables that Penstock creates: they keep the cost of a commit flat."""
+
+_RESERVED_PROPERTIES = frozenset(
+    {
+        "uuid",
+        "snapshot-count",
+        "current-snapshot-id",
+        "current-snapshot-summary",
+        "current-snapshot-timestamp-ms",
+        "current-schema",
+        "default-partition-spec",
+        "default-sort-order",
+    }
+)
+"""Iceberg keeps these elsewhere, and its engines refuse them as properties."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """How to create a table that is not there yet, and what one that is there has to look like."""
+
+    allowed: bool
+    partition_spec: tuple[PartitionField, ...] | None = None
+    """Empty for no partitions. None asks for nothing, and a new table gets no partitions."""
+    sort_order: tuple[SortField, ...] | None = None
+    """Empty for none. None asks for nothing, and a new table gets none."""
+    format_version: int | None = None
+    """None is 2, and asks for nothing of a table that is there."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_or_create(
+    config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewTable, batch_id: int
+) -> tuple[Table, bool]:
+    """The table, and whether this call created it.
+
+    Raises:
+        ConfigurationError: there is no table, and it may not or cannot be created as asked.
+        SchemaMismatchError: names the columns that Iceberg has no type for.
+        RetryableError: the catalog cannot be reached now.
+    """
+    table = load_if_there(config, address)
+    if table is not None:
+        return table, False
+    if not new.allowed:
+        raise ConfigurationError(
+            f"There is no Iceberg table {address.uri}, and createTable=false. Create the table, correct the "
+            "options table and catalog, or set createTable=true."
+        )
+    created = _create(config, address, source, new)
+    crash_points.reach("table.created", batch_id)
+    return load(config, address), created
+
+
+def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewTable) -> bool:
+    """False if somebody else has created the table meanwhile: then that one is used."""
+    struct = iceberg_struct(source, address.table_name)
+    try:
+        schema = Schema(*struct.fields)
+        schema.find_field(struct.fields[0].field_id)  # looks at all names
+    except ValueError as error:
+        raise ConfigurationError(
+            f"The Iceberg table {address.uri} cannot be created: {error}. Rename the columns in the query."
+        ) from None
+    properties = _properties(address, new, schema)
+    spec = partition_spec(address, new.partition_spec or (), schema)
+    order = iceberg_sort_order(address, new.sort_order or (), schema)
+    try:
+        catalog = open_catalog(config)
+
+        def create() -> None:
+            catalog.create_table(
+                address.identifier, schema, partition_spec=spec, sort_order=order, properties=dict(properties)
+            )
+
+        _with_namespace(catalog, address, create)
+    except TableAlreadyExistsError:
+        return False
+    except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+        if load_if_there(config, address) is not None:
+            return False
+        raise catalog_error(error, f"cannot create the table {address.table_name}", config) from None
+    return True
+
+
+def _with_namespace(catalog: Catalog, address: IcebergAddress, create: Callable[[], None]) -> None:
+    """The namespace is created only where it is missing: not everyone may look at namespaces."""
+    try:
+        create()
+    except NoSuchNamespaceError:
+        namespace = address.identifier[:-1]
+        try:
+            catalog.create_namespace(namespace)
+        except Exception:
+            if not catalog.namespace_exists(namespace):  # else somebody else has created it
+                raise
+        create()
+
+
+def check_layout(table: Table, address: IcebergAddress, new: NewTable) -> None:
+    """Is the table partitioned and sorted as asked? What is not asked for is the table's own affair.
+
+    Raises:
+        ConfigurationError: it is not; says both.
+    """
+    problems = layout_problems(table, new.partition_spec, new.sort_order)
+    if new.format_version not in (None, table.format_version):
+        problems.append(
+            f"format-version asks for {new.format_version}, but it has format version {table.format_version}"
+        )
+    if problems:
+        raise ConfigurationError(
+            f"The Iceberg table {address.uri} is there already, and not as asked: {'; '.join(problems)}. "
+            "Leave the option out to take the table's own, or write another table."
+        )
+
+
+# Properties ---------------------------------------------------------------------------------------
+
+
+def _properties(address: IcebergAddress, new: NewTable, schema: Schema) -> dict[str, str]:
+    """
+    Raises:
+        ConfigurationError: names every property that cannot be, and why.
+    """
+    problems = list(_property_problems(new))
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise ConfigurationError(
+            f"The Iceberg table {address.uri} cannot be created with these properties:\n{lines}\n"
+            "Correct them or leave them out."
+        )
+    parquet_settings(new.properties, schema)
+    metrics_modes(schema, SortOrder(), new.properties)
+    version = _format_version(new)
+    return {**DEFAULT_PROPERTIES, **new.properties, "format-version": version}
+
+
+def _format_version(new: NewTable) -> str:
+    if new.format_version is not None:
+        return str(new.format_version)
+    return new.properties.get("format-version", str(FORMAT_VERSION_MAX))
+
+
+def _property_problems(new: NewTable) -> Iterator[str]:
+    given = new.properties.get("format-version")
+    if given is not None and new.format_version is not None and given != str(new.format_version):
+        yield f"format-version: it is given twice, as {given} and as {new.format_version}"
+    if _format_version(new) not in ("1", "2"):
+        yield f"format-version = {_format_version(new)}: Penstock writes tables of format version 1 and 2"
+    for key, value in sorted(new.properties.items()):
+        violation = property_violation(key, value)
+        if violation is not None:
+            yield str(violation)
+        if key in _RESERVED_PROPERTIES:
+            yield f"{key}: Iceberg keeps it elsewhere, and engines refuse it as a property"
+        if key.startswith("penstock.") and key != EXPIRE_PROPERTY:
+            yield f"{key}: Penstock notes there which batches the table has; only {EXPIRE_PROPERTY} is free"

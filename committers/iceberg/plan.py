@@ -1,0 +1,265 @@
+"""What a batch is written into, from an Iceberg table's metadata. Driver, before any data moves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
+from pyiceberg.types import IcebergType, NestedField, StructType
+
+from ..contract import PartitionField, SortField
+from ..errors import ConfigurationError
+from .arrow import arrow_schema
+from .catalog import io_properties
+from .schema import fields_of, match, paths_of
+from .target import NO_SNAPSHOT, IcebergTarget, ParquetSettings
+
+
+def plan_target(
+    table: Table, source: pa.Schema, branch: str, *, evolve: bool, created: bool
+) -> IcebergTarget:
+    """What a batch with these columns is written into.
+
+    Raises:
+        SchemaMismatchError: shows both schemas.
+        ConfigurationError: a property of the table has a value that cannot be followed.
+    """
+    metadata = table.metadata
+    name = ".".join(table.name())
+    matched = match(source, table.schema(), metadata.last_column_id, evolve=evolve, table_name=name)
+    head = metadata.snapshot_by_name(branch)
+    properties = metadata.properties
+    is_object_storage = properties.get("write.object-storage.enabled", "false").lower() == "true"
+    return IcebergTarget(
+        table_id=str(metadata.table_uuid),
+        table_version=NO_SNAPSHOT if head is None else head.snapshot_id,
+        schema=arrow_schema(matched.schema),
+        schema_json=matched.schema.model_dump_json(),
+        new_columns=matched.new_columns,
+        partition_spec_id=metadata.default_spec_id,
+        partitioning=partitioning(table.spec(), table.schema()),
+        sort_order=sort_order(table.sort_order(), table.schema()),
+        metrics=metrics_modes(matched.schema, table.sort_order(), properties),
+        parquet=parquet_settings(properties, matched.schema),
+        data_location=data_location(table),
+        is_object_storage_layout=is_object_storage,
+        io_properties=io_properties(table),
+        created=created,
+    )
+
+
+def data_location(table: Table) -> str:
+    """Where the table's data files go, as its metadata spells it."""
+    return table.location_provider().data_path
+
+
+def partitioning(spec: PartitionSpec, schema: Schema) -> tuple[PartitionField, ...]:
+    """All fields of the spec, void ones too: they stand in every file's partition.
+
+    A void field whose column was dropped has no column.
+    """
+    paths = paths_of(schema)
+    return tuple(
+        PartitionField(part.name, paths.get(part.source_id, ()), str(part.transform)) for part in spec.fields
+    )
+
+
+def sort_order(order: SortOrder, schema: Schema) -> tuple[SortField, ...]:
+    """The order as far as it can be followed: rows sorted by its first fields are never wrong."""
+    paths, fields = paths_of(schema), []
+    for part in order.fields:
+        if part.source_id not in paths:
+            break
+        is_descending = part.direction == SortDirection.DESC
+        nulls_first = part.null_order == NullOrder.NULLS_FIRST
+        fields.append(SortField(paths[part.source_id], str(part.transform), is_descending, nulls_first))
+    return tuple(fields)
+
+
+# Column metrics -----------------------------------------------------------------------------------
+
+METRICS_DEFAULT = "truncate(16)"
+INFERRED_COLUMNS_MAX = 100
+"""Leaf columns that have metrics in a table that does not say."""
+
+_METRICS = "write.metadata.metrics."
+_METRICS_COLUMN = f"{_METRICS}column."
+
+
+def metrics_modes(schema: Schema, order: SortOrder, properties: Mapping[str, str]) -> dict[int, str]:
+    """The metrics mode of every leaf column by its field id, by the rules of Iceberg's `MetricsConfig`.
+
+    A column's own property wins; a column that rows are sorted by has bounds at least; then the table's
+    default; without one, the first 100 leaves have the usual one, those closest to the top level first.
+    Leaves inside lists and maps have counts at most: bounds of elements are no bounds of rows.
+
+    Raises:
+        ConfigurationError: names the property that cannot be read.
+    """
+    leaves = dict(_leaves(schema.as_struct(), is_repeated=False))
+    default = properties.get(f"{_METRICS}default")
+    if default is not None:
+        modes = dict.fromkeys(leaves, _mode(f"{_METRICS}default", default))
+    else:
+        limit = _whole_number(properties, f"{_METRICS}max-inferred-column-defaults", at_least=0)
+        first = _first_leaves(schema, INFERRED_COLUMNS_MAX if limit is None else limit)
+        modes = {field_id: METRICS_DEFAULT if field_id in first else "none" for field_id in leaves}
+    for field_id in _sorted_columns(order) & modes.keys():
+        if modes[field_id] in ("none", "counts"):
+            modes[field_id] = METRICS_DEFAULT
+    modes.update(_column_modes(schema, leaves, properties))
+    return {
+        field_id: "counts" if leaves[field_id] and mode != "none" else mode
+        for field_id, mode in modes.items()
+    }
+
+
+def _leaves(kind: IcebergType, *, is_repeated: bool) -> Iterator[tuple[int, bool]]:
+    """(field id, is it inside a list or a map?) of every leaf."""
+    is_repeated = is_repeated or not isinstance(kind, StructType)
+    for inner in fields_of(kind):
+        if inner.field_type.is_primitive:
+            yield inner.field_id, is_repeated
+        else:
+            yield from _leaves(inner.field_type, is_repeated=is_repeated)
+
+
+def _first_leaves(schema: Schema, limit: int) -> Collection[int]:
+    """Field by field, the leaves of a struct come before those of the structs, lists and maps in it."""
+    found: list[int] = []
+
+    def visit(fields: Collection[NestedField]) -> None:
+        found.extend(inner.field_id for inner in fields if inner.field_type.is_primitive)
+        for inner in fields:
+            if len(found) < limit:
+                visit(fields_of(inner.field_type))
+
+    visit(schema.fields)
+    return set(found[:limit])
+
+
+def _sorted_columns(order: SortOrder) -> set[int]:
+    return {part.source_id for part in order.fields if part.transform.preserves_order}
+
+
+def _column_modes(
+    schema: Schema, leaves: Collection[int], properties: Mapping[str, str]
+) -> Iterator[tuple[int, str]]:
+    for key, text in properties.items():
+        if key.startswith(_METRICS_COLUMN):
+            field_id = _field_id(schema, key.removeprefix(_METRICS_COLUMN))
+            if field_id in leaves:
+                yield field_id, _mode(key, text)
+
+
+def _field_id(schema: Schema, name: str) -> int:
+    """-1 for a column that is not there (any more): properties outlive the columns that they are about."""
+    try:
+        return schema.find_field(name).field_id
+    except ValueError:
+        return -1
+
+
+def _mode(key: str, text: str) -> str:
+    mode = text.strip().lower()
+    truncated = re.fullmatch(r"truncate\((\d+)\)", mode)
+    if mode in ("none", "counts", "full") or (truncated and int(truncated[1]) > 0):
+        return mode
+    raise _bad(key, text, "none, counts, truncate(16) or full")
+
+
+# Parquet ------------------------------------------------------------------------------------------
+
+_COMPRESSIONS = {
+    "zstd": "zstd",
+    "snappy": "snappy",
+    "gzip": "gzip",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "uncompressed": "none",
+    "none": "none",
+}
+"""Iceberg's words and the writers'."""
+
+_LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
+"""The others have none."""
+
+_BLOOM_COLUMN = "write.parquet.bloom-filter-enabled.column."
+
+
+def parquet_settings(properties: Mapping[str, str], schema: Schema) -> ParquetSettings:
+    """What the table's write properties say about Parquet files.
+
+    Raises:
+        ConfigurationError: names the property that cannot be read, or followed.
+    """
+    compression = _compression(properties)
+    return ParquetSettings(
+        target_file_bytes=_whole_number(properties, "write.target-file-size-bytes"),
+        row_group_bytes=_whole_number(properties, "write.parquet.row-group-size-bytes"),
+        row_group_rows=_whole_number(properties, "write.parquet.row-group-limit"),
+        page_bytes=_whole_number(properties, "write.parquet.page-size-bytes"),
+        page_rows=_whole_number(properties, "write.parquet.page-row-limit"),
+        dictionary_bytes=_whole_number(properties, "write.parquet.dict-size-bytes"),
+        compression=compression,
+        compression_level=_compression_level(properties, compression),
+        bloom_columns=_bloom_columns(properties, schema),
+    )
+
+
+def _whole_number(properties: Mapping[str, str], key: str, at_least: int = 1) -> int | None:
+    text = properties.get(key)
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,18}", text.strip()) or int(text) < at_least:
+        raise _bad(key, text, f"a whole number from {at_least} on")
+    return int(text)
+
+
+def _compression(properties: Mapping[str, str]) -> str | None:
+    key = "write.parquet.compression-codec"
+    text = properties.get(key)
+    if text is None:
+        return None
+    if text.strip().lower() not in _COMPRESSIONS:
+        raise _bad(key, text, "zstd, snappy, gzip, lz4 or uncompressed")
+    return _COMPRESSIONS[text.strip().lower()]
+
+
+def _compression_level(properties: Mapping[str, str], compression: str | None) -> int | None:
+    """Ignored where the codec has no levels, as Iceberg's own writers do."""
+    key = "write.parquet.compression-level"
+    text = properties.get(key)
+    if text is None or text.strip().lower() == "null":
+        return None
+    codec = compression or "zstd"
+    if codec not in _LEVELS:
+        return None
+    low, high = _LEVELS[codec]
+    if not re.fullmatch(r"\d{1,3}", text.strip()) or not low <= int(text) <= high:
+        raise _bad(key, text, f"a level of {codec}, {low} to {high}")
+    return int(text)
+
+
+def _bloom_columns(properties: Mapping[str, str], schema: Schema) -> tuple[tuple[str, ...], ...]:
+    paths, wanted = paths_of(schema), []
+    for key, text in sorted(properties.items()):
+        if key.startswith(_BLOOM_COLUMN):
+            if text.strip().lower() not in ("true", "false"):
+                raise _bad(key, text, "true or false")
+            field_id = _field_id(schema, key.removeprefix(_BLOOM_COLUMN))
+            if text.strip().lower() == "true" and field_id in paths:
+                wanted.append(paths[field_id])
+    return tuple(wanted)
+
+
+def _bad(key: str, text: str, known: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The property {key} of the Iceberg table is {text!r}, which Penstock cannot follow. Set it to "
+        f"{known}, or remove it: ALTER TABLE ... UNSET TBLPROPERTIES ('{key}')."
+    )

@@ -1,0 +1,193 @@
+"""Which files of an Iceberg table only snapshots that expire still need.
+
+A snapshot names a manifest list, that names manifests, and these name data and delete files. What the
+snapshots that stay name as well is needed.
+
+Finding out about manifests means reading one small manifest list per snapshot. Finding out about data files
+would mean reading every manifest of the table; but a snapshot that appends has every file of its parent. So
+no data file can go of a snapshot from which appends alone lead to one that stays, and only where something
+was overwritten, deleted, compacted or rolled back all manifests are read.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from .retention import is_append, snapshots_by_id
+
+IsOwn = Callable[[str], bool]
+"""Does the data file at this location lie where the table's own files are?"""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredFiles:
+    """What nothing needs once these snapshots are gone: full locations, as the metadata spells them."""
+
+    snapshot_ids: tuple[int, ...]
+    next_sequence_number: int
+    """Of the table when this was found out: manifests from there on were not looked at."""
+    data_files: tuple[str, ...]
+    """Data and delete files."""
+    manifests: tuple[str, ...]
+    others: tuple[str, ...]
+    """Manifest lists and statistics."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return self.data_files + self.manifests + self.others
+
+    def encode(self) -> bytes:
+        return zlib.compress(json.dumps({"version": 1, **asdict(self)}).encode())
+
+
+def decode_expired(content: bytes) -> ExpiredFiles:
+    """What `encode` was called on."""
+    fields = json.loads(zlib.decompress(content))
+    return ExpiredFiles(
+        snapshot_ids=tuple(fields["snapshot_ids"]),
+        next_sequence_number=fields["next_sequence_number"],
+        data_files=tuple(fields["data_files"]),
+        manifests=tuple(fields["manifests"]),
+        others=tuple(fields["others"]),
+    )
+
+
+# Before the snapshots expire ------------------------------------------------------------------------
+
+
+def expired_files(
+    io: FileIO, metadata: TableMetadata, expiring: Sequence[Snapshot], is_own: IsOwn
+) -> ExpiredFiles:
+    """What only `expiring` need.
+
+    Raises:
+        FileNotFoundError: a file that a snapshot that stays needs is gone.
+    """
+    gone = {snapshot.snapshot_id for snapshot in expiring}
+    kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone]
+    kept_manifests = manifests_of(io, kept)
+    manifests = [path for path in manifests_of(io, expiring, may_be_gone=True) if path not in kept_manifests]
+    others = metadata_files(metadata, expiring) - metadata_files(metadata, kept)
+    return ExpiredFiles(
+        snapshot_ids=tuple(gone),
+        next_sequence_number=metadata.next_sequence_number(),
+        data_files=tuple(_unneeded_data_files(io, metadata, expiring, kept, kept_manifests, is_own)),
+        manifests=tuple(manifests),
+        others=tuple(sorted(others)),
+    )
+
+
+def _unneeded_data_files(
+    io: FileIO,
+    metadata: TableMetadata,
+    expiring: Sequence[Snapshot],
+    kept: Sequence[Snapshot],
+    kept_manifests: dict[str, ManifestFile],
+    is_own: IsOwn,
+) -> list[str]:
+    repeated = _repeated(metadata, kept)
+    suspects = [snapshot for snapshot in expiring if snapshot.snapshot_id not in repeated]
+    dropped = manifests_of(io, suspects, may_be_gone=True)
+    paths: set[str] = set()
+    for path, manifest in dropped.items():
+        if path not in kept_manifests:
+            with suppress(FileNotFoundError):
+                paths.update(live_files(io, manifest))
+    return sorted(filter(is_own, without_live(paths, io, kept_manifests.values())))
+
+
+def _repeated(metadata: TableMetadata, kept: Iterable[Snapshot]) -> set[int]:
+    """Snapshots from which appends alone lead to one that is kept: it has all their files."""
+    by_id = snapshots_by_id(metadata)
+    repeated: set[int] = set()
+    for snapshot in kept:
+        one: Snapshot | None = snapshot
+        while one is not None and is_append(one) and one.parent_snapshot_id not in repeated:
+            one = by_id.get(one.parent_snapshot_id) if one.parent_snapshot_id is not None else None
+            if one is not None:
+                repeated.add(one.snapshot_id)
+    return repeated
+
+
+# Before the files are deleted -----------------------------------------------------------------------
+
+
+def needed_again(io: FileIO, metadata: TableMetadata, expired: ExpiredFiles) -> set[str]:
+    """Those of the expired files that the table names after all: somebody put them back meanwhile.
+
+    Manifests that were there when the files were found to be unneeded need no second look, unless they are
+    themselves among what is needed again.
+
+    Raises:
+        FileNotFoundError: a file that a snapshot needs is gone.
+    """
+    current = manifests_of(io, metadata.snapshots)
+    before = set(expired.manifests)
+    fresh = [
+        manifest
+        for path, manifest in current.items()
+        if path in before or not 0 < _number(manifest) < expired.next_sequence_number
+    ]
+    data_files = set(expired.data_files)
+    needed = data_files - without_live(data_files, io, fresh)
+    return needed | before.intersection(current) | metadata_files(metadata, metadata.snapshots)
+
+
+def _number(manifest: ManifestFile) -> int:
+    """0 in tables of format version 1, which has none."""
+    return manifest.sequence_number or 0
+
+
+# What names what ------------------------------------------------------------------------------------
+
+
+def manifests_of(
+    io: FileIO, snapshots: Iterable[Snapshot], *, may_be_gone: bool = False
+) -> dict[str, ManifestFile]:
+    """The manifests of all these snapshots, by location."""
+    found: dict[str, ManifestFile] = {}
+    expected = (FileNotFoundError,) if may_be_gone else ()
+    for snapshot in snapshots:
+        with suppress(*expected):
+            found.update((manifest.manifest_path, manifest) for manifest in snapshot.manifests(io))
+    return found
+
+
+def live_files(io: FileIO, manifest: ManifestFile) -> Iterator[str]:
+    """The data or delete files that the manifest adds or keeps."""
+    return (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io, discard_deleted=True))
+
+
+def without_live(paths: Iterable[str], io: FileIO, manifests: Iterable[ManifestFile]) -> set[str]:
+    """Those of `paths` that no manifest has.
+
+    Compared by base name, so that another spelling of the same place hides no file.
+    """
+    left: dict[str, set[str]] = {}
+    for path in paths:
+        left.setdefault(posixpath.basename(path), set()).add(path)
+    for manifest in manifests:
+        if not left:
+            break
+        for path in live_files(io, manifest):
+            left.pop(posixpath.basename(path), None)
+    return set().union(*left.values())
+
+
+def metadata_files(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> set[str]:
+    """Manifest lists and statistics of these snapshots."""
+    snapshots = list(snapshots)
+    ids = {snapshot.snapshot_id for snapshot in snapshots}
+    statistics = [*metadata.statistics, *metadata.partition_statistics]
+    named = {file.statistics_path for file in statistics if file.snapshot_id in ids}
+    return named | {snapshot.manifest_list for snapshot in snapshots}

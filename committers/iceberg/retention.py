@@ -1,0 +1,74 @@
+"""Which snapshots of an Iceberg table may go.
+
+Kept are the newest snapshots of the table and of each branch, what tags name, and what the retention that
+somebody has set asks for: of a branch (`min-snapshots-to-keep`, `max-snapshot-age-ms`), or of the table for
+all branches that have none (`history.expire.min-snapshots-to-keep`, `history.expire.max-snapshot-age-ms`).
+Branches and tags themselves never go, however old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+
+def snapshots_to_expire(metadata: TableMetadata, keep_max: int, now_ms: int) -> list[Snapshot]:
+    """What can go, oldest first; nothing as long as it is no more than what is kept.
+
+    So one commit in `keep_max` has the work, and a table written by one stream has `keep_max` to twice as
+    many snapshots.
+    """
+    held = _held(metadata, keep_max, now_ms)
+    free = [snapshot for snapshot in _oldest_first(metadata) if snapshot.snapshot_id not in held]
+    return free if len(free) > keep_max else []
+
+
+def snapshots_by_id(metadata: TableMetadata) -> dict[int, Snapshot]:
+    """pyiceberg's own look-up goes through all snapshots for each."""
+    return {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+
+
+def is_append(snapshot: Snapshot) -> bool:
+    """Does it have every file of its parent?"""
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND
+
+
+def _oldest_first(metadata: TableMetadata) -> list[Snapshot]:
+    return sorted(metadata.snapshots, key=lambda one: (one.sequence_number or 0, one.timestamp_ms))
+
+
+def _held(metadata: TableMetadata, keep_max: int, now_ms: int) -> set[int]:
+    by_id = snapshots_by_id(metadata)
+    # Not those of branches alone: a snapshot that is staged, or that a rollback left, may be wanted again.
+    held = {snapshot.snapshot_id for snapshot in _oldest_first(metadata)[-keep_max:]}
+    for ref in metadata.refs.values():
+        if ref.snapshot_ref_type is SnapshotRefType.TAG:
+            held.add(ref.snapshot_id)
+        else:
+            held.update(_held_by_branch(metadata, ref, by_id, keep_max, now_ms))
+    return held
+
+
+def _held_by_branch(
+    metadata: TableMetadata, branch: SnapshotRef, by_id: Mapping[int, Snapshot], keep_max: int, now_ms: int
+) -> Iterator[int]:
+    of_table = metadata.properties
+    count = branch.min_snapshots_to_keep or int(of_table.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP, 0))
+    age_ms = branch.max_snapshot_age_ms or int(of_table.get(TableProperties.MAX_SNAPSHOT_AGE_MS, 0))
+    for position, snapshot in enumerate(_line(branch, by_id)):
+        is_young = age_ms > 0 and now_ms - snapshot.timestamp_ms < age_ms
+        if position < max(keep_max, count) or is_young:
+            yield snapshot.snapshot_id
+
+
+def _line(branch: SnapshotRef, by_id: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
+    """The branch's head and the snapshots behind it, newest first, as far as they are not expired."""
+    snapshot = by_id.get(branch.snapshot_id)
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else by_id.get(parent)

@@ -1,0 +1,360 @@
+"""How a query's columns map onto an Iceberg table's, and whether files still fit the table.
+
+Pure: schemas in, schemas or an error out. Columns are matched by name when a batch is planned, by field id
+once it is written: that is how Iceberg reads files.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pyarrow as pa
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+)
+
+from ..errors import SchemaMismatchError
+from ..lake_manifest import LakeManifest
+from .arrow import iceberg_struct
+
+# Planning: by name --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A query's columns laid over a table's."""
+
+    schema: Schema
+    """All columns of the files: the table's, then the new ones."""
+    new_columns: tuple[str, ...]
+    """Dotted names of the new ones in the order of their field ids; a struct stands for its fields."""
+
+
+def match(source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool, table_name: str) -> Match:
+    """Lay the query's columns over the table's, by name, case ignored, at every level.
+
+    Types are widened as Iceberg promotes them: int to long, float to double, decimals to more digits. New
+    columns get the field ids that Iceberg gives next.
+
+    Args:
+        last_column_id: the highest field id that the table has ever given
+        evolve: may there be new columns?
+
+    Raises:
+        SchemaMismatchError: says which columns do not fit and shows both schemas.
+    """
+    given = iceberg_struct(source, table_name)
+    ids = itertools.count(last_column_id + 1)
+    laying = _Laying(evolve=evolve, next_id=lambda: next(ids))
+    fields = laying.over_struct(given, table.as_struct(), "")
+    if laying.problems:
+        lines = "\n".join(f"  - {problem}" for problem in laying.problems)
+        raise SchemaMismatchError(
+            f"The query's rows do not fit the Iceberg table {table_name}:\n{lines}\n"
+            f"  The query has:\n{describe(given)}\n  The table has:\n{describe(table.as_struct())}\n"
+            "Select, rename or cast the columns in the query, or alter the table. Nothing was written."
+        )
+    schema = Schema(
+        *fields.fields, schema_id=table.schema_id, identifier_field_ids=table.identifier_field_ids
+    )
+    return Match(schema, tuple(_name_of(schema, field_id) for field_id in laying.new_ids))
+
+
+def _name_of(schema: Schema, field_id: int) -> str:
+    name = schema.find_column_name(field_id)
+    assert name is not None, f"field {field_id} was put there"
+    return name
+
+
+@dataclass
+class _Laying:
+    """Lays one schema over another, level by level; gathers what does not fit."""
+
+    evolve: bool
+    next_id: Callable[[], int]
+    problems: list[str] = field(default_factory=list)
+    new_ids: list[int] = field(default_factory=list)
+
+    def over_struct(self, given: StructType, table: StructType, prefix: str) -> StructType:
+        """The table's struct with the new fields at its end."""
+        by_target = self._by_target(given, table, prefix)
+        fields = []
+        for target in table.fields:
+            path, sources = prefix + target.name, by_target.pop(target.name, [])
+            if len(sources) > 1:
+                self.problems.append(f"{_quoted(prefix, sources)} differ by case only, and fit {path!r} both")
+            if not sources and target.required:
+                self.problems.append(f"{path!r} is NOT NULL in the table and missing in the query")
+            kind = self.over(sources[0].field_type, target.field_type, path) if sources else target.field_type
+            fields.append(_with_type(target, kind))
+        new = [source for sources in by_target.values() for source in sources]
+        if new and not self.evolve:
+            where = f"{prefix[:-1]!r} of the table" if prefix else "the table"
+            self.problems.append(
+                f"{where} has no column {_quoted(prefix, new)} (schemaEvolution=addColumns would add it)"
+            )
+            return StructType(*fields)
+        return StructType(*fields, *[self._new_field(source) for source in new])
+
+    def _by_target(self, given: StructType, table: StructType, prefix: str) -> dict[str, list[NestedField]]:
+        """The query's fields by the name of the table's that each goes to, or else by a name of their own."""
+        exact = {source.name for source in given.fields} & {target.name for target in table.fields}
+        others = [target.name for target in table.fields if target.name not in exact]
+        found: dict[str, list[NestedField]] = {}
+        for source in given.fields:
+            alike = [name for name in others if name.lower() == source.name.lower()]
+            if source.name not in exact and len(alike) > 1:
+                self.problems.append(
+                    f"{prefix + source.name!r} fits {', '.join(map(repr, alike))} of the table"
+                )
+            target = source.name if source.name in exact or not alike else alike[0]
+            found.setdefault(target, []).append(source)
+        self._refuse_alike(given, table, exact, prefix)
+        return found
+
+    def _refuse_alike(self, given: StructType, table: StructType, exact: set[str], prefix: str) -> None:
+        """No new column may differ from another one, new or old, by case only."""
+        old = {target.name.lower() for target in table.fields}
+        taken = {name.lower() for name in exact}
+        free = [source for source in given.fields if source.name not in exact]
+        counts = Counter(source.name.lower() for source in free if source.name.lower() not in old)
+        for source in free:
+            if source.name.lower() in taken or counts[source.name.lower()] > 1:
+                self.problems.append(f"{prefix + source.name!r} differs from another column by case only")
+
+    def _new_field(self, source: NestedField) -> NestedField:
+        """With field ids in the order in which pyiceberg's `UpdateSchema.add_column` gives them."""
+        field_id = self.next_id()
+        self.new_ids.append(field_id)
+        kind = cast("IcebergType", assign_fresh_schema_ids(source.field_type, self.next_id))
+        return NestedField(field_id, source.name, kind, required=False)
+
+    def over(self, given: IcebergType, table: IcebergType, path: str) -> IcebergType:
+        """The table's type, with new fields in the structs inside it."""
+        if isinstance(given, StructType) and isinstance(table, StructType):
+            return self.over_struct(given, table, f"{path}.")
+        if isinstance(given, ListType) and isinstance(table, ListType):
+            element = self.over(given.element_type, table.element_type, f"{path}.element")
+            return ListType(table.element_id, element, table.element_required)
+        if isinstance(given, MapType) and isinstance(table, MapType):
+            self._over_key(given.key_type, table.key_type, f"{path}.key")
+            value = self.over(given.value_type, table.value_type, f"{path}.value")
+            return MapType(table.key_id, table.key_type, table.value_id, value, table.value_required)
+        if not widens(given, table):
+            self.problems.append(
+                f"{path!r} is {type_name(table)} in the table and {type_name(given)} in the query"
+            )
+        return table
+
+    def _over_key(self, given: IcebergType, table: IcebergType, path: str) -> None:
+        """Keys of a map never get new fields: that would change which keys are equal."""
+        laying = _Laying(evolve=False, next_id=self.next_id)
+        laying.over(given, table, path)
+        self.problems += laying.problems
+
+
+def _with_type(column: NestedField, kind: IcebergType) -> NestedField:
+    return NestedField(
+        column.field_id,
+        column.name,
+        kind,
+        required=column.required,
+        doc=column.doc,
+        initial_default=column.initial_default,
+        write_default=column.write_default,
+    )
+
+
+def _quoted(prefix: str, fields: Sequence[NestedField]) -> str:
+    return ", ".join(repr(prefix + field.name) for field in fields)
+
+
+def widens(given: IcebergType, wanted: IcebergType) -> bool:
+    """Can every value of the primitive type `given` be read as `wanted`? Iceberg's promotions."""
+    if isinstance(given, IntegerType) and isinstance(wanted, LongType):
+        return True
+    if isinstance(given, FloatType) and isinstance(wanted, DoubleType):
+        return True
+    if isinstance(given, DecimalType) and isinstance(wanted, DecimalType):
+        return given.scale == wanted.scale and given.precision <= wanted.precision
+    return given.is_primitive and given == wanted
+
+
+# Committing: by field id --------------------------------------------------------------------------
+
+
+def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]:
+    """Columns of the files that the table has yet to get, dotted, in the order of their field ids.
+
+    Columns that were renamed, moved, dropped or widened since are fine: readers find them by field id.
+
+    Raises:
+        SchemaMismatchError: the table was altered since the files were planned, and cannot take them.
+    """
+    written, current = Schema.model_validate_json(content.schema_json), metadata.schema()
+    new = {written.find_field(name): name for name in content.new_columns}
+    fitting = _Fitting(
+        new_ids={column.field_id: name for column, name in new.items()},
+        fresh_ids=frozenset(field_id for column in new for field_id in _ids_of(column)),
+        last_column_id=metadata.last_column_id,
+    )
+    fitting.struct(written.as_struct(), current.as_struct(), "")
+    if metadata.default_spec_id != content.partition_spec_id:
+        fitting.problems.append(
+            f"it is now partitioned by {_partitioning(metadata)} (spec {metadata.default_spec_id}); the "
+            f"files are by spec {content.partition_spec_id}"
+        )
+    if fitting.problems:
+        lines = "\n".join(f"  - {problem}" for problem in fitting.problems)
+        raise SchemaMismatchError(
+            f"The Iceberg table at {metadata.location} was altered while the batch was written, and can no "
+            f"longer take its files:\n{lines}\n  The files have:\n{describe(written.as_struct())}\n"
+            f"  The table has:\n{describe(current.as_struct())}\nThe batch did not land. Start the query "
+            "again to write it for the table as it is now, or alter the table back."
+        )
+    return [fitting.new_ids[field_id] for field_id in sorted(fitting.lacking)]
+
+
+def _partitioning(metadata: TableMetadata) -> str:
+    return ", ".join(f"{part.name} ({part.transform})" for part in metadata.spec().fields) or "nothing"
+
+
+@dataclass
+class _Fitting:
+    """Compares the files' fields to the table's, level by level; gathers what does not fit."""
+
+    new_ids: Mapping[int, str]
+    """The new columns' names by their field ids."""
+    fresh_ids: frozenset[int]
+    """The field ids that were planned for the new columns, and for what is inside them."""
+    last_column_id: int
+    problems: list[str] = field(default_factory=list)
+    lacking: list[int] = field(default_factory=list)
+
+    def struct(self, written: StructType, current: StructType, prefix: str) -> None:
+        now = {column.field_id: column for column in current.fields}
+        names = {column.name.lower(): column for column in current.fields}
+        for column in written.fields:
+            path, same = prefix + column.name, now.pop(column.field_id, None)
+            if same is not None:
+                self._same_id(column, same, path)
+            elif column.field_id in self.new_ids:
+                self._new(column, names.get(column.name.lower()), path)
+            elif column.field_id in self.fresh_ids:
+                self.problems.append(
+                    f"the table's {prefix[:-1]!r} has no {path!r} with the field id of the files'"
+                )
+            elif column.name.lower() in names:
+                self.problems.append(f"{path!r} was dropped and added anew; the rows' values would be lost")
+        self.problems += [
+            f"{prefix + column.name!r} is NOT NULL in the table and not in the files"
+            for column in now.values()
+            if column.required
+        ]
+
+    def _same_id(self, column: NestedField, same: NestedField, path: str) -> None:
+        if column.field_id in self.fresh_ids and column.name != same.name:
+            self.problems.append(f"the table's {same.name!r} has got the field id of the files' {path!r}")
+        else:
+            self._type(column.field_type, same.field_type, path)
+            self._nulls(column.required, same.required, path)
+
+    def _new(self, column: NestedField, alike: NestedField | None, path: str) -> None:
+        if alike is not None:
+            self.problems.append(f"{path!r} is in the table as {alike.name!r} now, under another field id")
+        elif min(_ids_of(column)) <= self.last_column_id:
+            self.problems.append(
+                f"the field id of {path!r} has gone to another column, which was dropped since"
+            )
+        else:
+            self.lacking.append(column.field_id)
+
+    def _type(self, written: IcebergType, current: IcebergType, path: str) -> None:
+        if isinstance(written, StructType) and isinstance(current, StructType):
+            self.struct(written, current, f"{path}.")
+        elif type(written) is type(current) and isinstance(written, (ListType, MapType)):
+            for column, now in zip(fields_of(written), fields_of(current), strict=True):
+                inner = f"{path}.{column.name}"
+                if column.field_id != now.field_id:
+                    self.problems.append(f"{inner!r} has another field id in the table than in the files")
+                self._type(column.field_type, now.field_type, inner)
+                self._nulls(column.required, now.required, inner)
+        elif not widens(written, current):
+            self.problems.append(f"{path!r} is now {type_name(current)}; the files have {type_name(written)}")
+
+    def _nulls(self, written_required: bool, current_required: bool, path: str) -> None:
+        if current_required and not written_required:
+            self.problems.append(f"{path!r} is now NOT NULL; the files may have NULLs")
+
+
+def _ids_of(column: NestedField) -> Iterator[int]:
+    """The column's own field id and those inside it."""
+    yield column.field_id
+    for inner in fields_of(column.field_type):
+        yield from _ids_of(inner)
+
+
+def fields_of(kind: IcebergType) -> Sequence[NestedField]:
+    """The fields right inside a type; none inside a primitive one."""
+    if isinstance(kind, StructType):
+        return kind.fields
+    if isinstance(kind, ListType):
+        return (kind.element_field,)
+    if isinstance(kind, MapType):
+        return (kind.key_field, kind.value_field)
+    return ()
+
+
+def column_path(schema: Schema, name: str) -> tuple[str, ...]:
+    """The parts of a column's dotted name, as `UpdateSchema.add_column` takes them: names may hold dots."""
+    return paths_of(schema)[schema.find_field(name).field_id]
+
+
+def paths_of(schema: Schema) -> dict[int, tuple[str, ...]]:
+    """The path of every field, however deep, by its field id."""
+    return dict(_paths(schema.as_struct(), ()))
+
+
+def _paths(kind: IcebergType, prefix: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for inner in fields_of(kind):
+        path = (*prefix, inner.name)
+        yield inner.field_id, path
+        yield from _paths(inner.field_type, path)
+
+
+# In words -----------------------------------------------------------------------------------------
+
+
+def type_name(kind: IcebergType) -> str:
+    if isinstance(kind, ListType):
+        return f"list<{type_name(kind.element_type)}>"
+    if isinstance(kind, MapType):
+        return f"map<{type_name(kind.key_type)}, {type_name(kind.value_type)}>"
+    if isinstance(kind, StructType):
+        return (
+            "struct<" + ", ".join(f"{part.name}: {type_name(part.field_type)}" for part in kind.fields) + ">"
+        )
+    return str(kind)
+
+
+def describe(struct: StructType) -> str:
+    """One line a column, for messages."""
+    return "\n".join(
+        f"    {column.name}: {type_name(column.field_type)}{' NOT NULL' if column.required else ''}"
+        for column in struct.fields
+    )

@@ -1,0 +1,229 @@
+"""One attempt to put a batch into an Iceberg table: the snapshot and the token, sent to the catalog once.
+
+pyiceberg's own commit is not used: when it retries it adds a batch once more that a twin has committed
+meanwhile, and after a conflict that was its own lost response it deletes the manifests of the snapshot that
+has landed. Its producers of snapshots write the manifests; what to send, and what to delete after, is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertLastAssignedFieldId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import UpdateSnapshot, _DeleteFiles, _SnapshotProducer
+from pyiceberg.types import DoubleType
+
+from ..contract import Manifest
+from ..errors import SchemaMismatchError
+from ..lake_manifest import LakeManifest
+from .data_files import iceberg_data_files
+from .expiry import delete_files, delete_old_metadata
+from .schema import column_path
+from .table import LandedBatch, forgettable_tokens, token_property, token_value
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A snapshot whose manifests are written and that no table has yet."""
+
+    table: Table
+    snapshot_id: int
+    updates: tuple[TableUpdate, ...]
+    requirements: tuple[TableRequirement, ...]
+    producer: _SnapshotProducer[Any]
+
+    def send(self) -> None:
+        """One request to the catalog. Whatever it raises, only the table can tell whether it has landed."""
+        response = self.table.catalog.commit_table(self.table, self.requirements, self.updates)
+        delete_old_metadata(self.table.io, self.table.metadata, response.metadata)
+
+    def discard(self) -> None:
+        """Delete the manifests. Only if the attempt provably did not land; what stays is a small orphan."""
+        with suppress(Exception):
+            self.producer._clean_all_uncommitted()
+
+
+def prepare_attempt(
+    table: Table, manifest: Manifest, content: LakeManifest, branch: str, lacking: list[str]
+) -> Attempt:
+    """Write the manifests of a snapshot of the batch on top of `table` as it was loaded.
+
+    Args:
+        lacking: columns of the files that the table has yet to get
+    """
+    metadata = table.metadata
+    _choose_merging(table)
+    transaction = table.transaction()
+    if lacking:
+        _add_columns(transaction, content, lacking)
+    producer = _producer(transaction, content, branch, _summary(manifest))
+    files = iceberg_data_files(
+        content.files,
+        content.location,
+        metadata.specs()[content.partition_spec_id],
+        transaction.table_metadata.schema(),
+    )
+    try:
+        for file in files:
+            producer.append_data_file(file)
+        producer.commit()
+        _delete_merged_at_once(producer)
+        _set_token(transaction, manifest, branch, producer.snapshot_id)
+    except BaseException:
+        with suppress(Exception):
+            producer._clean_all_uncommitted()
+        raise
+    requirements = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+        *_field_ids_are_free(metadata, lacking),
+        *_other_than_schema(transaction._requirements),
+    )
+    return Attempt(table, producer.snapshot_id, transaction._updates, requirements, producer)
+
+
+def _delete_merged_at_once(producer: _SnapshotProducer[Any]) -> None:
+    """A merge takes in the manifest of the new files too, which then no snapshot ever names."""
+    if len(producer._written_manifests) < 2:
+        return
+    transaction = producer._transaction
+    snapshot = transaction.table_metadata.snapshot_by_id(producer.snapshot_id)
+    assert snapshot is not None, "the producer adds its snapshot to the transaction"
+    named = {manifest.manifest_path for manifest in snapshot.manifests(producer._io)}
+    delete_files(producer._io, [path for path in producer._written_manifests if path not in named])
+    producer._written_manifests = [path for path in producer._written_manifests if path in named]
+
+
+def _choose_merging(table: Table) -> None:
+    """Whether small manifests are merged; only in memory, the table's properties stay as they are.
+
+    By default they are, as in Iceberg; pyiceberg has it the other way round. But never where a partition
+    value is a double: pyiceberg 0.12 reads those from manifests as floats, and would write them back so.
+    """
+    merge = "true"
+    if _has_double_partitions(table):
+        merge = "false"
+    elif TableProperties.MANIFEST_MERGE_ENABLED in table.metadata.properties:
+        return
+    properties = {**table.metadata.properties, TableProperties.MANIFEST_MERGE_ENABLED: merge}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+
+
+def _has_double_partitions(table: Table) -> bool:
+    columns = index_by_id(table.metadata.schema())
+    sources = {part.source_id for spec in table.metadata.partition_specs for part in spec.fields}
+    return any(isinstance(columns[one].field_type, DoubleType) for one in sources & columns.keys())
+
+
+def _add_columns(transaction: Transaction, content: LakeManifest, lacking: list[str]) -> None:
+    """Add the columns in the batch's own commit, under the field ids that the files have them by."""
+    planned = Schema.model_validate_json(content.schema_json)
+    with transaction.update_schema() as update:
+        for name in lacking:
+            column = planned.find_field(name)
+            update.add_column(column_path(planned, name), column.field_type, doc=column.doc, required=False)
+    schema = transaction.table_metadata.schema()
+    for name in lacking:
+        if schema.find_field(name) != planned.find_field(name):
+            raise SchemaMismatchError(
+                f"The column {name!r} would get other field ids than the files have. The batch did not land; "
+                "start the query again, which writes it anew."
+            )
+
+
+def _producer(
+    transaction: Transaction, content: LakeManifest, branch: str, summary: dict[str, str]
+) -> _SnapshotProducer[Any]:
+    update = UpdateSnapshot(transaction, transaction._table.io, branch, summary)
+    if content.mode == "append":
+        return update.merge_append()
+    replacing = _replace_all(transaction, branch, summary)
+    # With no file to remove it would make no snapshot at all, and drop the batch's files.
+    return replacing if replacing.files_affected else update.fast_append()
+
+
+def _replace_all(transaction: Transaction, branch: str, summary: dict[str, str]) -> _DeleteFiles:
+    """Removes every file of the branch and adds those of the batch, in one snapshot.
+
+    pyiceberg's `overwrite` makes two, and readers between them would see an empty table.
+    """
+    producer = _DeleteFiles(
+        operation=Operation.OVERWRITE,
+        transaction=transaction,
+        io=transaction._table.io,
+        branch=branch,
+        snapshot_properties=summary,
+    )
+    producer.delete_by_predicate(AlwaysTrue())
+    return producer
+
+
+def _summary(manifest: Manifest) -> dict[str, str]:
+    """For people who look at the table's snapshots; nothing is decided by it."""
+    batch = manifest.batch
+    return {
+        "penstock.query-id": batch.stream.query_id,
+        "penstock.batch-id": str(batch.batch_id),
+        "penstock.digest": batch.digest,
+        "penstock.files": str(manifest.files),
+        "penstock.rows": str(manifest.rows),
+    }
+
+
+def _set_token(transaction: Transaction, manifest: Manifest, branch: str, snapshot_id: int) -> None:
+    snapshot = transaction.table_metadata.snapshot_by_id(snapshot_id)
+    assert snapshot is not None, "the producer adds its snapshot to the transaction"
+    batch = manifest.batch
+    value = token_value(batch.batch_id, batch.digest, snapshot)
+    transaction.set_properties({token_property(batch.stream.query_id, branch): value})
+    forgotten = forgettable_tokens(transaction.table_metadata, snapshot.timestamp_ms)
+    if forgotten:
+        transaction.remove_properties(*forgotten)
+
+
+def accept_head(table: Table, query_id: str, branch: str, landed: LandedBatch) -> None:
+    """Note the branch's head, whatever it is, as the snapshot that brought the query's last batch.
+
+    On an operator's word only: rows that a rollback took back stay lost.
+    """
+    metadata = table.metadata
+    head = metadata.snapshot_by_name(branch)
+    if head is None:
+        update: TableUpdate = RemovePropertiesUpdate(removals=[token_property(query_id, branch)])
+    else:
+        value = token_value(landed.batch_id, landed.digest, head)
+        update = SetPropertiesUpdate(updates={token_property(query_id, branch): value})
+    requirements = (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId.model_validate({"ref": branch, "snapshot-id": head and head.snapshot_id}),
+    )
+    table.catalog.commit_table(table, requirements, (update,))
+
+
+def _field_ids_are_free(metadata: TableMetadata, lacking: list[str]) -> Iterator[TableRequirement]:
+    """A column that others add and drop again takes a field id, and gives the table its old schema back."""
+    if lacking:
+        yield AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id})
+
+
+def _other_than_schema(requirements: tuple[TableRequirement, ...]) -> Iterator[TableRequirement]:
+    return (requirement for requirement in requirements if not isinstance(requirement, AssertCurrentSchemaId))

@@ -1,0 +1,230 @@
+"""An Iceberg table as the catalog has it now: loading it, a query's last batch, and whether that is still
+there.
+
+What a query has delivered is noted in a table property, changed in the same commit as the snapshot: unlike
+the snapshot's summary it survives expiry, and reading it costs nothing. A rollback takes back snapshots but
+no properties, so the property also names the batch's snapshot, which must lie behind the branch's head.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchIdentifierError, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from ..contract import BATCH_WRITE_PREFIX, Batch, Token
+from ..errors import PenstockError, RetryableError, TableChangedError
+from .address import MAIN_BRANCH, IcebergAddress
+from .catalog import CatalogConfig, known_properties, open_catalog, redacted
+from .target import NO_SNAPSHOT
+
+TOKEN_PREFIX = "penstock."  # noqa: S105  the beginning of a table property's name
+BATCH_WRITE_TOKEN_KEPT_MS = 7 * 24 * 3600 * 1000
+"""Longer than a batch write tries to commit."""
+CHERRY_PICKED_FROM = "source-snapshot-id"
+"""Where engines note, in a snapshot's summary, which one they have applied once more to another branch."""
+
+
+def load_if_there(config: CatalogConfig, address: IcebergAddress) -> Table | None:
+    """The table as the catalog has it now; None if there is none.
+
+    Raises:
+        ConfigurationError: the catalog cannot be opened as configured.
+        RetryableError: it cannot be read now.
+    """
+    try:
+        catalog: Catalog = open_catalog(config)
+        return catalog.load_table(address.identifier)
+    except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError):
+        return None
+    except PenstockError:
+        raise
+    except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+        text = redacted(error, known_properties(config))
+        raise RetryableError(
+            f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
+            "the catalog.* options and that catalog and storage are reachable, then start again."
+        ) from None
+
+
+def load(config: CatalogConfig, address: IcebergAddress, table_id: str | None = None) -> Table:
+    """The table as the catalog has it now.
+
+    Raises:
+        TableChangedError: there is none any more, or not the one with `table_id`.
+        RetryableError: it cannot be read now.
+    """
+    table = load_if_there(config, address)
+    if table is None:
+        raise TableChangedError(
+            f"There is no Iceberg table {address.uri} any more: it was dropped or renamed under the stream. "
+            "Nothing was committed. Put the table back, or start the query with a new checkpoint to write "
+            "a new table from the beginning."
+        )
+    check_same_table(table, address, table_id)
+    return table
+
+
+def check_same_table(table: Table, address: IcebergAddress, table_id: str | None) -> None:
+    """
+    Raises:
+        TableChangedError: the table has another UUID.
+    """
+    has = str(table.metadata.table_uuid)
+    if table_id not in (None, has):
+        raise TableChangedError(
+            f"The Iceberg table {address.uri} was dropped and created again under the stream: its UUID is "
+            f"{has}, the stream wrote {table_id}. Nothing was committed. Start the query with a new "
+            "checkpoint to write the new table from the beginning, or put the old table back."
+        )
+
+
+# A query's last batch -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LandedBatch:
+    """The last batch of a query in the table, and the snapshot that brought it."""
+
+    batch_id: int
+    digest: str
+    snapshot_id: int
+    sequence_number: int
+    timestamp_ms: int
+
+    @property
+    def token(self) -> Token:
+        return Token(self.batch_id, self.digest)
+
+    def holds(self, batch: Batch) -> bool:
+        return (self.batch_id, self.digest) == (batch.batch_id, batch.digest)
+
+
+def token_property(query_id: str, branch: str) -> str:
+    """The table property that notes the query's last batch: one for each branch, as each has rows of its
+    own.
+    """
+    return f"{TOKEN_PREFIX}{query_id}" + ("" if branch == MAIN_BRANCH else f"@{branch}")
+
+
+def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedBatch | None:
+    """The query's last batch as this metadata has it."""
+    name = token_property(query_id, branch)
+    text = metadata.properties.get(name)
+    if text is None:
+        return None
+    try:
+        return _parse_token(text)
+    except (ValueError, KeyError, TypeError):
+        raise TableChangedError(
+            f"The table property {name!r}, by which Penstock knows the query's last batch, was changed to "
+            f"{text!r}. "
+            "Nothing was committed. Set it back to what it was: `metadata.json` files before the change have "
+            "it."
+        ) from None
+
+
+def _parse_token(text: str) -> LandedBatch:
+    noted = json.loads(text)
+    numbers = {key: int(noted[key]) for key in LandedBatch.__slots__ if key != "digest"}
+    return LandedBatch(digest=str(noted["digest"]), **numbers)
+
+
+def token_of(metadata: TableMetadata, query_id: str, branch: str) -> Token | None:
+    """The query's token as this metadata has it."""
+    landed = landed_batch(metadata, query_id, branch)
+    return None if landed is None else landed.token
+
+
+def token_value(batch_id: int, digest: str, snapshot: Snapshot) -> str:
+    """What the table property says once `snapshot` has brought the batch."""
+    landed = LandedBatch(
+        batch_id, digest, snapshot.snapshot_id, snapshot.sequence_number or 0, snapshot.timestamp_ms
+    )
+    return json.dumps(asdict(landed))
+
+
+def forgettable_tokens(metadata: TableMetadata, now_ms: int) -> list[str]:
+    """The tokens of batch writes that ended long ago: nobody asks for them again, and each has its own."""
+    forgettable = []
+    for name, text in metadata.properties.items():
+        if name.startswith(TOKEN_PREFIX + BATCH_WRITE_PREFIX):
+            with suppress(ValueError, KeyError, TypeError):  # another write's, and broken: let it be
+                if _parse_token(text).timestamp_ms < now_ms - BATCH_WRITE_TOKEN_KEPT_MS:
+                    forgettable.append(name)
+    return forgettable
+
+
+def version_of(metadata: TableMetadata, branch: str) -> int:
+    """Snapshot id of the branch's head; `NO_SNAPSHOT` if it has none."""
+    ref = metadata.refs.get(branch)
+    return NO_SNAPSHOT if ref is None else ref.snapshot_id
+
+
+# Rollback -----------------------------------------------------------------------------------------
+
+
+def check_not_rolled_back(
+    metadata: TableMetadata, address: IcebergAddress, landed: LandedBatch | None
+) -> None:
+    """A rollback takes back rows but no table property: the table would claim batches that it has lost.
+
+    Raises:
+        TableChangedError: the last batch's snapshot is no longer behind the branch's head.
+    """
+    if landed is None or _is_behind_head(metadata, address.branch, landed):
+        return
+    raise TableChangedError(
+        f"The branch {address.branch!r} of the Iceberg table {address.uri} was rolled back, replaced or "
+        "dropped to "
+        f"before batch {landed.batch_id}, which the stream has delivered in snapshot {landed.snapshot_id}: "
+        "its "
+        "rows are gone, and going on would leave a gap. Set the branch to that snapshot again while it is "
+        "not "
+        "expired:\n"
+        f"    CALL catalog.system.set_current_snapshot('{address.table_name}', {landed.snapshot_id})\n"
+        "or start the query with a new checkpoint to write the table from the beginning."
+    )
+
+
+def _is_behind_head(metadata: TableMetadata, branch: str, landed: LandedBatch) -> bool:
+    """Found behind the head; or expired, and nothing behind the head is older than it."""
+    older_seen = False
+    snapshot = None
+    for snapshot in line_of(metadata, branch):
+        if snapshot.snapshot_id == landed.snapshot_id or _is_copy_of(snapshot, landed.snapshot_id):
+            return True
+        older_seen |= _is_older(snapshot, landed)
+    if snapshot is None or older_seen:
+        return False
+    return metadata.snapshot_by_id(landed.snapshot_id) is None
+
+
+def line_of(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
+    """The branch's head and the snapshots behind it, newest first, as far as they are not expired."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    ref = metadata.refs.get(branch)
+    snapshot = None if ref is None else by_id.get(ref.snapshot_id)
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else by_id.get(parent)
+
+
+def _is_copy_of(snapshot: Snapshot, snapshot_id: int) -> bool:
+    summary = snapshot.summary
+    return summary is not None and summary.additional_properties.get(CHERRY_PICKED_FROM) == str(snapshot_id)
+
+
+def _is_older(snapshot: Snapshot, landed: LandedBatch) -> bool:
+    """By sequence number, which nothing written in format version 1 has; there by time."""
+    if landed.sequence_number:
+        return (snapshot.sequence_number or 0) < landed.sequence_number
+    return snapshot.timestamp_ms < landed.timestamp_ms

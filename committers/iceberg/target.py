@@ -1,0 +1,89 @@
+"""What a batch is written into: an Iceberg table as its metadata was when the batch was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from ..contract import DataFile, PartitionField, SortField
+from ..lake_manifest import Kind, LakeManifest, Mode
+
+KIND: Kind = "iceberg"
+
+NO_SNAPSHOT = -1
+"""The version of a table, or of a branch, that nothing was written into yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSettings:
+    """The table's write properties, as far as they are about Parquet files; None where it does not say."""
+
+    target_file_bytes: int | None = None
+    """`write.target-file-size-bytes`"""
+    row_group_bytes: int | None = None
+    """`write.parquet.row-group-size-bytes`"""
+    row_group_rows: int | None = None
+    """`write.parquet.row-group-limit`"""
+    page_bytes: int | None = None
+    """`write.parquet.page-size-bytes`"""
+    page_rows: int | None = None
+    """`write.parquet.page-row-limit`"""
+    dictionary_bytes: int | None = None
+    """`write.parquet.dict-size-bytes`"""
+    compression: str | None = None
+    """`write.parquet.compression-codec`, in the words of `WritePlan.compression`."""
+    compression_level: int | None = None
+    """`write.parquet.compression-level`"""
+    bloom_columns: tuple[tuple[str, ...], ...] = ()
+    """Paths of columns with `write.parquet.bloom-filter-enabled.column.<name>=true`."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTarget:
+    """What a batch is written into. Planned on the driver before any data moves; pickles.
+
+    Holds no catalog: nothing here can commit.
+    """
+
+    table_id: str
+    """The table's UUID."""
+    table_version: int
+    """Snapshot id of the branch's head; `NO_SNAPSHOT` if it has none."""
+    schema: pa.Schema
+    """All columns of the files in table order, new ones last; every field, however deep, carries its field
+    id as the metadata `PARQUET:field_id`."""
+    schema_json: str
+    """The same in Iceberg's JSON."""
+    new_columns: tuple[str, ...]
+    """Columns that the commit adds to the table, with the field ids of `schema`."""
+    partition_spec_id: int
+    partitioning: tuple[PartitionField, ...]
+    sort_order: tuple[SortField, ...]
+    metrics: Mapping[int, str]
+    """Column metrics by field id of the leaf: `none`, `counts`, `truncate(16)` or `full`."""
+    parquet: ParquetSettings
+    data_location: str
+    """Where the data files go, with the scheme."""
+    is_object_storage_layout: bool
+    """`write.object-storage.enabled`: hashes in the paths spread the files over an object store."""
+    io_properties: Mapping[str, str] = field(repr=False)
+    """For file I/O only; may hold secrets."""
+    created: bool = False
+    """True if planning created the table."""
+
+    def content(self, files: Sequence[DataFile], mode: Mode) -> LakeManifest:
+        """The manifest content of these files."""
+        return LakeManifest(
+            kind=KIND,
+            mode=mode,
+            table_id=self.table_id,
+            table_version=self.table_version,
+            schema_json=self.schema_json,
+            new_columns=self.new_columns,
+            partition_by=tuple([partition.name for partition in self.partitioning]),
+            files=tuple(files),
+            location=self.data_location,
+            partition_spec_id=self.partition_spec_id,
+        )

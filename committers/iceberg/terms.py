@@ -1,0 +1,165 @@
+"""Reads the options partitionSpec and sortOrder. Pure, and light enough for wherever options are parsed.
+
+partitionSpec   day(ts), bucket(16, id), truncate(4, `a.b`), region, hour(event.at) as at_hour
+sortOrder       day(ts) DESC NULLS LAST, id
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from ..contract import PartitionField, SortField
+from ..errors import ConfigurationError
+
+_TRANSFORMS = {
+    "identity": "identity",
+    "year": "year",
+    "years": "year",
+    "month": "month",
+    "months": "month",
+    "day": "day",
+    "days": "day",
+    "date": "day",
+    "hour": "hour",
+    "hours": "hour",
+    "date_hour": "hour",
+}
+"""As Iceberg calls them, by Iceberg's and by Spark's names."""
+_PARAMETRISED = ("bucket", "truncate")
+
+_KNOWN = (
+    "Known are a column's name, year(c), month(c), day(c), hour(c), bucket(n, c) and truncate(n, c); a "
+    "nested column as a.b, and names with other characters than letters, digits and '_' in backquotes."
+)
+
+_TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>\w+)|(?P<mark>[(),.])|(?P<end>$))")
+
+T = TypeVar("T")
+
+
+def parse_partition_spec(text: str) -> tuple[PartitionField, ...]:
+    """The fields of a partitioning. A `name` that is empty stands for the one that Iceberg would give.
+
+    Raises:
+        ConfigurationError: says where, and what is known.
+    """
+    return _Parser("partitionSpec", text).terms(_Parser.partition_field)
+
+
+def parse_sort_order(text: str) -> tuple[SortField, ...]:
+    """The fields of a sort order. Without NULLS FIRST or LAST, NULLs are the smallest, as Iceberg has it.
+
+    Raises:
+        ConfigurationError: says where, and what is known.
+    """
+    return _Parser("sortOrder", text).terms(_Parser.sort_field)
+
+
+class _Parser:
+    """One text, read from left to right."""
+
+    def __init__(self, option: str, text: str) -> None:
+        self._option = option
+        self._text = text
+        self._at = 0
+
+    def terms(self, term: Callable[[_Parser], T]) -> tuple[T, ...]:
+        if not self._text.strip():
+            return ()
+        terms = [term(self)]
+        while not self._takes(""):
+            if not self._takes(","):
+                self._fail("a comma or the end")
+            terms.append(term(self))
+        return tuple(terms)
+
+    def partition_field(self) -> PartitionField:
+        transform, column = self._term()
+        return PartitionField(self._name() if self._takes("as") else "", column, transform)
+
+    def sort_field(self) -> SortField:
+        transform, column = self._term()
+        is_descending = self._takes("desc")
+        if not is_descending:
+            self._takes("asc")
+        nulls_first = not is_descending
+        if self._takes("nulls"):
+            nulls_first = self._takes("first")
+            if not nulls_first and not self._takes("last"):
+                self._fail("FIRST or LAST")
+        return SortField(column, transform, is_descending, nulls_first)
+
+    def _term(self) -> tuple[str, tuple[str, ...]]:
+        """(transform, path of the column)"""
+        start = self._at
+        is_quoted = self._peek()[0] == "quoted"
+        name = self._name()
+        if is_quoted or not self._takes("("):
+            return "identity", self._path(name)
+        function = name.lower()
+        if function in _TRANSFORMS:
+            transform = _TRANSFORMS[function]
+        elif function in _PARAMETRISED:
+            transform = f"{function}[{self._width()}]"
+            self._expect(",")
+        else:
+            self._at = start
+            self._fail("a column or a transform")
+        column = self._path(self._name())
+        self._expect(")")
+        return transform, column
+
+    def _path(self, first: str) -> tuple[str, ...]:
+        path = [first]
+        while self._takes("."):
+            path.append(self._name())
+        return tuple(path)
+
+    def _width(self) -> int:
+        kind, token = self._peek()
+        if kind != "word" or not token.isascii() or not token.isdecimal() or not 0 < int(token) < 2**31:
+            self._fail("a whole number from 1 on")
+        self._advance()
+        return int(token)
+
+    def _name(self) -> str:
+        kind, token = self._peek()
+        if kind not in ("word", "quoted"):
+            self._fail("a name")
+        self._advance()
+        return token[1:-1].replace("``", "`") if kind == "quoted" else token
+
+    def _expect(self, mark: str) -> None:
+        if not self._takes(mark):
+            self._fail(repr(mark))
+
+    def _takes(self, wanted: str) -> bool:
+        """Go on if the next token is `wanted`, case ignored; the empty text is the end."""
+        kind, token = self._peek()
+        if kind == "quoted" or token.lower() != wanted:
+            return False
+        self._advance()
+        return True
+
+    def _peek(self) -> tuple[str, str]:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            self._fail("a name or one of ( ) , .")
+        kind = match.lastgroup or "end"
+        return kind, match.group(kind)
+
+    def _advance(self) -> None:
+        match = _TOKEN.match(self._text, self._at)
+        assert match is not None, "looked at before"
+        self._at = match.end()
+
+    def _fail(self, expected: str) -> NoReturn:
+        rest = self._text[self._at :].strip()
+        position = len(self._text) - len(self._text[self._at :].lstrip()) + 1
+        found = f"there is {rest!r}" if rest else "the text ends"
+        raise ConfigurationError(
+            f"The option {self._option} cannot be read: {expected} is expected at position {position} of "
+            f"{self._text!r}, where {found}. {_KNOWN}"
+        )

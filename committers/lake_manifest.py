@@ -1,0 +1,202 @@
+"""The content of a lake table's manifest, whatever its format; version 1.
+
+Typed columns in one Arrow IPC stream, compressed with zstd, behind a magic number and a checksum of our
+own: Arrow itself does not notice every damaged byte. 100,000 files with statistics of one column take less
+than 4 MB; a test holds it to that.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from typing import Literal, TypeAlias, cast
+
+import pyarrow as pa
+
+from .contract import Batch, DataFile, Manifest
+from .errors import ManifestCorruptError, PenstockError
+
+KINDS = ("delta", "iceberg")
+VERSION = 1
+
+Kind: TypeAlias = Literal["delta", "iceberg"]
+Mode: TypeAlias = Literal["append", "overwrite"]
+
+_MAGIC = b"PSLM"
+_PREFIX = struct.Struct(">4sHI")
+_HEADER_KEY = b"penstock"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeManifest:
+    """What one batch does to a lake table."""
+
+    kind: Kind
+    mode: Mode
+    table_id: str
+    """The table's own id when the batch was planned: another id is another table."""
+    table_version: int
+    """Version of the table when the batch was planned, Iceberg's snapshot id; -1 for no snapshot yet."""
+    schema_json: str
+    """The schema that the files have, in the format's own JSON, partition columns included."""
+    new_columns: tuple[str, ...]
+    """Columns of the schema that the table did not have when the batch was planned."""
+    partition_by: tuple[str, ...]
+    """Names of the partition columns; of the partition fields in Iceberg."""
+    files: tuple[DataFile, ...] = field(repr=False)
+    location: str = ""
+    """What the files' paths are relative to; empty for the table's own location."""
+    partition_spec_id: int = 0
+    """Which of the table's partitionings the files follow, in formats that keep several."""
+
+    def with_files(self, files: Sequence[DataFile]) -> LakeManifest:
+        return replace(self, files=tuple(files))
+
+
+def build_manifest(batch: Batch, content: LakeManifest) -> Manifest:
+    """The manifest to prepare, with its counts.
+
+    Raises:
+        PenstockError: a file is named twice, which would add its rows twice.
+    """
+    _check_no_file_twice(batch, content.files)
+    return Manifest(
+        batch=batch,
+        kind=content.kind,
+        version=VERSION,
+        content=encode(content),
+        files=len(content.files),
+        rows=sum(file.rows for file in content.files),
+        size_bytes=sum(file.size_bytes for file in content.files),
+        is_empty=content.mode == "append" and not content.files,
+    )
+
+
+def _check_no_file_twice(batch: Batch, files: Sequence[DataFile]) -> None:
+    if len({file.path for file in files}) == len(files):
+        return
+    twice = [path for path, count in Counter(file.path for file in files).items() if count > 1]
+    raise PenstockError(
+        f"Batch {batch.batch_id} of {batch.stream} names {len(twice)} data file(s) more than once, "
+        f"for example {twice[0]!r}. Nothing was prepared. This is a bug in Penstock: please report it."
+    )
+
+
+def encode(content: LakeManifest) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    table = _to_table(content)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    body: bytes = sink.getvalue().to_pybytes()
+    return _PREFIX.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
+
+
+def decode(manifest: Manifest) -> LakeManifest:
+    """What `encode` was given.
+
+    Raises:
+        ManifestCorruptError: not a manifest of a lake table, of a version not known here, or damaged.
+    """
+    if manifest.kind not in KINDS or manifest.version != VERSION:
+        raise _corrupt(manifest, f"kind {manifest.kind!r} version {manifest.version} is not known here")
+    body = _checked_body(manifest)
+    try:
+        with pa.ipc.open_stream(body) as reader:
+            table = reader.read_all()
+        content = _from_table(cast("Kind", manifest.kind), table)
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise _corrupt(manifest, f"cannot be read ({error})") from error
+    if len(content.files) != manifest.files:
+        raise _corrupt(manifest, f"names {len(content.files)} files instead of {manifest.files}")
+    return content
+
+
+def _checked_body(manifest: Manifest) -> bytes:
+    if len(manifest.content) < _PREFIX.size:
+        raise _corrupt(manifest, "is cut off")
+    magic, version, checksum = _PREFIX.unpack_from(manifest.content)
+    if magic != _MAGIC or version != VERSION:
+        raise _corrupt(manifest, "is not a manifest of a lake table of a version known here")
+    body = manifest.content[_PREFIX.size :]
+    if zlib.crc32(body) != checksum:
+        raise _corrupt(manifest, "does not have the checksum that it was written with")
+    return body
+
+
+def _to_table(content: LakeManifest) -> pa.Table:
+    files = content.files
+    columns = {
+        "path": pa.array([file.path for file in files], pa.string()),
+        "size_bytes": pa.array([file.size_bytes for file in files], pa.int64()),
+        "rows": pa.array([file.rows for file in files], pa.int64()),
+        "statistics": pa.array([file.statistics for file in files], pa.large_string()),
+    }
+    _check_partition_columns(content)
+    for index in range(len(content.partition_by)):
+        columns[f"partition.{index}"] = pa.array(
+            [file.partition_values[index][1] for file in files], pa.string()
+        )
+    header = {
+        "mode": content.mode,
+        "table_id": content.table_id,
+        "table_version": content.table_version,
+        "schema_json": content.schema_json,
+        "new_columns": content.new_columns,
+        "partition_by": content.partition_by,
+        "location": content.location,
+        "partition_spec_id": content.partition_spec_id,
+    }
+    return pa.table(columns).replace_schema_metadata({_HEADER_KEY: json.dumps(header).encode()})
+
+
+def _check_partition_columns(content: LakeManifest) -> None:
+    for file in content.files:
+        if tuple([column for column, _ in file.partition_values]) != content.partition_by:
+            raise PenstockError(
+                f"Data file {file.path!r} has the partition values {file.partition_values!r}, but the table "
+                f"is partitioned by {content.partition_by!r}. This is a bug in Penstock: please report it."
+            )
+
+
+def _from_table(kind: Kind, table: pa.Table) -> LakeManifest:
+    header = json.loads((table.schema.metadata or {})[_HEADER_KEY])
+    partition_by = tuple(header["partition_by"])
+    if header["mode"] not in ("append", "overwrite"):
+        raise ValueError(f"mode {header['mode']!r} is not known")
+    return LakeManifest(
+        kind=kind,
+        mode=header["mode"],
+        table_id=header["table_id"],
+        table_version=header["table_version"],
+        schema_json=header["schema_json"],
+        new_columns=tuple(header["new_columns"]),
+        partition_by=partition_by,
+        files=tuple(_files(table, partition_by)),
+        location=header["location"],
+        partition_spec_id=header["partition_spec_id"],
+    )
+
+
+def _files(table: pa.Table, partition_by: tuple[str, ...]) -> list[DataFile]:
+    values = [table.column(f"partition.{index}").to_pylist() for index in range(len(partition_by))]
+    partitions = zip(*values, strict=True) if values else repeat(())
+    columns = (table.column(name).to_pylist() for name in ("path", "size_bytes", "rows", "statistics"))
+    return [
+        DataFile(path, size_bytes, rows, tuple(zip(partition_by, partition, strict=True)), statistics)
+        for path, size_bytes, rows, statistics, partition in zip(*columns, partitions, strict=False)
+    ]
+
+
+def _corrupt(manifest: Manifest, what: str) -> ManifestCorruptError:
+    batch = manifest.batch
+    return ManifestCorruptError(
+        f"The manifest of batch {batch.batch_id} of {batch.stream} {what}. Nothing was committed. Restore "
+        "the store from a copy, or use the version of Penstock that prepared the batch; `penstock show "
+        f"{batch.stream.query_id} {batch.batch_id}` shows what the store has."
+    )

@@ -1,0 +1,141 @@
+"""The tables of the streams, as the commands see them: of whatever kind, opened with what the user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...committers.cleanup import CleanableTable
+from ...committers.contract import StreamKey
+from ...committers.errors import ConfigurationError
+from ...committers.store.sql import SqlManifestStore, StreamStatus
+from ..sinks.sink import LakeTable
+
+if TYPE_CHECKING:
+    from ...committers.iceberg.address import IcebergAddress
+    from ...committers.iceberg.catalog import CatalogConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TableAccess:
+    """What opens the tables beside their address. May hold secrets."""
+
+    storage: dict[str, str] = field(repr=False)
+    """For the object store of Delta tables."""
+    catalog: dict[str, str] = field(repr=False)
+    """Properties of the catalog of Iceberg tables."""
+
+    @classmethod
+    def parse(cls, storage: Sequence[str] | None, catalog: Sequence[str] | None) -> TableAccess:
+        """From `KEY=VALUE` texts.
+
+        Raises:
+            ConfigurationError: shows no value: it may be a secret.
+        """
+        options = _pairs("--storage", "AWS_REGION=eu-west-1", storage or ())
+        properties = _pairs("--catalog", "uri=https://catalog.example", catalog or ())
+        return cls(
+            {key.upper(): value for key, value in options.items()},
+            {key.lower(): value for key, value in properties.items()},
+        )
+
+
+def _pairs(option: str, example: str, texts: Sequence[str]) -> dict[str, str]:
+    keys = [text.partition("=")[0] for text in texts if "=" not in text or not text.partition("=")[0].strip()]
+    if keys:
+        raise ConfigurationError(
+            f"{option} takes KEY=VALUE, for example {option} {example}; given: {keys[0]!r}."
+        )
+    return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """A table as it is now."""
+
+    table_id: str
+    version: int
+
+
+def open_table(stream: StreamStatus, access: TableAccess) -> LakeTable:
+    """The committer of the stream's table. An instance looks at the table once.
+
+    Raises:
+        ConfigurationError: the stream was written by a newer version of Penstock.
+    """
+    if stream.kind == "delta":
+        from ...committers.delta.committer import DeltaTableCommitter
+
+        return DeltaTableCommitter(stream.key.table_uri, access.storage)
+    if stream.kind == "iceberg":
+        from ...committers.iceberg.committer import IcebergTableCommitter
+
+        return IcebergTableCommitter(*_iceberg(stream.key, access))
+    raise ConfigurationError(
+        f"The stream {stream.key} writes a table of kind {stream.kind!r}, which this version of Penstock "
+        "does not know. Run: pip install --upgrade penstock"
+    )
+
+
+def look_at_table(stream: StreamStatus, access: TableAccess) -> TableNow | None:
+    """The stream's table as it is now; None if there is none.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    if stream.kind == "delta":
+        from ...committers.delta.table import load_if_there as load_delta_if_there
+
+        delta = load_delta_if_there(stream.key.table_uri, access.storage)
+        return None if delta is None else TableNow(str(delta.metadata().id), delta.version())
+    from ...committers.iceberg.table import load_if_there, version_of
+
+    catalog, address = _iceberg(stream.key, access)
+    iceberg = load_if_there(catalog, address)
+    if iceberg is None:
+        return None
+    return TableNow(str(iceberg.metadata.table_uuid), version_of(iceberg.metadata, address.branch))
+
+
+def cleanable_table(stream: StreamStatus, store: SqlManifestStore, access: TableAccess) -> CleanableTable:
+    """The stream's table, as clean-up looks at it."""
+    if stream.kind == "delta":
+        from ...committers.delta.cleanup import DeltaCleanableTable
+
+        return DeltaCleanableTable(stream.key.table_uri, access.storage)
+    from ...committers.iceberg.catalog import known_properties, redacted
+    from ...committers.iceberg.cleanup import IcebergCleanableTable
+    from ...committers.iceberg.table import load_if_there
+
+    catalog, address = _iceberg(stream.key, access)
+    return IcebergCleanableTable(
+        lambda: load_if_there(catalog, address),
+        address.uri,
+        address.branch,
+        store.expiries,
+        in_short=lambda error: redacted(error, known_properties(catalog)),
+    )
+
+
+def _iceberg(stream: StreamKey, access: TableAccess) -> tuple[CatalogConfig, IcebergAddress]:
+    from ...committers.iceberg.address import IcebergAddress
+    from ...committers.iceberg.catalog import CatalogConfig
+
+    address = IcebergAddress.parse(stream.table_uri)
+    if Path(address.catalog).is_absolute():
+        return CatalogConfig.of(None, {}, warehouse=address.catalog), address
+    return CatalogConfig.of(address.catalog, access.catalog), address
+
+
+def check_same_table(store: SqlManifestStore, stream: StreamKey, table: LakeTable) -> None:
+    """
+    Raises:
+        TableChangedError: the table is no longer the one that the stream's committed batches went into, or
+            has lost what it claims to hold.
+    """
+    written = store.written_table(stream)
+    if written is not None:
+        table.check_unchanged(written.table_id, written.table_version)
+        table.token(stream.query_id)

@@ -1,0 +1,59 @@
+"""What the data sources for lake tables have in common. Kept tiny: Spark loads it again and again."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.datasource
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+    from .sinks.sink import Sink
+
+
+class LakeDataSource(DataSource):
+    """Writes streams and batches into lake tables, exactly once per (query, batch).
+
+    Spark makes one for every micro-batch in a planner process on the driver, asks it for a writer and
+    sends that to the executors. To commit, it makes another, *pickles* it and asks the copy for a second
+    writer. So a writer from a source that was never pickled plans its batch; one from a copy commits.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = options
+        self._plans = True
+
+    @abstractmethod
+    def sink(self) -> Sink[Any]:
+        """The way into the table that the options name; loads the table library.
+
+        Raises:
+            ConfigurationError: lists all that is wrong with the options.
+        """
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        sink, plan = self.sink(), None
+        if self._plans:
+            from .planning import plan_stream_batch
+
+            plan = plan_stream_batch(sink, schema, overwrite)
+        if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
+            from .arrow_stream_writer import ArrowStreamWriter
+
+            return ArrowStreamWriter(sink, plan)
+        from .row_stream_writer import RowStreamWriter
+
+        return RowStreamWriter(sink, plan, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from .batch_writer import BatchWriter
+
+        return BatchWriter(self.sink(), schema, overwrite)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "_plans": False}

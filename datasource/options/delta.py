@@ -1,0 +1,62 @@
+"""Options of `penstock.delta`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from . import common
+from .parsing import Option, Prefix, check, columns, parse_options, text
+
+NAME = "penstock.delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaOptions(common.LakeOptions):
+    """Options of `penstock.delta`."""
+
+    path: str
+    partition_by: tuple[str, ...] | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> DeltaOptions:
+        """Parse what Spark hands over.
+
+        Raises:
+            ConfigurationError: lists everything that is wrong, one sentence each.
+        """
+        values, problems = parse_options(OPTIONS, PREFIXES, options)
+        if not values.get("path"):
+            problems.append(
+                'path is missing: say where the table is with .option("path", ...) or .start(path).'
+            )
+        problems += common.problems_of(values)
+        both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
+        if both:
+            problems.append(
+                f"sortWithin names partition column(s) {', '.join(sorted(both))}: they are constant in a "
+                "file."
+            )
+        check(NAME, problems)
+        return cls(**values)
+
+
+OPTIONS = (
+    Option("path", "path", text, "Where the table is: a local path, or a URL such as `s3://bucket/table`."),
+    Option(
+        "partitionBy", "partition_by", columns, "Partition columns of a new table: `a, b` or a JSON array."
+    ),
+    *common.OPTIONS,
+)
+
+PREFIXES = (
+    Prefix(
+        "storage.",
+        "storage_options",
+        str.upper,
+        "Handed to the object store of the Delta library, such as `storage.AWS_REGION`.",
+    ),
+)
+
+assert {known.field for known in (*OPTIONS, *PREFIXES)} == {f.name for f in fields(DeltaOptions)}

@@ -1,0 +1,164 @@
+"""How options are parsed: text in, values out, all problems in one error.
+
+Spark hands over keys in lower case, so they are matched without case and named in messages as documented.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...committers.errors import ConfigurationError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One documented option."""
+
+    name: str
+    field: str
+    parse: Callable[[str], Any]
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A family of options that are handed on: `storage.aws_region` as AWS_REGION."""
+
+    name: str
+    field: str
+    spell: Callable[[str], str]
+    help: str
+
+
+def parse_options(
+    known: Sequence[Option], prefixes: Sequence[Prefix], options: Mapping[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """(values by field, problems, one sentence each)"""
+    by_name = {option.name.lower(): option for option in known}
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, given in options.items():
+        prefix = next((prefix for prefix in prefixes if key.lower().startswith(prefix.name)), None)
+        if prefix is not None:
+            values.setdefault(prefix.field, {})[prefix.spell(key[len(prefix.name) :])] = given
+        elif (option := by_name.get(key.lower())) is None:
+            problems.append(_unknown(key, known))
+        else:
+            try:
+                values[option.field] = option.parse(given)
+            except ValueError as problem:
+                problems.append(f"{option.name}={given!r}: {problem}.")
+            except ConfigurationError as problem:
+                problems.append(str(problem))
+    return values, problems
+
+
+def check(name: str, problems: Sequence[str]) -> None:
+    """
+    Raises:
+        ConfigurationError: lists everything that is wrong with the options of the sink `name`.
+    """
+    if problems:
+        raise ConfigurationError(f"Options of {name}:\n  - " + "\n  - ".join(problems))
+
+
+def _unknown(key: str, known: Sequence[Option]) -> str:
+    by_name = {option.name.lower(): option for option in known}
+    near = difflib.get_close_matches(key.lower(), by_name, n=1)
+    hint = (
+        f" Did you mean {by_name[near[0]].name}?"
+        if near
+        else f" Known: {', '.join(option.name for option in known)}."
+    )
+    return f"{key} is not an option.{hint}"
+
+
+# Parsers: text to value, ValueError with a sentence's end ------------------------------------------
+
+
+def text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def flag(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.strip().lower()]
+    except KeyError:
+        raise ValueError("must be true or false") from None
+
+
+def count(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d+", text.strip()) or not low <= int(text) <= high:
+            raise ValueError(f"must be a whole number from {low:,} to {high:,}")
+        return int(text)
+
+    return parse
+
+
+def size(low: int, high: int) -> Callable[[str], int]:
+    units = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": MIB, "mb": MIB, "g": 1024 * MIB, "gb": 1024 * MIB}
+
+    def parse(text: str) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+        if not match or match[2] not in units:
+            raise ValueError("must be a size such as 128mb, 1g or a number of bytes")
+        size = int(float(match[1]) * units[match[2]])
+        if not low <= size <= high:
+            raise ValueError(f"must be between {low:,} and {high:,} bytes")
+        return size
+
+    return parse
+
+
+def columns(text: str) -> tuple[str, ...]:
+    """`a, b` or, for names with commas, a JSON array."""
+    if text.lstrip().startswith("["):
+        names = json.loads(text)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("must be an array of column names")
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError("must name at least one column")
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueError("names a column twice")
+    return tuple(names)
+
+
+def properties(text: str) -> dict[str, str]:
+    """A JSON object: option keys lose their case on the way through Spark, table properties must not."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict) or not all(isinstance(value, str) for value in parsed.values()):
+        raise ValueError("""must be a JSON object of strings, such as {"delta.appendOnly": "true"}""")
+    return parsed
+
+
+def one_of(choices: Mapping[str, Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        if text.strip().lower() not in {choice.lower() for choice in choices}:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return next(value for choice, value in choices.items() if choice.lower() == text.strip().lower())
+
+    return parse
+
+
+def duration_s(text: str) -> float:
+    """`90s`, `30min`, `12h`, `7d`: in seconds."""
+    units = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+    match = re.fullmatch(r"(\d{1,9})\s*(s|min|h|d)", text.strip().lower())
+    if match is None:
+        raise ValueError("must be a time such as 90s, 30min, 12h or 7d")
+    return float(int(match[1]) * units[match[2]])

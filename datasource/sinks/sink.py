@@ -1,0 +1,87 @@
+"""What a data source needs of one kind of lake table. All else about a batch is the same for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ...committers.contract import TableCommitter
+from ...committers.lake_manifest import LakeManifest
+from ...writers.plan import WritePlan
+from ..options.common import LakeOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    from ...committers.store.sql import SqlManifestStore
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """The table that a batch goes into, looked at, checked, and created if it was not there."""
+
+    files: WritePlan
+    """For the tasks."""
+    content: LakeManifest
+    """What the batch will do to the table, its files left out."""
+
+
+class LakeTable(TableCommitter, Protocol):
+    """A table committer that knows its table from another."""
+
+    def check_unchanged(self, table_id: str | None, last_version: int | None) -> None:
+        """
+        Raises:
+            TableChangedError: the table is not the one with `table_id`, or has lost `last_version`.
+        """
+        ...
+
+    def accept(self, query_id: str) -> None:
+        """Take the table as it is now for one that holds what the query has delivered, on an operator's
+        word.
+        """
+        ...
+
+
+TableT = TypeVar("TableT", bound=LakeTable)
+
+
+class Sink(Protocol[TableT]):
+    """One stream's way into a table of one format, made from its options. Driver only: it may hold secrets.
+
+    Pickles, for Spark commits in another process than it plans in.
+    """
+
+    @property
+    def options(self) -> LakeOptions: ...
+
+    @property
+    def kind(self) -> str:
+        """The kind of its manifests."""
+        ...
+
+    @property
+    def table_uri(self) -> str:
+        """One spelling for one table, without secrets."""
+        ...
+
+    def open_table(self) -> TableT:
+        """A committer that looks at the table when first asked."""
+        ...
+
+    def plan_table(self, table: TableT, rows: pa.Schema, overwrite: bool, batch_id: int) -> PlannedTable:
+        """Check that the table takes rows of this schema; create it if it is not there.
+
+        Args:
+            table: from `open_table` of the same sink
+        """
+        ...
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """The file system that a checkpoint is on, and its path there."""
+        ...
+
+    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+        """Keep the table fast, after a batch has landed. Failing loses nothing: the next batch does it."""
+        ...

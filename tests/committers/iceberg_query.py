@@ -1,0 +1,90 @@
+"""One query's batches through the Iceberg sink and the store: what Spark and the sink do, without Spark."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.committers.contract import (
+    AlreadyCommitted,
+    Batch,
+    Committable,
+    Committed,
+    Manifest,
+    ManifestState,
+    StreamKey,
+)
+from penstock.committers.lake_manifest import build_manifest
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.two_phase import Decision, Recovered, Retry, TwoPhaseCommitter
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames, WritePlan
+
+
+class WrittenBatch(NamedTuple):
+    """A batch whose tasks have succeeded, not prepared yet."""
+
+    manifest: Manifest
+    committables: list[Committable]
+    plan: WritePlan
+
+
+@dataclass(frozen=True)
+class IcebergQuery:
+    options: IcebergOptions
+    store_url: str
+    query_id: str = "q"
+
+    @cached_property
+    def sink(self) -> IcebergSink:
+        return IcebergSink(self.options)
+
+    @property
+    def key(self) -> StreamKey:
+        return StreamKey(self.query_id, self.sink.table_uri)
+
+    def run(self, batch_id: int, rows: pa.Table, *, overwrite: bool = False) -> WrittenBatch:
+        """From the plan to the mark, maintenance included."""
+        written = self.write(batch_id, rows, overwrite=overwrite)
+        self.commit(written)
+        with open_store(self.store_url) as store:
+            self.sink.maintain(store, batch_id)
+        return written
+
+    def write(self, batch_id: int, rows: pa.Table, *, overwrite: bool = False) -> WrittenBatch:
+        batch = Batch(self.key, batch_id, hashlib.sha256(str(batch_id).encode()).hexdigest())
+        with open_store(self.store_url) as store:
+            table = self.sink.open_table()
+            assert TwoPhaseCommitter(store, table).begin(batch) is Decision.WRITE
+            planned = self.sink.plan_table(table, rows.schema, overwrite, batch_id)
+            store.register(self.key, self.sink.kind, table_id=planned.content.table_id)
+        writer = DataFileWriter(planned.files, FileNames(self.query_id, "run", batch_id, 0, 0))
+        for part in rows.to_batches():
+            writer.write(part)
+        files = writer.close()
+        manifest = build_manifest(batch, planned.content.with_files(files))
+        return WrittenBatch(manifest, [Committable(batch, "run", 0, 0, files)], planned.files)
+
+    def commit(self, written: WrittenBatch) -> Committed | AlreadyCommitted:
+        with open_store(self.store_url) as store:
+            return self._committer(store).commit(written.manifest, written.committables)
+
+    def recover(self) -> list[Recovered]:
+        with open_store(self.store_url) as store:
+            return self._committer(store).recover(self.key)
+
+    def _committer(self, store: SqlManifestStore) -> TwoPhaseCommitter:
+        """Waits for nothing."""
+        retry = Retry(self.options.commit_attempts_max)
+        return TwoPhaseCommitter(store, self.sink.open_table(), retry, sleep=lambda _: None)
+
+    def state(self, batch_id: int) -> ManifestState | None:
+        with open_store(self.store_url) as store:
+            record = store.record(self.key, batch_id)
+        return None if record is None else record.state

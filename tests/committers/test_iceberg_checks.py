@@ -1,0 +1,176 @@
+"""Iceberg tables made by others: written into, or refused by name with everything at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.typedef import Record
+from tests.committers.iceberg_tables import Tables, overwrite, tables_in, with_properties
+from tests.readers import iceberg_rows
+
+from penstock.committers.errors import TableNotSupportedError
+from penstock.committers.iceberg.checks import check_supported
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return tables_in(tmp_path)
+
+
+def _with_metadata(table: Table, changes: Mapping[str, Any]) -> Table:
+    """The table as if another engine had written this into its metadata."""
+    metadata = {**json.loads(table.metadata.model_dump_json()), **changes}
+    parsed = TableMetadataUtil.parse_obj(metadata)
+    return Table(table.name(), parsed, table.metadata_location, table.io, table.catalog)
+
+
+def test_a_plain_table_is_supported(tables: Tables) -> None:
+    table, _ = tables.create(spec="day(ts), bucket(4, id), truncate(2, name), name", order="id")
+    check_supported(table, overwrite=False)
+    check_supported(table, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"write.format.default": "Parquet"},
+        {"write.wap.enabled": "true"},
+        {"gc.enabled": "false"},
+        {"write.delete.format.default": "avro"},
+        {"write.distribution-mode": "hash"},
+        {"write.object-storage.enabled": "true"},
+        {"write.data.path": "file:///elsewhere"},
+        {"schema.name-mapping.default": "[]"},
+    ],
+    ids=str,
+)
+def test_harmless_properties_are_left_alone(tables: Tables, properties: dict[str, str]) -> None:
+    check_supported(with_properties(tables.create()[0], properties), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"write.format.default": "orc"}, r"write\.format\.default = orc: .* Way out: set .* to parquet"),
+        ({"write.location-provider.impl": "a.B"}, r"write\.location-provider\.impl = a\.B"),
+        ({"write.py-location-provider.impl": "a.B"}, r"write\.py-location-provider\.impl = a\.B"),
+        ({"encryption.key-id": "k3y"}, r"encryption\.key-id: files would have to be encrypted"),
+    ],
+    ids=str,
+)
+def test_properties_that_a_direct_commit_would_violate_are_refused(
+    tables: Tables, properties: dict[str, str], says: str
+) -> None:
+    with pytest.raises(TableNotSupportedError, match=says) as caught:
+        check_supported(with_properties(tables.create()[0], properties), overwrite=False)
+    assert "k3y" not in str(caught.value)
+
+
+def test_format_version_3_is_refused(tables: Tables) -> None:
+    table = _with_metadata(tables.create()[0], {"format-version": 3, "next-row-id": 0})
+    with pytest.raises(TableNotSupportedError, match="format version 3: its row ids"):
+        check_supported(table, overwrite=False)
+
+
+def test_an_unknown_partition_transform_is_refused(tables: Tables) -> None:
+    fields = [{"source-id": 1, "field-id": 1000, "transform": "zorder", "name": "z"}]
+    table = _with_metadata(tables.create()[0], {"partition-specs": [{"spec-id": 0, "fields": fields}]})
+    with pytest.raises(
+        TableNotSupportedError, match=r"transform 'zorder' in partitioning 0: .*not known here"
+    ):
+        check_supported(table, overwrite=False)
+    assert "zorder" not in table.metadata.model_dump_json(), "what a commit would write"
+
+
+def test_a_transform_that_its_column_s_type_does_not_have_is_refused(tables: Tables) -> None:
+    fields = [{"source-id": 2, "field-id": 1000, "transform": "day", "name": "d"}]
+    table = _with_metadata(tables.create()[0], {"partition-specs": [{"spec-id": 0, "fields": fields}]})
+    with pytest.raises(TableNotSupportedError, match=r"'d' \(day\): its transform is not defined for string"):
+        check_supported(table, overwrite=False)
+
+
+def test_an_unknown_transform_in_a_sort_order_is_refused(tables: Tables) -> None:
+    """Rows may be in any order, but a commit would write `unknown` instead of the transform."""
+    part = {"source-id": 1, "transform": "zorder", "direction": "asc", "null-order": "nulls-first"}
+    orders = [{"order-id": 1, "fields": [part]}]
+    table = _with_metadata(tables.create()[0], {"sort-orders": orders, "default-sort-order-id": 1})
+    with pytest.raises(TableNotSupportedError, match="transform 'zorder' in sort order 1"):
+        check_supported(table, overwrite=False)
+    assert "zorder" not in table.metadata.model_dump_json(), "what a commit would write"
+
+
+def test_everything_is_named_at_once(tables: Tables) -> None:
+    table = _with_metadata(tables.create()[0], {"format-version": 3, "next-row-id": 0})
+    table = with_properties(table, {"write.format.default": "avro", "encryption.key-id": "k"})
+    with pytest.raises(TableNotSupportedError) as caught:
+        check_supported(table, overwrite=False)
+    assert str(caught.value).count("Way out:") == 3
+    assert "db.t" in str(caught.value)
+
+
+# Dropped columns ---------------------------------------------------------------------------------------
+
+
+def _drop_partition_column(tables: Tables, files: int, **properties: str) -> Table:
+    """A table that was partitioned by `name` and no longer has such a column."""
+    version = int(properties.pop("version", "2"))
+    tables.create(spec="name, bucket(4, id)", version=version, properties=properties)
+    for n in range(files):
+        tables.append([n], partition=Record("x", 1))
+    table = tables.load()
+    with table.update_spec() as update:
+        update.remove_field("name")
+    with table.update_schema() as update:
+        update.delete_column("name")
+    return tables.load()
+
+
+def test_a_void_field_is_supported_until_its_column_is_dropped(tables: Tables) -> None:
+    """In format version 1 a dropped partition field stays in the spec, and so in every manifest."""
+    table, _ = tables.create(spec="name, bucket(4, id)", version=1)
+    with table.update_spec() as update:
+        update.remove_field("name")
+    check_supported(tables.load(), overwrite=True)
+    tables.append([1], partition=Record(None, 1))
+    assert iceberg_rows(tables.load().metadata_location, "id") == [(1,)]
+    with tables.load().update_schema() as schema:
+        schema.delete_column("name")
+    with pytest.raises(TableNotSupportedError, match=r"'name' \(void\): its column was dropped"):
+        check_supported(tables.load(), overwrite=False)
+    tables.append([2], partition=Record(None, 1))
+    with pytest.raises(IndexError):  # what would come instead
+        list(tables.load().scan().plan_files())
+
+
+def test_an_older_partitioning_without_its_column_is_refused_where_its_manifests_are_rewritten(
+    tables: Tables,
+) -> None:
+    table = _drop_partition_column(tables, files=2)
+    for replaces in (False, True):
+        with pytest.raises(TableNotSupportedError, match="older partitioning 0 by 'name'"):
+            check_supported(table, overwrite=replaces)
+    with pytest.raises(TypeError):  # what would come instead
+        tables.append([3], partition=Record(1))
+
+
+def test_an_older_partitioning_without_its_column_is_harmless_where_manifests_are_not_merged(
+    tables: Tables,
+) -> None:
+    table = _drop_partition_column(tables, 2, **{"commit.manifest-merge.enabled": "false"})
+    check_supported(table, overwrite=False)
+    tables.append([3], partition=Record(1))
+    assert iceberg_rows(tables.load().metadata_location, "id") == [(0,), (1,), (3,)]
+    with pytest.raises(TableNotSupportedError, match="older partitioning 0 by 'name'"):
+        check_supported(tables.load(), overwrite=True)
+    with pytest.raises(TypeError):  # what would come instead
+        overwrite(tables.load(), [4], Record(1))
+
+
+def test_an_older_partitioning_that_no_file_follows_is_harmless(tables: Tables) -> None:
+    check_supported(_drop_partition_column(tables, files=0), overwrite=True)

@@ -1,0 +1,542 @@
+"""A batch lands once in an Iceberg table: replays, other offsets, twins, racing writers, overwriting, new columns.
+
+Rows are read back with duckdb.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyiceberg.table.snapshots import Operation
+from tests import foreign_iceberg
+from tests.committers.faults import at_point, crash_at
+from tests.committers.iceberg_stream import SCHEMA, IcebergStream, write
+from tests.tables import rows
+
+from penstock.committers.contract import (
+    BATCH_WRITE_PREFIX,
+    AlreadyCommitted,
+    Committed,
+    Conflict,
+    Manifest,
+    Outcome,
+)
+from penstock.committers.errors import (
+    CheckpointMismatchError,
+    SchemaMismatchError,
+    TableChangedError,
+    TableNotSupportedError,
+)
+from penstock.committers.lake_manifest import build_manifest
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> IcebergStream:
+    return IcebergStream(tmp_path)
+
+
+def snapshots(stream: IcebergStream) -> int:
+    return len(stream.load().metadata.snapshots)
+
+
+# The token -------------------------------------------------------------------------------------------
+
+
+def test_a_committed_batch_is_not_added_again(stream: IcebergStream) -> None:
+    manifest = stream.prepare(0, [1, 2])
+    assert stream.committer().commit(manifest) == Committed(stream.head.snapshot_id)
+    assert stream.committer().commit(manifest) == AlreadyCommitted(stream.head.snapshot_id)
+    assert stream.ids() == [1, 2]
+    assert pl.scan_iceberg(stream.on_disk.metadata_location).collect()["id"].sort().to_list() == [1, 2]
+
+
+def test_a_batch_that_landed_before_its_process_died_is_not_added_again(stream: IcebergStream) -> None:
+    manifest = stream.prepare(0, [1, 2])
+    with crash_at("commit.landed"):
+        stream.committer().commit(manifest)
+    assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
+    assert stream.ids() == [1, 2]
+
+
+def test_the_token_and_the_summary_come_with_the_snapshot_in_one_metadata_version(
+    stream: IcebergStream,
+) -> None:
+    stream.commit(0, [1])
+    before = stream.load()
+    stream.commit(7, [2, 3])
+    now = stream.load()
+    assert now.metadata.metadata_log[-1].metadata_file == before.metadata_location
+    assert len(now.metadata.snapshots) == 2
+    assert json.loads(now.properties["penstock.query-1"]) == {
+        "batch_id": 7,
+        "digest": stream.batch(7).digest,
+        "snapshot_id": stream.head.snapshot_id,
+        "sequence_number": 2,
+        "timestamp_ms": stream.head.timestamp_ms,
+    }
+    summary = stream.head.summary
+    assert summary is not None
+    assert summary.operation == Operation.APPEND
+    ours = {key: text for key, text in summary.additional_properties.items() if key.startswith("penstock.")}
+    assert ours == {
+        "penstock.query-id": "query-1",
+        "penstock.batch-id": "7",
+        "penstock.digest": stream.batch(7).digest,
+        "penstock.files": "1",
+        "penstock.rows": "2",
+    }
+    assert summary["total-records"] == "3"
+
+
+def test_a_committer_sees_its_own_commit(stream: IcebergStream) -> None:
+    """It keeps its first look at the table for what comes before a commit, not after."""
+    manifest = stream.prepare(0, [1])
+    committer = stream.committer()
+    assert committer.token("query-1") is None
+    committer.commit(manifest)
+    token = committer.token("query-1")
+    assert token is not None
+    assert token.matches(stream.batch(0).digest)
+    assert not token.matches(stream.batch(0, "other").digest)
+
+
+def test_there_is_no_token_without_a_table_or_for_another_query(stream: IcebergStream) -> None:
+    assert stream.committer().token("query-1") is None
+    stream.commit(0, [1])
+    assert stream.committer().token("query-2") is None
+
+
+def test_the_same_batch_id_with_other_offsets_stops(stream: IcebergStream) -> None:
+    stream.commit(0, [1])
+    with pytest.raises(CheckpointMismatchError, match="penstock show query-1 0"):
+        stream.committer().commit(stream.prepare(0, [2], offsets="rewound"))
+    assert stream.ids() == [1]
+
+
+def test_a_batch_behind_the_token_adds_nothing(stream: IcebergStream) -> None:
+    late = stream.prepare(0, [1])
+    stream.committer().commit(late)
+    stream.commit(1, [2])
+    assert stream.committer().commit(late) == AlreadyCommitted(None)
+    assert stream.ids() == [1, 2]
+
+
+def test_two_queries_into_one_table_have_each_their_own_token(stream: IcebergStream) -> None:
+    other = replace(stream, query_id="query-2")
+    stream.commit(0, [1])
+    other.commit(0, [2])
+    other.commit(1, [3])
+    token = stream.committer().token("query-1")
+    assert token is not None
+    assert token.batch_id == 0
+    assert stream.ids() == [1, 2, 3]
+
+
+BROKEN = ("", "{}", "[]", "null", "{", '{"batch_id": "one"}')
+
+
+@pytest.mark.parametrize("text", [*BROKEN, "a batch id in words"])
+def test_a_token_that_was_changed_is_refused_in_words(stream: IcebergStream, text: str) -> None:
+    stream.commit(0, [1])
+    manifest = stream.prepare(1, [2])
+    if text not in BROKEN:
+        noted = json.loads(stream.load().properties["penstock.query-1"])
+        text = json.dumps({**noted, "batch_id": "one"})
+    set_properties(stream, {"penstock.query-1": text})
+    for attempt in (
+        lambda: stream.committer().token("query-1"),
+        lambda: stream.committer().commit(manifest),
+    ):
+        with pytest.raises(TableChangedError, match=r"'penstock\.query-1'.* was changed"):
+            attempt()
+    assert stream.ids() == [1]
+
+
+def set_properties(stream: IcebergStream, properties: dict[str, str]) -> None:
+    with stream.load().transaction() as transaction:
+        transaction.set_properties(properties)
+
+
+def test_tokens_of_batch_writes_are_forgotten_after_a_week(stream: IcebergStream) -> None:
+    """Each has a query id of its own: they would pile up. A stream's token stays, however old it is."""
+    young, old = (f"{BATCH_WRITE_PREFIX}{uuid.uuid4()}" for _ in range(2))
+    for query_id in (young, old, "old-stream"):
+        replace(stream, query_id=query_id).commit(0, [1])
+    for query_id, days in ((young, 6), (old, 8), ("old-stream", 100)):
+        age(stream, f"penstock.{query_id}", days)
+    set_properties(stream, {f"penstock.{BATCH_WRITE_PREFIX}broken": "by another"})
+    assert isinstance(stream.commit(0, [2]), Committed)
+    properties = stream.load().properties
+    assert f"penstock.{old}" not in properties
+    kept = {f"penstock.{query_id}" for query_id in (young, "old-stream", "query-1")}
+    assert kept <= set(properties)
+    assert properties[f"penstock.{BATCH_WRITE_PREFIX}broken"] == "by another"
+
+
+def age(stream: IcebergStream, name: str, days: int) -> None:
+    noted = json.loads(stream.load().properties[name])
+    noted["timestamp_ms"] -= days * DAY_MS
+    set_properties(stream, {name: json.dumps(noted)})
+
+
+# Conflicts --------------------------------------------------------------------------------------------
+
+
+def test_a_head_moved_between_look_and_commit_is_a_conflict_that_leaves_no_manifest(
+    stream: IcebergStream,
+) -> None:
+    manifest = stream.prepare(0, [1])
+    with at_point("commit.start", lambda: stream.append_as_another(100)):
+        assert isinstance(stream.committer().commit(manifest), Conflict)
+    assert stream.ids() == [100]
+    assert stream.orphan_manifests() == set()
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert stream.ids() == [1, 100]
+
+
+def test_a_twin_that_lands_between_look_and_commit_is_seen(stream: IcebergStream) -> None:
+    manifest = stream.prepare(0, [1])
+    with at_point("commit.start", lambda: stream.committer().commit(manifest)):
+        outcome = stream.committer().commit(manifest)
+    assert outcome == Committed(stream.head.snapshot_id)
+    assert stream.ids() == [1]
+
+
+def test_a_twin_with_other_offsets_that_lands_between_look_and_commit_stops(stream: IcebergStream) -> None:
+    manifest, other = stream.prepare(0, [1]), stream.prepare(0, [2], offsets="copied checkpoint")
+    with at_point("commit.start", lambda: stream.committer().commit(other)):
+        with pytest.raises(CheckpointMismatchError):
+            stream.committer().commit(manifest)
+    assert stream.ids() == [2]
+
+
+def test_a_driver_that_wakes_up_late_adds_nothing(stream: IcebergStream) -> None:
+    """While it slept, its twin has committed the batch, and the next one."""
+    manifest = stream.prepare(0, [1])
+
+    def go_on() -> None:
+        stream.committer().commit(manifest)
+        stream.commit(1, [2])
+
+    with at_point("commit.start", go_on):
+        stream.committer().commit(manifest)
+    assert stream.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_of_many_twins_exactly_one_lands(stream: IcebergStream, mode: str) -> None:
+    for batch_id in range(6):
+        manifest = stream.prepare(batch_id, [batch_id], mode=mode)  # type: ignore[arg-type]
+        start = threading.Barrier(4)
+
+        def twin(manifest: Manifest = manifest, start: threading.Barrier = start) -> Outcome:
+            start.wait()
+            return stream.commit_until_it_ends(manifest)
+
+        with ThreadPoolExecutor(4) as pool:
+            [future.result() for future in [pool.submit(twin) for _ in range(4)]]
+    assert snapshots(stream) == 6
+    assert stream.ids() == (list(range(6)) if mode == "append" else [5])
+
+
+def test_of_two_processes_with_one_manifest_exactly_one_lands(stream: IcebergStream, tmp_path: Path) -> None:
+    program = """
+import pickle, sys
+from penstock.committers.contract import Conflict
+manifests, catalog, address = pickle.load(open(sys.argv[1], "rb"))
+from penstock.committers.iceberg.committer import IcebergTableCommitter
+sys.stdin.readline()
+for manifest in manifests:
+    while isinstance(IcebergTableCommitter(catalog, address).commit(manifest), Conflict):
+        pass
+"""
+
+    manifests = [stream.prepare(batch_id, [batch_id]) for batch_id in range(8)]
+    committer = stream.committer()
+    content = (manifests, committer._catalog, committer._address)
+    (tmp_path / "manifests").write_bytes(pickle.dumps(content))
+    twins = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "manifests")], stdin=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for twin in twins:
+        assert twin.stdin is not None
+        twin.stdin.write(b"go\n")
+        twin.stdin.close()
+    assert [twin.wait(60) for twin in twins] == [0, 0]
+    assert stream.ids() == list(range(8))
+    assert snapshots(stream) == 8
+
+
+# Overwrite --------------------------------------------------------------------------------------------
+
+
+def test_overwrite_replaces_all_rows_in_one_snapshot(stream: IcebergStream) -> None:
+    """In two, readers between them would find an empty table."""
+    stream.commit(0, [1, 2])
+    stream.append_as_another(100)
+    manifest = stream.prepare(1, [3], mode="overwrite")
+    before = stream.load()
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert stream.head.parent_snapshot_id == before.metadata.current_snapshot_id
+    assert stream.head.summary is not None
+    assert stream.head.summary.operation == Operation.OVERWRITE
+    assert stream.head.summary["total-records"] == "1"
+    assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
+    assert stream.ids() == [3]
+    for snapshot in stream.load().metadata.snapshots:
+        assert ids_at(stream, snapshot.snapshot_id) in ([1, 2], [1, 2, 100], [3])
+
+
+def ids_at(stream: IcebergStream, snapshot_id: int) -> list[object]:
+    with stream.on_disk.connect() as connection:
+        scan = f"iceberg_scan('{stream.on_disk.metadata_location}', snapshot_from_id={snapshot_id})"
+        return [row[0] for row in connection.execute(f"SELECT id FROM {scan} ORDER BY id").fetchall()]
+
+
+def test_readers_never_see_a_table_between_two_overwrites(stream: IcebergStream) -> None:
+    stream.commit(0, [0, 0], mode="overwrite")
+    seen: set[tuple[object, ...]] = set()
+    done = threading.Event()
+
+    def look() -> None:
+        with stream.on_disk.connect() as connection:
+            while not done.is_set():
+                seen.add(tuple(read_now(stream, connection)))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for batch_id in range(1, 8):
+        stream.commit(batch_id, [batch_id, batch_id], mode="overwrite")
+    done.set()
+    reader.join()
+    assert seen
+    assert seen <= {(n, n) for n in range(8)}
+
+
+def read_now(stream: IcebergStream, connection: duckdb.DuckDBPyConnection) -> list[object]:
+    return [row[0] for row in connection.execute(f"SELECT id FROM {stream.on_disk.relation}").fetchall()]
+
+
+def test_overwrite_replaces_rows_appended_while_it_was_committed(stream: IcebergStream) -> None:
+    stream.commit(0, [1])
+    manifest = stream.prepare(1, [2], mode="overwrite")
+    with at_point("commit.start", lambda: stream.append_as_another(100)):
+        assert isinstance(stream.committer().commit(manifest), Conflict)
+    assert stream.ids() == [1, 100]
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert stream.ids() == [2]
+
+
+def overwrite_with_nothing(stream: IcebergStream, batch_id: int) -> Outcome:
+    content = stream.plan("overwrite").content
+    return stream.committer().commit(build_manifest(stream.batch(batch_id), content))
+
+
+def test_overwriting_with_nothing_empties_the_table_as_often_as_it_is_done(stream: IcebergStream) -> None:
+    """Of an empty table too: each batch is one snapshot, with its token."""
+    for batch_id in range(0, 6, 3):
+        assert isinstance(overwrite_with_nothing(stream, batch_id), Committed)
+        assert isinstance(overwrite_with_nothing(stream, batch_id + 1), Committed)
+        assert stream.ids() == []
+        stream.commit(batch_id + 2, [1], mode="overwrite")
+        assert stream.ids() == [1]
+    assert snapshots(stream) == 6
+
+
+def test_overwrite_of_a_branch_leaves_the_main_branch_alone(stream: IcebergStream) -> None:
+    stream.commit(0, [1])
+    audit = replace(stream, branch="audit")
+    audit.commit(0, [2], mode="overwrite")
+    assert (stream.ids(), audit.ids()) == ([1], [2])
+
+
+@pytest.mark.parametrize(
+    "name", ["evolved_spec", "position_deletes", "equality_deletes", "copy_on_write", "plain_v1"]
+)
+def test_overwrite_of_what_java_wrote_leaves_the_new_rows_only(tmp_path: Path, name: str) -> None:
+    """Partitioned by three specs in turn; rows deleted by position and by value. First with rows, then with none,
+    and with rows again."""
+    foreign_iceberg.load(name, tmp_path)
+    stream = IcebergStream(tmp_path, name=f"foreign.{name}", schema=pa.schema([("id", pa.int64())]))
+    assert stream.ids()
+    for batch_id in range(0, 8, 4):
+        stream.commit(batch_id, [1000 + batch_id, 1001], mode="overwrite")
+        assert stream.ids() == sorted([1000 + batch_id, 1001])
+        assert isinstance(overwrite_with_nothing(stream, batch_id + 1), Committed)
+        assert stream.ids() == []
+        assert isinstance(overwrite_with_nothing(stream, batch_id + 2), Committed)
+        assert stream.ids() == []
+        stream.commit(batch_id + 3, [7])
+        assert stream.ids() == [7]
+
+
+# New columns ------------------------------------------------------------------------------------------
+
+WIDER = pa.schema([*SCHEMA, ("note", pa.string())])
+
+
+def test_new_columns_come_with_the_batch_in_one_metadata_version(stream: IcebergStream) -> None:
+    stream.commit(0, [1])
+    before = stream.load()
+    manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="new")
+    assert stream.load().metadata == before.metadata, "planning adds nothing"
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    now = stream.load()
+    assert now.metadata.metadata_log[-1].metadata_file == before.metadata_location
+    assert len(now.metadata.snapshots) == 2
+    assert stream.head.schema_id == now.metadata.current_schema_id == 1
+    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "new")]
+
+
+def test_a_batch_with_a_new_column_that_did_not_land_leaves_the_schema_alone(stream: IcebergStream) -> None:
+    stream.commit(0, [1])
+    manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="new")
+    with at_point("commit.start", lambda: stream.append_as_another(100)):
+        assert isinstance(stream.committer().commit(manifest), Conflict)
+    assert stream.load().schema().column_names == ["id", "name"]
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "new"), (100, None)]
+
+
+def test_twins_that_add_the_same_column_land_once(stream: IcebergStream) -> None:
+    stream.commit(0, [1])
+    manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="new")
+    with at_point("commit.start", lambda: stream.committer().commit(manifest)):
+        assert isinstance(stream.committer().commit(manifest), Committed)
+    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "new")]
+    assert len(stream.load().metadata.schemas) == 2
+
+
+def test_another_query_that_added_the_same_column_first_is_followed(stream: IcebergStream) -> None:
+    stream.commit(0, [1])
+    ours = stream.evolving.prepare(1, [2], schema=WIDER, note="ours")
+    replace(stream.evolving, query_id="query-2").commit(0, [3], schema=WIDER, note="theirs")
+    assert isinstance(stream.committer().commit(ours), Committed)
+    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "ours"), (3, "theirs")]
+
+
+def add_column(stream: IcebergStream, name: str) -> None:
+    from pyiceberg.types import StringType
+
+    with stream.load().update_schema() as update:
+        update.add_column(name, StringType())
+
+
+def add_and_drop_column(stream: IcebergStream) -> None:
+    add_column(stream, "taken")
+    with stream.load().update_schema() as update:
+        update.delete_column("taken")
+
+
+@pytest.mark.parametrize(
+    "take",
+    [lambda stream: add_column(stream, "taken"), add_and_drop_column],
+    ids=["taken", "taken and dropped"],
+)
+@pytest.mark.parametrize("point", ["before", "commit.start"])
+def test_a_new_column_whose_field_id_another_has_taken_is_refused_and_nothing_lands(
+    stream: IcebergStream, take: Callable[[IcebergStream], None], point: str
+) -> None:
+    """The files have that id: their values would be read as those of the other column."""
+    stream.commit(0, [1])
+    manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="ours")
+    if point == "before":
+        take(stream)
+    else:
+        with at_point(point, lambda: take(stream)):
+            assert isinstance(stream.committer().commit(manifest), Conflict)
+    with pytest.raises(SchemaMismatchError, match="field id"):
+        stream.committer().commit(manifest)
+    assert snapshots(stream) == 1
+    assert stream.orphan_manifests() == set()
+    stream.evolving.commit(1, [2], schema=WIDER, note="ours")
+    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "ours")]
+
+
+def test_new_fields_of_structs_come_with_the_batch(stream: IcebergStream) -> None:
+    narrow = pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int64())]))])
+    stream.commit(0, [1], schema=narrow, s={"a": 1})
+    wide = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
+    more = pa.schema([("id", pa.int64()), ("s", wide), ("l", pa.list_(pa.struct([("x", pa.int64())])))])
+    stream.evolving.commit(1, [2], schema=more, s={"a": 2, "b": {"c": "x"}}, l=[{"x": 5}])
+    assert rows(stream.on_disk, "id, s.a, s.b.c, l[1].x") == [(1, 1, None, None), (2, 2, "x", 5)]
+
+
+# Files --------------------------------------------------------------------------------------------------
+
+
+def test_missing_files_are_named_and_deleting_them_twice_is_no_error(stream: IcebergStream) -> None:
+    spec = stream.partitioned("name")
+    manifest = spec.prepare(0, [1], name="a/b %c")
+    committer = stream.committer()
+    assert committer.missing_files(manifest) == []
+    (path,) = (path.removeprefix("data/") for path in stream.on_disk.data_files())
+    assert committer.delete_files([path, "never/there.parquet"]) == 1
+    assert committer.delete_files([path]) == 0
+    assert committer.missing_files(manifest) == [path]
+
+
+def test_without_a_table_all_files_are_missing_and_none_is_deleted(stream: IcebergStream) -> None:
+    manifest = stream.prepare(0, [1])
+    stream.catalog.drop_table(stream.name)
+    committer = stream.committer()
+    assert len(committer.missing_files(manifest)) == 1
+    assert committer.delete_files(committer.missing_files(manifest)) == 0
+
+
+def test_150_commits_keep_manifests_and_metadata_files_few(stream: IcebergStream) -> None:
+    """The properties of new tables see to it. What becomes of snapshots is for expiry."""
+    planned = stream.plan()
+    for batch_id in range(150):
+        files = write(planned, SCHEMA, "query-1", batch_id, [batch_id], {})
+        manifest = build_manifest(stream.batch(batch_id), planned.content.with_files(files))
+        stream.committer().commit(manifest)
+        if batch_id % 25 == 24:
+            stream.expire_all_but_heads()
+    assert len(stream.head.manifests(stream.load().io)) <= 100
+    assert len(list(stream.on_disk.folder.rglob("*.metadata.json"))) <= 11
+    assert stream.ids() == list(range(150))
+
+
+def test_manifests_are_merged_in_tables_that_do_not_say(stream: IcebergStream) -> None:
+    """Iceberg merges by default, pyiceberg does not. The table's properties stay as they are."""
+    table_properties = {"commit.manifest.min-count-to-merge": "3"}
+    stream = stream.with_options(table_properties=table_properties)
+    stream.plan()
+    with stream.load().transaction() as transaction:
+        transaction.remove_properties("commit.manifest-merge.enabled")
+    for batch_id in range(10):
+        stream.commit(batch_id, [batch_id])
+    table = stream.load()
+    assert len(stream.head.manifests(table.io)) <= 3
+    assert "commit.manifest-merge.enabled" not in table.properties
+    set_properties(stream, {"commit.manifest-merge.enabled": "false"})
+    for batch_id in range(10, 15):
+        stream.commit(batch_id, [batch_id])
+    assert len(stream.head.manifests(stream.load().io)) >= 5
+    assert stream.ids() == list(range(15))
+
+
+def test_a_property_that_forbids_direct_commits_and_was_set_meanwhile_is_named(stream: IcebergStream) -> None:
+    stream.commit(0, [1])
+    manifest = stream.prepare(1, [2])
+    set_properties(stream, {"write.format.default": "orc"})
+    with pytest.raises(TableNotSupportedError, match=r"write\.format\.default = orc"):
+        stream.committer().commit(manifest)
+    assert stream.ids() == [1]

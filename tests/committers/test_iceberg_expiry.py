@@ -1,0 +1,599 @@
+"""Snapshots expire, their files go a grace period later, and nothing that anybody needs goes with them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+from warnings import catch_warnings, simplefilter
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import SetPartitionStatisticsUpdate
+from tests.committers.iceberg_history import GRACE, NAME, POLICY, History
+
+from penstock.committers.errors import RetryableError
+from penstock.committers.iceberg.expiry import PLAN_KEPT_FOR, Expired, SnapshotExpiry, delete_old_metadata
+from penstock.committers.iceberg.reachability import decode_expired
+
+_T = TypeVar("_T")
+
+KEEP = POLICY.keep_snapshots_max
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    made = History(tmp_path / "lake")
+    yield made
+    made.close()
+
+
+# What expires ---------------------------------------------------------------------------------------
+
+
+def test_nothing_expires_until_there_are_twice_as_many_as_are_kept(history: History) -> None:
+    history.append(2 * KEEP)
+    assert history.run() == Expired()
+    history.append()
+    assert history.run() == Expired(snapshots=KEEP + 1)
+    assert len(history.snapshot_ids) == KEEP
+    history.check_readable()
+
+
+def test_files_stay_for_the_grace_period_and_then_go(history: History) -> None:
+    history.append(2 * KEEP + 1)
+    history.run()
+    history.wait(GRACE - timedelta(seconds=1))
+    assert history.run() == Expired()
+    history.check_readable()
+    history.wait(timedelta(seconds=1))
+    assert history.run().files > 0
+    history.check_readable()
+    history.check_nothing_left()
+    assert history.run() == Expired()
+
+
+def test_the_grace_period_starts_at_the_commit_not_at_the_plan(history: History) -> None:
+    """A process may be paused in between, and readers go on meanwhile."""
+    history.append(2 * KEEP + 1)
+    history.at_step(2, lambda: history.wait(3 * GRACE))
+    history.run()
+    assert history.run() == Expired()
+    history.check_readable()
+
+
+def test_tags_and_heads_of_branches_stay_however_old(history: History) -> None:
+    history.append()
+    first = history.snapshot_ids[0]
+    history.table().manage_snapshots().create_tag(first, "first").commit()
+    history.append(3)
+    history.table().manage_snapshots().create_branch(history.snapshot_ids[3], "audit").commit()
+    history.append(10)
+    refs = history.table().metadata.refs
+    assert history.run().snapshots > KEEP
+    assert history.table().metadata.refs == refs
+    history.settle()
+    history.check_readable()
+    history.check_nothing_left()
+    assert first in history.snapshot_ids
+
+
+def test_a_branch_keeps_what_its_retention_asks_for(history: History) -> None:
+    history.append(4 * KEEP)
+    heads = history.snapshot_ids
+    history.table().manage_snapshots().create_branch(
+        heads[5], "counted", min_snapshots_to_keep=4
+    ).create_branch(heads[1], "aged", max_snapshot_age_ms=int(GRACE.total_seconds() * 1000)).commit()
+    history.append(10)
+    history.run()
+    assert set(heads[:2]) | set(heads[2:6]) <= set(history.snapshot_ids)
+    history.wait()
+    history.append(10)
+    history.run()
+    assert set(heads[2:6]) <= set(history.snapshot_ids)
+    history.check_readable()
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"history.expire.min-snapshots-to-keep": "7"}, {"history.expire.max-snapshot-age-ms": "3600000"}],
+    ids=["count", "age"],
+)
+def test_retention_that_somebody_set_for_the_table_is_followed(
+    tmp_path: Path, properties: dict[str, str]
+) -> None:
+    history = History(tmp_path / "lake", properties)
+    history.append(7)
+    assert history.run() == Expired()
+    history.close()
+
+
+def test_nothing_expires_with_garbage_collection_off(history: History) -> None:
+    """Also what has expired before: files of such a table may belong to another."""
+    history.append(2 * KEEP + 1)
+    history.run()
+    history.append(2 * KEEP + 1)
+    with history.table().transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    before = history.on_disk()
+    history.wait(2 * GRACE)
+    assert history.run() == Expired()
+    assert history.on_disk() == before
+
+
+def test_what_a_rollback_left_goes_like_the_rest(history: History) -> None:
+    history.append(3)
+    history.table().manage_snapshots().rollback_to_snapshot(history.snapshot_ids[0]).commit()
+    history.append(10)
+    history.settle()
+    history.check_readable()
+    history.check_nothing_left()
+
+
+def test_manifests_that_later_snapshots_have_as_well_stay(tmp_path: Path) -> None:
+    history = History(tmp_path / "lake", {"commit.manifest-merge.enabled": "false"})
+    history.append(2 * KEEP + 1)
+    assert history.run().snapshots == KEEP + 1
+    (plan,) = history.expiries.of_table(str(history.table().metadata.table_uuid))
+    files = decode_expired(plan.content)
+    assert (files.data_files, files.manifests, len(files.others)) == ((), (), KEEP + 1)
+    history.settle()
+    history.check_readable()
+    history.check_nothing_left()
+    history.close()
+
+
+@pytest.mark.filterwarnings("ignore:Delete operation did not match")
+def test_data_files_that_a_rewritten_manifest_keeps_stay(history: History) -> None:
+    """Their old manifest goes, and only reading the new one tells."""
+    history.append(3)
+    history.table().delete("id = 0")
+    history.look()
+    history.append(2 * KEEP)
+    history.run()
+    (plan,) = history.expiries.of_table(str(history.table().metadata.table_uuid))
+    needed = [history.seen[snapshot_id].files for snapshot_id in history.snapshot_ids]
+    assert set(decode_expired(plan.content).paths).isdisjoint(set[str]().union(*needed))
+    history.settle()
+    history.check_readable()
+    history.check_nothing_left()
+
+
+def test_overwritten_data_files_go(history: History) -> None:
+    overwrite(history, 2 * KEEP + 1)
+    history.settle()
+    history.check_readable()
+    history.check_nothing_left()
+    assert len(list(history.folder.rglob("*.parquet"))) <= 2 * KEEP
+
+
+def overwrite(history: History, times: int) -> None:
+    for _ in range(times):
+        with catch_warnings():
+            simplefilter("ignore")  # the first finds nothing to delete
+            history.table().overwrite(history.rows())
+        history.look()
+
+
+def test_statistics_of_expired_snapshots_go(history: History) -> None:
+    history.append(2)
+    paths = [f"{history.table().location()}/metadata/{n}.puffin" for n in range(3)]
+    for path in paths:
+        Path(path.removeprefix("file://")).write_bytes(b"PFA1")
+    first, second = history.snapshot_ids
+    with history.table().update_statistics() as update:
+        update.set_statistics(statistics_of(first, paths[0]))
+        update.set_statistics(statistics_of(second, paths[1]))
+    partitions = {"snapshot-id": first, "statistics-path": paths[2], "file-size-in-bytes": 4}
+    update_partitions = SetPartitionStatisticsUpdate.model_validate({"partition-statistics": partitions})
+    history.catalog.commit_table(history.table(), (), (update_partitions,))
+    history.table().manage_snapshots().create_tag(second, "second").commit()
+    history.append(2 * KEEP)
+    history.settle()
+    assert [path for path in paths if path in history.on_disk()] == [paths[1]]
+    metadata = history.table().metadata
+    assert [one.snapshot_id for one in metadata.statistics] == [second]
+    assert metadata.partition_statistics == []
+
+
+def statistics_of(snapshot_id: int, path: str) -> StatisticsFile:
+    blob = {
+        "type": "apache-datasketches-theta-v1",
+        "snapshot-id": snapshot_id,
+        "sequence-number": 1,
+        "fields": [1],
+    }
+    return StatisticsFile.model_validate(
+        {
+            "snapshot-id": snapshot_id,
+            "statistics-path": path,
+            "file-size-in-bytes": 4,
+            "file-footer-size-in-bytes": 4,
+            "blob-metadata": [blob],
+        }
+    )
+
+
+def test_data_files_outside_of_the_tables_location_stay(history: History, tmp_path: Path) -> None:
+    """Added in place: another table may have them too."""
+    import pyarrow.parquet as pq
+
+    foreign = tmp_path / "lake" / "lake" / "events2.parquet"
+    history.append()
+    pq.write_table(pa.table({"id": pa.array([99])}), foreign)
+    history.table().add_files([f"file://{foreign}"])
+    history.look()
+    overwrite(history, 2 * KEEP + 2)
+    history.settle()
+    assert foreign.exists()
+
+
+# What it costs --------------------------------------------------------------------------------------
+
+
+def test_a_history_of_appends_is_expired_without_reading_a_manifest(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ones are merged into bigger ones all the time, and these hold the whole table."""
+    history.append(10)
+
+    def read(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a manifest was read")
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", read)
+    assert history.expiry().run().snapshots > 0
+    history.wait()
+    assert history.expiry().run().files > 0
+
+
+def test_a_run_deletes_no_more_than_its_share_and_the_next_goes_on(history: History) -> None:
+    history.append(10)
+    history.run()
+    history.wait()
+    history.policy = replace(POLICY, files_per_run_max=3)
+    counts = [history.run().files for _ in range(8)]
+    assert max(counts) == 3
+    assert counts[-1] == 0
+    history.check_nothing_left()
+    history.check_readable()
+
+
+# Others at the same time ----------------------------------------------------------------------------
+
+
+def test_a_commit_of_somebody_else_in_between_only_postpones(history: History) -> None:
+    history.append(2 * KEEP + 1)
+    history.at_step(2, history.append)
+    assert history.run() == Expired()
+    assert history.expiries.of_table(str(history.table().metadata.table_uuid)) == []
+    history.check_readable()
+    assert history.run().snapshots == KEEP + 2
+
+
+@pytest.mark.parametrize("make", ["tag", "branch", "retention"])
+def test_a_tag_or_branch_that_somebody_sets_in_between_is_not_taken_out(history: History, make: str) -> None:
+    """Iceberg's own requirements do not see it, and removing a snapshot removes its tags."""
+    history.append(2 * KEEP + 1)
+    old = history.snapshot_ids[0]
+
+    def change() -> None:
+        manage = history.table().manage_snapshots()
+        if make == "tag":
+            manage.create_tag(old, "mine").commit()
+        elif make == "branch":
+            manage.create_branch(old, "mine").commit()
+        else:
+            manage.remove_branch("main").create_branch(
+                history.snapshot_ids[-1], "main", None, None, 9
+            ).commit()
+
+    history.at_step(2, change)
+    history.run()
+    assert old in history.snapshot_ids
+    assert make == "retention" or "mine" in history.table().metadata.refs
+
+
+def test_a_table_made_anew_under_the_name_keeps_all_its_files(history: History) -> None:
+    history.append(2 * KEEP + 1)
+    history.run()
+    table = history.table()
+    schema, location = table.schema(), table.location()
+    history.catalog.drop_table(NAME)
+    history.catalog.create_table(NAME, schema, location=location)
+    history.seen.clear()
+    history.append(2)
+    before = history.on_disk()
+    history.wait()
+    assert history.run() == Expired()
+    assert history.on_disk() == before
+
+
+def test_snapshots_that_somebody_puts_back_keep_their_files(history: History) -> None:
+    overwrite(history, 2 * KEEP + 1)
+    before = history.table().metadata_location
+    history.run()
+    history.catalog.drop_table(NAME)
+    history.catalog.register_table(NAME, before)
+    history.gone_at.clear()
+    history.policy = replace(POLICY, keep_snapshots_max=20)
+    history.wait()
+    assert history.run() == Expired()
+    history.check_readable()
+    assert history.expiries.of_table(str(history.table().metadata.table_uuid)) == []
+
+
+def test_a_data_file_that_somebody_adds_again_stays(history: History) -> None:
+    """Within the grace period, under whatever spelling."""
+    history.append()
+    (data_file,) = [path for path in history.on_disk() if path.endswith(".parquet")]
+    overwrite(history, 2 * KEEP + 1)
+    history.run()
+    history.table().add_files([data_file.removeprefix("file://")])
+    history.look()
+    history.wait()
+    assert history.run().files > 0
+    history.check_readable()
+
+
+def test_the_files_of_a_snapshot_that_lost_its_manifest_list_are_no_obstacle(history: History) -> None:
+    """Other tools' clean-up of orphans may be faster."""
+    history.append(2 * KEEP + 1)
+    oldest = history.table().metadata.snapshots[0]
+    Path(oldest.manifest_list.removeprefix("file://")).unlink()
+    del history.seen[oldest.snapshot_id]
+    assert history.run().snapshots == KEEP + 1
+    history.settle()
+    history.check_readable()
+
+
+def test_a_storage_that_does_not_answer_is_retryable_and_shows_no_secret(history: History) -> None:
+    def load() -> Table:
+        raise ConnectionError("token=s3cr3t")
+
+    expiry = SnapshotExpiry(
+        load, history.expiries, "lake:events", POLICY, lambda: history.now, lambda error: type(error).__name__
+    )
+    with pytest.raises(
+        RetryableError, match=r"lake:events could not be expired: ConnectionError\."
+    ) as caught:
+        expiry.run()
+    assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
+
+
+# Crashes and twins ----------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(history: History, after: bool) -> None:
+    history.policy = replace(POLICY, files_per_run_max=2)
+    reached = []
+    for number in range(1, 11):
+        history.append(KEEP + 2)
+        history.at_step(number, crash, after=after)
+        for _ in range(3):
+            with suppress(Crash):
+                history.run()
+            history.look()
+        reached += history.steps[number - 1 : number]
+        history.check_readable()
+        history.wait()
+    assert {"put", "commit", "delete", "add_deleted"} <= set(reached)
+    history.forget_step()
+    history.policy = POLICY
+    history.append(2 * KEEP + 1)
+    history.settle()
+    history.check_readable()
+    history.check_nothing_left()
+
+
+@pytest.mark.parametrize("number", range(1, 16))
+def test_a_twin_at_any_step_does_no_harm(history: History, number: int) -> None:
+    """It does all that is to be done, while the first one is in the midst of it."""
+    history.append(2 * KEEP + 1)
+    history.run()
+    history.append(2 * KEEP + 1)
+    history.wait()
+    twin: list[Expired] = []
+    history.at_step(number, lambda: twin.append(history.run()))
+    history.run()
+    assert len(history.snapshot_ids) == KEEP
+    assert bool(twin) is (len(history.steps) >= number)
+    history.check_readable()
+    history.settle()
+    history.check_readable()
+    history.check_nothing_left()
+
+
+def test_a_plan_whose_commit_never_came_is_dropped(history: History) -> None:
+    history.append(2 * KEEP + 1)
+    history.at_step(2, crash)
+    with pytest.raises(Crash):
+        history.run()
+    history.policy = replace(POLICY, keep_snapshots_max=20)
+    table_id = str(history.table().metadata.table_uuid)
+    for wait, left in [(PLAN_KEPT_FOR, 1), (GRACE, 0)]:
+        history.wait(wait)
+        assert history.run() == Expired()
+        assert len(history.expiries.of_table(table_id)) == left
+    history.check_readable()
+
+
+# Any history ----------------------------------------------------------------------------------------
+
+CHANGES = (
+    "append",
+    "append",
+    "append",
+    "overwrite",
+    "delete_some",
+    "delete_all",
+    "roll_back",
+    "tag",
+    "untag",
+    "branch",
+    "append_to_branch",
+    "unbranch",
+    "expire_by_others",
+    "run",
+    "run",
+    "crash",
+    "wait_a_little",
+    "wait",
+)
+
+
+class Changes:
+    """What streams, other engines and operators do to a table. `pick` chooses where there is a choice."""
+
+    def __init__(self, history: History, pick: Callable[[int], int]) -> None:
+        self.history = history
+        self.pick = pick
+
+    def apply(self, change: str) -> None:
+        getattr(self, change)()
+        self.history.look()
+        self.history.check_readable()
+
+    def one_of(self, items: Sequence[_T]) -> _T:
+        return items[self.pick(len(items))]
+
+    def snapshot(self) -> int | None:
+        ids = self.history.snapshot_ids
+        return self.one_of(ids) if ids else None
+
+    def refs(self, kind: SnapshotRefType) -> list[str]:
+        refs = self.history.table().metadata.refs
+        return sorted(name for name, ref in refs.items() if ref.snapshot_ref_type is kind and name != "main")
+
+    def append(self) -> None:
+        self.history.append(1 + self.pick(3))
+
+    def overwrite(self) -> None:
+        self.history.table().overwrite(self.history.rows())
+
+    def delete_some(self) -> None:
+        self.history.table().delete(f"id > {self.pick(self.history.next_id + 1)}")
+
+    def delete_all(self) -> None:
+        self.history.table().delete()
+
+    def roll_back(self) -> None:
+        table = self.history.table()
+        line = [
+            entry.snapshot_id for entry in table.history() if entry.snapshot_id in self.history.snapshot_ids
+        ]
+        if line:
+            table.manage_snapshots().set_current_snapshot(self.one_of(line)).commit()
+
+    def tag(self) -> None:
+        snapshot = self.snapshot()
+        if snapshot is not None:
+            self.history.table().manage_snapshots().create_tag(snapshot, f"t{self.pick(2)}").commit()
+
+    def untag(self) -> None:
+        for name in self.refs(SnapshotRefType.TAG):
+            self.history.table().manage_snapshots().remove_tag(name).commit()
+
+    def branch(self) -> None:
+        snapshot = self.snapshot()
+        if snapshot is not None:
+            self.history.table().manage_snapshots().create_branch(snapshot, f"b{self.pick(2)}").commit()
+
+    def append_to_branch(self) -> None:
+        for name in self.refs(SnapshotRefType.BRANCH):
+            self.history.append(1 + self.pick(4), branch=name)
+
+    def unbranch(self) -> None:
+        for name in self.refs(SnapshotRefType.BRANCH):
+            self.history.table().manage_snapshots().remove_branch(name).commit()
+
+    def expire_by_others(self) -> None:
+        heads = {ref.snapshot_id for ref in self.history.table().metadata.refs.values()}
+        free = [one for one in self.history.snapshot_ids if one not in heads]
+        if free:
+            gone = self.one_of(free)
+            self.history.table().maintenance.expire_snapshots().by_id(gone).commit()
+            self.history.expired_by_others.add(gone)
+
+    def run(self) -> None:
+        refs = self.history.table().metadata.refs
+        self.history.run()
+        assert self.history.table().metadata.refs == refs
+
+    def crash(self) -> None:
+        self.history.at_step(1 + self.pick(8), crash, after=bool(self.pick(2)))
+        with suppress(Crash):
+            self.history.run()
+        self.history.forget_step()
+
+    def wait_a_little(self) -> None:
+        self.history.wait(GRACE / 3)
+
+    def wait(self) -> None:
+        self.history.wait()
+
+
+@pytest.mark.filterwarnings("ignore:Delete operation did not match")
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    changes=st.lists(st.sampled_from(CHANGES), min_size=5, max_size=20),
+    seed=st.randoms(use_true_random=False),
+    format_version=st.sampled_from(["1", "2"]),
+)
+def test_nothing_that_is_needed_goes_and_nothing_else_stays(
+    changes: list[str], seed: Random, format_version: str
+) -> None:
+    """Whatever has happened: each snapshot of the table, and in its grace period, can be read all along."""
+    with TemporaryDirectory() as folder:
+        history = History(Path(folder) / "lake", {"format-version": format_version})
+        model = Changes(history, seed.randrange)
+        for change in ["append", "append", *changes]:
+            model.apply(change)
+        history.append(2 * KEEP + 2)
+        history.settle()
+        history.check_readable()
+        history.check_nothing_left()
+        history.close()
+
+
+# Metadata files -------------------------------------------------------------------------------------
+
+
+def test_metadata_files_that_fell_out_of_the_log_go(tmp_path: Path) -> None:
+    properties = {
+        "write.metadata.previous-versions-max": "3",
+        "write.metadata.delete-after-commit.enabled": "true",
+    }
+    history = History(tmp_path / "lake", properties)
+    for _ in range(6):
+        base = history.table()
+        with base.transaction() as change:
+            change.set_properties({"n": str(len(base.metadata.properties))})
+            updates, requirements = change._updates, change._requirements
+            response = history.catalog.commit_table(base, requirements, updates)
+            change._updates = ()
+        delete_old_metadata(base.io, base.metadata, response.metadata)
+    log = {entry.metadata_file for entry in history.table().metadata.metadata_log}
+    on_disk = {f"file://{path}" for path in history.folder.rglob("*.metadata.json")}
+    assert on_disk == log | {history.table().metadata_location}
+    history.close()

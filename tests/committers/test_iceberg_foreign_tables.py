@@ -1,0 +1,574 @@
+"""Batches into tables that Iceberg's Java library made: they land beside the old rows, as the table asks.
+
+Each table gets the rows that it has once more. So every reader has to find all of them twice, and what Java
+wrote for a row, its partition and its metrics, is there to compare with.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from tests.committers.iceberg_query import IcebergQuery, WrittenBatch
+from tests.foreign_iceberg import NAMES, data_files, load, partition_rows
+from tests.readers import duckdb_with_iceberg
+
+from penstock.committers.errors import ConfigurationError, TableNotSupportedError
+from penstock.datasource.options.iceberg import IcebergOptions
+
+REFUSED = {
+    "format_v3": (TableNotSupportedError, r"format version 3: .*Way out: a table of format version 2"),
+    "identity": (ConfigurationError, r"'dbl' \(double\).*Partition by another column"),
+}
+WRITTEN = [name for name in NAMES if name not in REFUSED]
+
+UNREADABLE = {"equality_deletes"}
+"""Of which pyiceberg, and polars with it, reads nothing."""
+WRONG_IN_PYICEBERG = {"nested"}
+"""pyiceberg reads NULL lists and maps of structs as empty ones."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _polars_plans_with_pyiceberg() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+        yield
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb_with_iceberg() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        yield connection
+
+
+# The tables and their rows --------------------------------------------------------------------------------
+
+
+Row = dict[str, Any]
+
+
+def by_duckdb(
+    engine: duckdb.DuckDBPyConnection, table: Table, where: str = "true", *values: Any
+) -> list[Row]:
+    scan = f"SELECT * FROM iceberg_scan('{table.metadata_location}') WHERE {where}"
+    found = engine.execute(scan, values)
+    names = [column[0] for column in found.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def by_polars(table: Table, *where: pl.Expr) -> list[Row]:
+    """By polars's own reader of Parquet, which skips files by their bounds and partitions."""
+    frame = pl.scan_iceberg(table, reader_override="native")
+    return (frame.filter(*where) if where else frame).collect().to_dicts()
+
+
+def by_pyiceberg(table: Table) -> list[Row]:
+    rows: list[Row] = table.scan().to_arrow().to_pylist()
+    return rows
+
+
+def counted(rows: list[Row], times: int = 1) -> Counter[str]:
+    """However the readers spell time zones and maps."""
+    texts = Counter(re.sub(r"tzinfo=\S+\)", "UTC)", repr(_plain(row))) for row in rows)
+    return Counter({text: count * times for text, count in texts.items()})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"key", "value"}:
+            return value["key"], _plain(value["value"])
+        return sorted((key, _plain(inner)) for key, inner in value.items())
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def as_spark_has_them(rows: list[Row], table: Table) -> pa.Table:
+    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+
+    def spelled(field: pa.Field, value: Any) -> Any:
+        return list(value.items()) if pa.types.is_map(field.type) and value is not None else value
+
+    plain = [{field.name: spelled(field, row[field.name]) for field in schema} for row in rows]
+    return pa.Table.from_pylist(plain, schema=schema)
+
+
+def query_into(name: str, folder: Path, **options: Any) -> IcebergQuery:
+    made = IcebergOptions(warehouse=str(folder), table=f"foreign.{name}", **options)
+    return IcebergQuery(made, f"sqlite:///{folder}/store.db")
+
+
+@dataclass
+class Filled:
+    """A table whose own rows a batch has brought once more."""
+
+    name: str
+    before: Table
+    after: Table
+    rows: list[Row]
+    java_files: list[DataFile]
+    written: WrittenBatch
+
+    @cached_property
+    def new_files(self) -> list[DataFile]:
+        old = {file.file_path for file in self.java_files}
+        return [file for file in data_files(self.after) if file.file_path not in old]
+
+
+@pytest.fixture(scope="module", params=WRITTEN)
+def filled(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    engine: duckdb.DuckDBPyConnection,
+) -> Filled:
+    """With Java's manifests merged with ours: so what they say is written anew, and has to stay."""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
+    table = load(name, folder)
+    table.transaction().set_properties({"commit.manifest.min-count-to-merge": "2"}).commit_transaction()
+    rows = by_duckdb(engine, table)
+    query = query_into(name, folder)
+    written = query.run(0, as_spark_has_them(rows, table))
+    after = SqlCatalog("penstock", **query.sink._catalog.embedded_properties).load_table(table.name())
+    return Filled(name, table, after, rows, data_files(table), written)
+
+
+def test_every_reader_finds_the_old_rows_and_the_new(
+    filled: Filled, engine: duckdb.DuckDBPyConnection
+) -> None:
+    expected = counted(filled.rows, times=2)
+    assert counted(by_duckdb(engine, filled.after)) == expected
+    if filled.name in UNREADABLE:
+        with pytest.raises(ValueError, match="equality deletes"):
+            by_pyiceberg(filled.after)
+        return
+    assert counted(by_polars(filled.after)) == expected
+    if filled.name not in WRONG_IN_PYICEBERG:
+        assert counted(by_pyiceberg(filled.after)) == expected
+
+
+def test_filters_find_the_old_rows_and_the_new(filled: Filled, engine: duckdb.DuckDBPyConnection) -> None:
+    for field in schema_to_pyarrow(filled.after.schema(), include_field_ids=False):
+        if pa.types.is_nested(field.type) or (
+            filled.name in TRANSFORMED and not is_source(filled, field.name)
+        ):
+            continue
+        for value in {row[field.name]: None for row in filled.rows}:
+            expected = 2 * sum(row[field.name] == value for row in filled.rows)
+            if value is None:
+                assert len(by_duckdb(engine, filled.after, f'"{field.name}" IS NULL')) == expected
+                continue
+            if value != value:  # readers do not agree what equals NaN
+                continue
+            if not is_wrong_in_duckdb(filled.name, field.name, value):
+                assert len(by_duckdb(engine, filled.after, f'"{field.name}" = ?', value)) == expected, value
+            if filled.name not in UNREADABLE:
+                assert len(by_polars(filled.after, pl.col(field.name) == pl.lit(value))) == expected, value
+
+
+TRANSFORMED = {"bucket", "truncate", "year", "month", "day", "hour"}
+"""All with the same columns."""
+
+
+def is_source(filled: Filled, column: str) -> bool:
+    schema = filled.after.schema()
+    return column in {schema.find_column_name(part.source_id) for part in filled.after.spec().fields}
+
+
+WRONG_IN_DUCKDB = [
+    ("month", "ts = TIMESTAMP '1969-12-31 23:00:00'"),
+    ("day", "ts = TIMESTAMP '1969-12-31 23:00:00'"),
+    ("day", "tz = TIMESTAMPTZ '1969-12-31 23:59:59.999999Z'"),
+    ("truncate", "d = -1.28"),
+    ("truncate", "s = 'e\u0301te\u0301'"),
+    ("truncate", "wide = 9999999999999999999999999999.9999999999"),
+]
+
+
+def is_wrong_in_duckdb(table: str, column: str, value: Any) -> bool:
+    """By its own way to skip partitions."""
+    if table in ("month", "day") and isinstance(value, datetime):
+        return value.replace(tzinfo=None) < datetime(1970, 1, 1)  # noqa: DTZ001
+    if table != "truncate":
+        return False
+    if column == "s":
+        return "\u0301" in value
+    return (column == "d" and value < 0) or (column == "wide" and abs(value) > 10**27)
+
+
+@pytest.mark.parametrize(("name", "where"), WRONG_IN_DUCKDB)
+def test_what_duckdb_does_not_find_it_does_not_find_in_javas_own_tables(
+    tmp_path: Path, name: str, where: str
+) -> None:
+    """Once it does, `is_wrong_in_duckdb` has less to say."""
+    table = load(name, tmp_path)
+    with duckdb_with_iceberg() as engine:
+        try:
+            assert by_duckdb(engine, table, where) == []
+        except duckdb.InternalException as error:
+            assert "Information loss on integer cast" in str(error)  # noqa: PT017
+
+
+# What the metadata says -----------------------------------------------------------------------------------
+
+
+def test_a_row_is_in_the_partition_that_java_put_it_into(filled: Filled) -> None:
+    """As far as Java put it there by the table's present partitioning."""
+    spec = filled.after.spec()
+    javas = {
+        repr(row): partition for row, partition, of in partition_rows(filled.before) if of == spec.spec_id
+    }
+    compared = 0
+    for file in filled.new_files:
+        partition = tuple(file.partition[at] for at in range(len(spec.fields)))
+        for text in content(file):
+            assert partition == javas.get(text, partition), text
+            compared += text in javas
+    assert compared
+    assert {file.spec_id for file in filled.new_files} == {spec.spec_id}
+    voids = [at for at, part in enumerate(spec.fields) if str(part.transform) == "void"]
+    assert all(file.partition[at] is None for file in filled.new_files for at in voids)
+
+
+METRICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+SPLIT_OTHERWISE = {
+    "equality_deletes",
+    "evolved_schema",
+    "name_mapped",
+    "position_deletes",
+    "upgraded_from_v1",
+}
+"""No file of the batch has just the rows of one of Java's."""
+
+
+def test_metrics_of_a_file_are_those_of_javas_file_with_the_same_rows(filled: Filled) -> None:
+    """We count in lists and maps too, and give no upper bound beside a NaN: both are right."""
+    repeated = {
+        column
+        for column in leaves(filled)
+        if re.search(r"\.(element|key|value)\b", filled_name(filled, column))
+    }
+    javas = {content(file): file for file in filled.java_files}
+    same = [(file, javas[content(file)]) for file in filled.new_files if content(file) in javas]
+    assert bool(same) is (filled.name not in SPLIT_OTHERWISE)
+    for ours, java in same:
+        for kind in METRICS:
+            found, expected = dict(getattr(ours, kind) or {}), dict(getattr(java, kind) or {})
+            if kind == "upper_bounds":
+                with_nan = {column for column, count in ours.nan_value_counts.items() if count}
+                expected = {column: bound for column, bound in expected.items() if column not in with_nan}
+            assert {column: found[column] for column in found if column not in repeated} == expected, kind
+
+
+def leaves(filled: Filled) -> list[int]:
+    schema = filled.after.schema()
+    return [column for column in schema.field_ids if schema.find_type(column).is_primitive]
+
+
+def filled_name(filled: Filled, column: int) -> str:
+    return filled.after.schema().find_column_name(column) or ""
+
+
+def content(file: DataFile) -> tuple[str, ...]:
+    rows = pq.read_table(local(file.file_path), partitioning=None).to_pylist()
+    return tuple(sorted(map(repr, rows)))
+
+
+def local(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
+
+
+def test_merging_manifests_changes_nothing_of_javas_files(filled: Filled) -> None:
+    """But for what a reader must see anew: the statistics and partitions of each are as they were."""
+    after = {file.file_path: described(file) for file in data_files(filled.after)}
+    for file in filled.java_files:
+        assert after[file.file_path] == described(file)
+
+
+def described(file: DataFile) -> tuple[Any, ...]:
+    partition = [file.partition[at] for at in range(len(file.partition))]
+    metrics = [dict(getattr(file, kind) or {}) for kind in (*METRICS, "column_sizes")]
+    return (
+        repr(partition),
+        metrics,
+        file.record_count,
+        file.file_size_in_bytes,
+        file.spec_id,
+        file.split_offsets,
+    )
+
+
+def test_files_have_the_tables_field_ids(filled: Filled) -> None:
+    expected = field_ids(schema_to_pyarrow(filled.after.schema(), include_field_ids=True))
+    for file in filled.new_files:
+        assert field_ids(pq.read_schema(local(file.file_path))) == expected
+
+
+def field_ids(fields: Iterable[pa.Field]) -> list[Any]:
+    return [
+        (field.name, field.metadata[b"PARQUET:field_id"], field_ids(inner_fields(field.type)))
+        for field in fields
+    ]
+
+
+def inner_fields(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [kind.value_field.with_name("element")]
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def test_the_table_itself_stays_as_it_is(filled: Filled) -> None:
+    before, after = filled.before.metadata, filled.after.metadata
+    assert after.format_version == before.format_version
+    assert after.schemas == before.schemas
+    assert after.current_schema_id == before.current_schema_id
+    assert after.partition_specs == before.partition_specs
+    assert after.default_spec_id == before.default_spec_id
+    assert after.sort_orders == before.sort_orders
+    assert {name: value for name, value in after.properties.items() if name != "penstock.q"} == dict(
+        before.properties
+    )
+    others = {name: ref for name, ref in before.refs.items() if name != "main"}
+    assert {name: ref for name, ref in after.refs.items() if name != "main"} == others
+
+
+# Refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_written_right_is_refused_by_name(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str, overwrite: bool
+) -> None:
+    table = load(name, tmp_path)
+    files = set(tmp_path.rglob("*.parquet"))
+    kind, message = REFUSED[name]
+    rows = as_spark_has_them(by_duckdb(engine, table), table)
+    with pytest.raises(kind, match=re.compile(message, re.DOTALL)):
+        query_into(name, tmp_path).write(0, rows, overwrite=overwrite)
+    assert set(tmp_path.rglob("*.parquet")) == files
+    assert reload(table).metadata_location == table.metadata_location
+
+
+def reload(table: Table) -> Table:
+    return table.catalog.load_table(table.name())
+
+
+# Overwrite ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "branched",
+        "copy_on_write",
+        "evolved_schema",
+        "evolved_spec",
+        "name_mapped",
+        "position_deletes",
+        "replaced",
+        "rolled_back",
+        "truncate",
+        "upgraded_from_v1",
+        "void_v1",
+    ],
+)
+def test_an_overwrite_leaves_the_new_rows_and_nothing_else(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str
+) -> None:
+    """No old row, no delete, no file of another partitioning shows. Other branches do not change."""
+    table = load(name, tmp_path)
+    rows = by_duckdb(engine, table)[:2]
+    query_into(name, tmp_path).run(0, as_spark_has_them(rows, table), overwrite=True)
+    after = reload(table)
+    assert counted(by_duckdb(engine, after)) == counted(rows)
+    assert counted(by_polars(after)) == counted(rows)
+    for branch in set(table.metadata.refs) - {"main"}:
+        snapshot_id = table.metadata.refs[branch].snapshot_id
+        scan = "SELECT count(*) FROM iceberg_scan('{}', snapshot_from_id={})"
+        counts = [
+            engine.execute(scan.format(one.metadata_location, snapshot_id)).fetchall()
+            for one in (table, after)
+        ]
+        assert counts[0] == counts[1] != [(0,)]
+
+
+def test_an_overwrite_is_not_reached_by_equality_deletes(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection
+) -> None:
+    """Rows with the value that was deleted may come again."""
+    table = load("equality_deletes", tmp_path)
+    rows = [{"id": 1, "name": "b"}, {"id": 2, "name": "z"}]
+    query_into("equality_deletes", tmp_path).run(0, as_spark_has_them(rows, table), overwrite=True)
+    assert counted(by_duckdb(engine, reload(table))) == counted(rows)
+
+
+def test_rows_like_those_that_were_deleted_can_be_appended(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection
+) -> None:
+    for name, deleted in (
+        ("equality_deletes", {"id": 2, "name": "b"}),
+        ("position_deletes", {"id": 5, "name": "n"}),
+    ):
+        table = load(name, tmp_path)
+        assert deleted not in by_duckdb(engine, table)
+        query_into(name, tmp_path).run(0, as_spark_has_them([deleted], table))
+        assert by_duckdb(engine, reload(table)).count(deleted) == 1
+
+
+# Branches -------------------------------------------------------------------------------------------------
+
+
+def test_a_branch_that_java_made_is_written_and_main_stays(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection
+) -> None:
+    table = load("branched", tmp_path)
+    main = table.metadata.refs["main"]
+    row = {"id": 5, "name": "e"}
+    query_into("branched", tmp_path, branch="audit").run(0, as_spark_has_them([row], table))
+    after = reload(table)
+    assert after.metadata.refs["main"] == main
+    snapshot_id = after.metadata.refs["audit"].snapshot_id
+    scan = (
+        f"SELECT id FROM iceberg_scan('{after.metadata_location}', snapshot_from_id={snapshot_id}) ORDER BY 1"
+    )
+    assert engine.execute(scan).fetchall() == [(1,), (2,), (3,), (4,), (5,)]
+
+
+# How the files are written --------------------------------------------------------------------------------
+
+
+def test_rows_are_sorted_within_each_row_group_as_the_table_says(tmp_path: Path) -> None:
+    table = load("sorted", tmp_path)
+    generator = random.Random(1)
+    names = [None, "", "a", "ab", "b", "ba", "zz"]
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    rows = [
+        {
+            "id": generator.choice([None, *range(5)]),
+            "name": generator.choice(names),
+            "ts": generator.choice([None, *(start + timedelta(hours=30 * n) for n in range(3))]),
+        }
+        for _ in range(200)
+    ]
+    written = query_into("sorted", tmp_path, row_group_rows=60).run(0, as_spark_has_them(rows, table))
+
+    def key(row: Row) -> tuple[Any, ...]:
+        name, identifier, ts = row["name"], row["id"], row["ts"]
+        descending = (1,) if name is None else (0, *(-ord(letter) for letter in name[:1]), 1)
+        ascending = (identifier is not None, identifier or 0)
+        return descending, ascending, (ts is not None, ts and ts.date())
+
+    assert [key(row) for row in rows] != sorted(key(row) for row in rows)
+    groups = row_groups(table, written)
+    assert len(groups) == 4
+    for group in groups:
+        assert [key(row) for row in group] == sorted(key(row) for row in group)
+
+
+def test_rows_are_sorted_within_partitions_as_the_table_says(tmp_path: Path) -> None:
+    table = load("sorted_within_partitions", tmp_path)
+    generator = random.Random(1)
+    rows = [
+        {"id": generator.randrange(20), "name": generator.choice([None, "a", "b", "c"])} for _ in range(100)
+    ]
+    written = query_into("sorted_within_partitions", tmp_path).run(0, as_spark_has_them(rows, table))
+    groups = row_groups(table, written)
+    assert len(groups) == 2
+    for group in groups:
+        keys = [(row["name"] is not None, -ord(row["name"] or " "), row["id"]) for row in group]
+        assert keys == sorted(keys)
+
+
+def row_groups(table: Table, written: WrittenBatch) -> list[list[Row]]:
+    found = []
+    for committable in written.committables:
+        for file in committable.files:
+            parquet = pq.ParquetFile(local(f"{table.location()}/data/{file.path}"))
+            found += [parquet.read_row_group(at).to_pylist() for at in range(parquet.num_row_groups)]
+    return found
+
+
+def test_write_properties_of_the_table_are_followed(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection
+) -> None:
+    """Target size 1 MiB, row groups of 256 KiB, pages of 64 KiB, zstd, and a Bloom filter of `name`."""
+    table = load("write_properties", tmp_path)
+    generator = random.Random(1)
+    names = [generator.randbytes(20).hex() for _ in range(60_000)]
+    rows = pa.table({"id": pa.array(range(60_000), pa.int64()), "name": names})
+    written = query_into("write_properties", tmp_path).run(0, rows)
+    files = [file for committable in written.committables for file in committable.files]
+    assert len(files) >= 2
+    assert all(file.size_bytes < 1.4 * 2**20 for file in files)
+    for file in files[:-1]:
+        assert file.size_bytes > 0.8 * 2**20
+    path = local(f"{table.location()}/data/{files[0].path}")
+    columns = engine.execute(
+        "SELECT path_in_schema, row_group_id, compression, total_compressed_size, bloom_filter_offset "
+        "FROM parquet_metadata(?)",
+        [str(path)],
+    ).fetchall()
+    assert {compression for _, _, compression, _, _ in columns} == {"ZSTD"}
+    sizes: Counter[int] = Counter()
+    for _, group, _, size, _ in columns:
+        sizes[group] += size
+    assert len(sizes) >= 3
+    assert max(sizes.values()) < 1.5 * 2**18
+    assert {name for name, *_, bloom in columns if bloom is not None} == {"name"}
+    probe = "SELECT bool_or(NOT bloom_filter_excludes) FROM parquet_bloom_probe(?, 'name', ?)"
+    assert engine.execute(probe, [str(path), names[5]]).fetchall() == [(True,)]
+    assert engine.execute(probe, [str(path), "not there"]).fetchall() == [(False,)]
+    found = by_duckdb(engine, reload(table), "name = ?", names[-1])
+    assert [row["id"] for row in found] == [59_999]
+
+
+def test_files_lie_where_object_storage_wants_them(tmp_path: Path) -> None:
+    table = load("object_storage", tmp_path)
+    rows = [{"id": 7, "name": name} for name in "abcd"]
+    written = query_into("object_storage", tmp_path).run(0, as_spark_has_them(rows, table))
+    files = [file for committable in written.committables for file in committable.files]
+    assert len(files) == 4
+    for file in files:
+        assert re.fullmatch(r"[01]{4}/[01]{4}/[01]{4}/[01]{8}/name=[abcd]/penstock-[^/]*", file.path)
+        assert local(f"{table.location()}/objects/{file.path}").exists()
+    assert len({file.path[:23] for file in files}) == 4
+
+
+# Doubles --------------------------------------------------------------------------------------------------
+
+
+def test_doubles_in_partitions_survive_many_batches(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection
+) -> None:
+    """pyiceberg reads them from manifests as floats: merged manifests would lose rows to pruning."""
+    table = load("identity", tmp_path)
+    with table.update_spec() as update:
+        update.remove_field("dbl")
+    table.transaction().set_properties({"commit.manifest.min-count-to-merge": "2"}).commit_transaction()
+    query = query_into("identity", tmp_path)
+    for batch_id in range(5):
+        query.run(batch_id, pa.table({"id": pa.array([10 + batch_id], pa.int32()), "dbl": [0.1], "s": ["x"]}))
+    after = reload(table)
+    assert next(file.partition[4] for file in data_files(after) if file.spec_id == 0) == -0.1
+    assert [row["id"] for row in by_duckdb(engine, after, "dbl = -0.1")] == [1]
+    assert sorted(row["id"] for row in by_duckdb(engine, after, "dbl = 0.1")) == [10, 11, 12, 13, 14]
+    assert len(by_duckdb(engine, after)) == 8
+    assert "commit.manifest-merge.enabled" not in after.properties

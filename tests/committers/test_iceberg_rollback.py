@@ -1,0 +1,365 @@
+"""A rollback takes back rows, but no table property: no token is believed whose snapshot is not behind the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import CommitTableResponse
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import SetSnapshotRefUpdate
+from tests.committers.faults import at_point
+from tests.committers.iceberg_stream import IcebergStream, Send, catalog_with, not_sent
+
+from penstock.committers.contract import AlreadyCommitted, Committed
+from penstock.committers.errors import RetryableError, TableChangedError
+
+
+@pytest.fixture(params=["main", "audit"])
+def stream(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergStream:
+    """With a foreign row, and batches 0 and 1 in two more snapshots."""
+    IcebergStream(tmp_path).plan()
+    stream = IcebergStream(tmp_path, branch=request.param)
+    IcebergStream(tmp_path).append_as_another(100)
+    stream.commit(0, [0])
+    stream.commit(1, [1])
+    return stream
+
+
+@pytest.fixture
+def main(tmp_path: Path) -> IcebergStream:
+    """The same on the main branch."""
+    stream = IcebergStream(tmp_path)
+    stream.plan()
+    stream.append_as_another(100)
+    stream.commit(0, [0])
+    stream.commit(1, [1])
+    return stream
+
+
+def snapshot_of(stream: IcebergStream, batch_id: int) -> int:
+    return next(version for _, batch, version in stream.on_disk.tokens() if batch == batch_id)
+
+
+def set_branch(stream: IcebergStream, snapshot_id: int) -> None:
+    """As every engine's rollback, `set_current_snapshot`, `fast_forward` and `replace branch` end."""
+    table = stream.load()
+    update = SetSnapshotRefUpdate.model_validate(
+        {
+            "action": "set-snapshot-ref",
+            "ref-name": stream.branch,
+            "type": "branch",
+            "snapshot-id": snapshot_id,
+        }
+    )
+    table.catalog.commit_table(table, (), (update,))
+
+
+# Every way back -----------------------------------------------------------------------------------------
+
+
+def roll_back(stream: IcebergStream) -> None:
+    stream.load().manage_snapshots().rollback_to_snapshot(snapshot_of(stream, 0)).commit()
+
+
+def roll_back_in_time(stream: IcebergStream) -> None:
+    before = stream.head.timestamp_ms
+    stream.load().manage_snapshots().rollback_to_timestamp(before).commit()
+
+
+def set_current_snapshot(stream: IcebergStream) -> None:
+    stream.load().manage_snapshots().set_current_snapshot(snapshot_of(stream, 0)).commit()
+
+
+def roll_back_and_append(stream: IcebergStream) -> None:
+    roll_back(stream)
+    stream.append_as_another(200)
+
+
+def roll_back_and_expire(stream: IcebergStream) -> None:
+    """The last batch's snapshot is no longer there; the head is older than it was."""
+    roll_back(stream)
+    stream.expire_all_but_heads()
+
+
+def roll_back_append_and_expire_the_batch(stream: IcebergStream) -> None:
+    """The head is newer than the last batch, but what is behind it is older."""
+    last = snapshot_of(stream, 1)
+    roll_back_and_append(stream)
+    stream.load().maintenance.expire_snapshots().by_id(last).commit()
+
+
+WAYS = [
+    roll_back,
+    roll_back_in_time,
+    set_current_snapshot,
+    roll_back_and_append,
+    roll_back_and_expire,
+    roll_back_append_and_expire_the_batch,
+]
+
+
+@pytest.mark.parametrize("go_back", WAYS)
+def test_a_rollback_to_before_a_delivered_batch_stops_the_stream(
+    main: IcebergStream, go_back: Callable[[IcebergStream], None]
+) -> None:
+    """At planning and recovery (by the token), and at the commit, of the batch itself and of the next."""
+    replayed, following = main.prepare(1, [1]), main.prepare(2, [2])
+    last = snapshot_of(main, 1)
+    go_back(main)
+    left = main.ids()
+    assert 1 not in left
+    for attempt in (
+        lambda: main.committer().token("query-1"),
+        lambda: main.committer().commit(replayed),
+        lambda: main.committer().commit(following),
+    ):
+        with pytest.raises(
+            TableChangedError, match=rf"(?s)before batch 1.*set_current_snapshot\('lake.ids', {last}\)"
+        ):
+            attempt()
+    assert main.ids() == left
+
+
+def test_a_branch_set_back_stops_the_stream(stream: IcebergStream) -> None:
+    set_branch(stream, snapshot_of(stream, 0))
+    with pytest.raises(TableChangedError, match=f"branch '{stream.branch}' .* was rolled back"):
+        stream.committer().token("query-1")
+    with pytest.raises(TableChangedError):
+        stream.commit(2, [2])
+    assert stream.ids() == [0, 100]
+
+
+def test_a_table_whose_history_begins_anew_stops_the_stream(main: IcebergStream) -> None:
+    """CREATE OR REPLACE TABLE keeps the UUID and the properties."""
+    following = main.prepare(2, [2])
+    begin_anew(main)
+    with pytest.raises(TableChangedError):
+        main.committer().commit(following)
+    assert main.ids() == [300]
+
+
+def begin_anew(stream: IcebergStream) -> None:
+    table = stream.load()
+    table.manage_snapshots().remove_branch("main").commit()
+    stream.append_as_another(300)
+    assert stream.head.parent_snapshot_id is None
+
+
+def test_a_rollback_between_look_and_commit_stops_the_stream(main: IcebergStream) -> None:
+    manifest = main.prepare(2, [2])
+    with at_point("commit.start", lambda: roll_back(main)), pytest.raises(TableChangedError):
+        main.committer().commit(manifest)
+    assert main.ids() == [0, 100]
+
+
+def test_a_dropped_branch_stops_the_stream(tmp_path: Path) -> None:
+    """It is not quietly made anew from the main branch, which lacks the stream's rows."""
+    IcebergStream(tmp_path).commit(0, [100])
+    stream = IcebergStream(tmp_path, "query-2", branch="audit")
+    stream.commit(0, [0])
+    following = stream.prepare(1, [1])
+    stream.load().manage_snapshots().remove_branch("audit").commit()
+    for attempt in (
+        lambda: stream.committer().token("query-2"),
+        lambda: stream.committer().commit(following),
+    ):
+        with pytest.raises(TableChangedError, match="dropped"):
+            attempt()
+    stream.plan()
+    with pytest.raises(TableChangedError):
+        stream.committer().token("query-2")
+    with pytest.raises(TableChangedError):
+        stream.committer().commit(following)
+
+
+def test_a_branch_dropped_during_the_first_batch_stops_it(tmp_path: Path) -> None:
+    """No token says so yet. An append would begin the branch as an empty table."""
+    IcebergStream(tmp_path).commit(0, [100])
+    stream = IcebergStream(tmp_path, "query-2", branch="audit")
+    manifest = stream.prepare(0, [0])
+    stream.load().manage_snapshots().remove_branch("audit").commit()
+    with pytest.raises(TableChangedError, match="'audit' .* was dropped"):
+        stream.committer().commit(manifest)
+    assert isinstance(stream.commit(0, [0]), Committed)
+    assert stream.ids() == [0, 100]
+
+
+def test_a_branch_that_another_puts_elsewhere_stops_the_stream(tmp_path: Path) -> None:
+    IcebergStream(tmp_path).commit(0, [100])
+    stream = IcebergStream(tmp_path, "query-2", branch="audit")
+    stream.commit(0, [0])
+    main_head = IcebergStream(tmp_path).head.snapshot_id
+    table = stream.load()
+    table.manage_snapshots().remove_branch("audit").create_branch(main_head, "audit").commit()
+    IcebergStream(tmp_path, branch="audit").append_as_another(200)
+    with pytest.raises(TableChangedError):
+        stream.commit(1, [1])
+
+
+# What is no rollback ------------------------------------------------------------------------------------
+
+
+def test_a_rollback_that_was_undone_is_no_matter(stream: IcebergStream) -> None:
+    last = snapshot_of(stream, 1)
+    set_branch(stream, snapshot_of(stream, 0))
+    set_branch(stream, last)
+    assert isinstance(stream.commit(2, [2]), Committed)
+    assert stream.ids() == [0, 1, 2, 100]
+
+
+def test_a_rollback_that_takes_back_only_foreign_rows_is_no_matter(stream: IcebergStream) -> None:
+    manifest = stream.prepare(1, [1])
+    stream.append_as_another(200)
+    set_branch(stream, snapshot_of(stream, 1))
+    assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
+    assert isinstance(stream.commit(2, [2]), Committed)
+    assert stream.ids() == [0, 1, 2, 100]
+
+
+def test_a_rollback_to_after_the_last_batch_is_no_matter_once_that_has_expired(main: IcebergStream) -> None:
+    last = snapshot_of(main, 1)
+    main.append_as_another(200)
+    after = main.head.snapshot_id
+    main.append_as_another(300)
+    main.load().maintenance.expire_snapshots().by_id(last).commit()
+    set_branch(main, after)
+    assert isinstance(main.commit(2, [2]), Committed)
+    assert main.ids() == [0, 1, 2, 100, 200]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_token_survives_the_expiry_of_all_old_snapshots(tmp_path: Path, version: int) -> None:
+    stream = IcebergStream(tmp_path).with_options(format_version=version)
+    manifest = stream.prepare(0, [0])
+    stream.committer().commit(manifest)
+    stream.append_as_another(100)
+    stream.expire_all_but_heads()
+    assert list(stream.on_disk.tokens()) == []
+    assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
+    assert isinstance(stream.commit(1, [1]), Committed)
+    assert stream.ids() == [0, 1, 100]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_rollback_whose_batch_has_expired_is_seen_in_any_format_version(
+    tmp_path: Path, version: int
+) -> None:
+    """Version 1 has no sequence numbers: there the times decide."""
+    stream = IcebergStream(tmp_path).with_options(format_version=version)
+    stream.commit(0, [0])
+    stream.commit(1, [1])
+    assert stream.load().format_version == version
+    roll_back_and_expire(stream)
+    with pytest.raises(TableChangedError):
+        stream.committer().token("query-1")
+
+
+def test_a_table_upgraded_since_its_last_batch_tells_a_rollback(tmp_path: Path) -> None:
+    """The token was written without a sequence number."""
+    stream = IcebergStream(tmp_path).with_options(format_version=1)
+    stream.commit(0, [0])
+    stream.commit(1, [1])
+    with stream.load().transaction() as transaction:
+        transaction.upgrade_table_version(2)
+    stream = IcebergStream(tmp_path)
+    assert stream.committer().token("query-1") is not None
+    roll_back_and_expire(stream)
+    with pytest.raises(TableChangedError):
+        stream.committer().token("query-1")
+
+
+def test_write_audit_publish_goes_on_after_every_publication(tmp_path: Path) -> None:
+    """The stream writes a branch, others fast-forward the main branch to it, and clean up."""
+    main = IcebergStream(tmp_path, "another")
+    main.commit(0, [100])
+    audit = IcebergStream(tmp_path, branch="audit")
+    for batch_id in range(4):
+        audit.commit(batch_id, [batch_id])
+        set_branch(main, audit.head.snapshot_id)
+        assert main.ids() == [*range(batch_id + 1), 100]
+        audit.expire_all_but_heads()
+    assert audit.ids() == main.ids()
+
+
+def test_the_streams_of_two_branches_know_nothing_of_each_other(tmp_path: Path) -> None:
+    main = IcebergStream(tmp_path)
+    main.commit(0, [0])
+    audit = replace(main, branch="audit")
+    assert isinstance(audit.commit(0, [10]), Committed)
+    assert isinstance(main.commit(1, [1]), Committed)
+    assert (main.ids(), audit.ids()) == ([0, 1], [0, 10])
+
+
+def test_a_batch_that_was_cherry_picked_is_in_the_table(main: IcebergStream) -> None:
+    """Engines apply a snapshot to another head as a new one, which names the old."""
+    last = snapshot_of(main, 1)
+    roll_back(main)
+    table = main.load()
+    manifest = next(m for m in snapshot_by_id(main, last).manifests(table.io) if m.added_snapshot_id == last)
+    with table.transaction() as transaction:
+        summary = {"source-snapshot-id": str(last)}
+        with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                append.append_data_file(entry.data_file)
+    assert main.ids() == [0, 1, 100]
+    assert isinstance(main.commit(2, [2]), Committed)
+    assert main.ids() == [0, 1, 2, 100]
+
+
+def snapshot_by_id(stream: IcebergStream, snapshot_id: int) -> Snapshot:
+    snapshot = stream.load().metadata.snapshot_by_id(snapshot_id)
+    assert snapshot is not None
+    return snapshot
+
+
+# An operator accepts it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("go_back", WAYS)
+def test_an_operator_can_let_the_stream_go_on_with_what_is_there(
+    main: IcebergStream, go_back: Callable[[IcebergStream], None]
+) -> None:
+    replayed = main.prepare(1, [1])
+    go_back(main)
+    left = main.ids()
+    main.committer().accept("query-1")
+    assert isinstance(main.committer().commit(replayed), AlreadyCommitted)
+    assert isinstance(main.commit(2, [2]), Committed)
+    assert main.ids() == sorted([*left, 2])  # type: ignore[type-var]
+
+
+def test_accepting_a_dropped_branch_begins_it_anew(tmp_path: Path) -> None:
+    IcebergStream(tmp_path).commit(0, [100])
+    stream = IcebergStream(tmp_path, "query-2", branch="audit")
+    stream.commit(0, [0])
+    stream.load().manage_snapshots().remove_branch("audit").commit()
+    stream.committer().accept("query-2")
+    assert stream.committer().token("query-2") is None
+    assert isinstance(stream.commit(1, [1]), Committed)
+    assert stream.ids() == [1, 100]
+
+
+def test_accepting_what_is_fine_changes_nothing(main: IcebergStream) -> None:
+    main.committer().accept("query-1")
+    main.committer().accept("never seen")
+    assert isinstance(main.commit(2, [2]), Committed)
+    assert main.ids() == [0, 1, 2, 100]
+
+
+def test_a_writer_that_is_faster_than_the_operator_is_told(main: IcebergStream) -> None:
+    """The word was about the table as it was looked at, not about what has come since."""
+    roll_back(main)
+    real = main.load()
+
+    def somebody_appends(send: Send) -> CommitTableResponse:
+        main.append_as_another(200)
+        return send()
+
+    with catalog_with(somebody_appends), pytest.raises(RetryableError, match=r"(?s)Nothing was changed"):
+        main.committer().accept("query-1")
+    assert main.load().properties == real.properties
+    with catalog_with(not_sent(ConnectionError("refused"))), pytest.raises(RetryableError, match="refused"):
+        main.committer().accept("query-1")

@@ -1,0 +1,534 @@
+"""A query's columns laid over a table's by name, and files checked against the table by field id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+from tests.committers.iceberg_tables import SCHEMA, Tables, tables_in
+from tests.readers import iceberg_rows
+
+from penstock.committers.errors import SchemaMismatchError
+from penstock.committers.iceberg.arrow import FIELD_ID_KEY
+from penstock.committers.iceberg.catalog import open_catalog
+from penstock.committers.iceberg.schema import check_files_fit, column_path
+from penstock.committers.iceberg.target import IcebergTarget
+from penstock.writers.conform import check_fits
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return tables_in(tmp_path)
+
+
+def _created(
+    tables: Tables, *columns: NestedField | tuple[str, IcebergType], spec: PartitionSpec | None = None
+) -> None:
+    """A table as others would create it: `(name, type)` stands for an optional column."""
+    catalog = open_catalog(tables.config)
+    catalog.create_namespace_if_not_exists("db")
+    fields = [
+        column
+        if isinstance(column, NestedField)
+        else NestedField(1000 + n, column[0], column[1], required=False)
+        for n, column in enumerate(columns)
+    ]
+    catalog.create_table("db.t", Schema(*fields), partition_spec=spec or PartitionSpec())
+
+
+def _required(name: str, kind: IcebergType) -> NestedField:
+    return NestedField(abs(hash(name)) % 1000 + 2000, name, kind, required=True)
+
+
+def _ids(fields: Any) -> dict[str, object]:
+    """Field ids by name, nested; read from the Arrow schema."""
+    found: dict[str, object] = {}
+    for column in fields:
+        own = int((column.metadata or {})[FIELD_ID_KEY])
+        kind = column.type
+        if pa.types.is_struct(kind):
+            found[column.name] = (own, _ids(kind))
+        elif pa.types.is_list(kind):
+            found[column.name] = (own, _ids([kind.value_field]))
+        elif pa.types.is_map(kind):
+            found[column.name] = (own, _ids([kind.key_field, kind.item_field]))
+        else:
+            found[column.name] = own
+    return found
+
+
+# By name -----------------------------------------------------------------------------------------------
+
+
+def test_columns_are_matched_by_name_in_any_order_and_case(tables: Tables) -> None:
+    tables.create()
+    target = tables.plan(pa.schema([("TS", SCHEMA.field("ts").type), ("Id", pa.int64())]))
+    assert target.schema.equals(SCHEMA, check_metadata=False)
+    assert _ids(target.schema) == {"id": 1, "name": 2, "ts": 3}
+    assert target.new_columns == ()
+
+
+def test_fields_of_nested_structs_are_matched_by_name_too(tables: Tables) -> None:
+    inner = pa.struct([("X", pa.int64()), ("y", pa.string())])
+    table = pa.schema([("s", inner), ("l", pa.list_(inner)), ("m", pa.map_(pa.string(), inner))])
+    tables.create(table)
+    other = pa.struct([("x", pa.int32())])
+    target = tables.plan(
+        pa.schema([("M", pa.map_(pa.string(), other)), ("l", pa.list_(other)), ("s", other)])
+    )
+    assert target.schema.names == ["s", "l", "m"]
+    assert target.schema.field("s").type.names == ["X", "y"]
+    assert target.schema.field("l").type.value_type.names == ["X", "y"]
+    assert _ids(target.schema)["m"] == (3, {"key": 9, "value": (10, {"X": 11, "y": 12})})
+
+
+def test_a_name_that_fits_exactly_is_not_ambiguous(tables: Tables) -> None:
+    _created(tables, ("a", LongType()), ("A", LongType()))
+    assert tables.plan(pa.schema([("A", pa.int64())])).schema.names == ["a", "A"]
+    _both = pa.schema([("A", pa.int64()), ("a", pa.int64())])
+    assert tables.plan(_both).schema.names == ["a", "A"]
+
+
+@pytest.mark.parametrize("evolve", [False, True])
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ([("ID", pa.int64()), ("Id", pa.int64())], "'ID', 'Id' differ by case only"),
+        ([("id", pa.int64()), ("ID", pa.int64())], "'ID' differs from another column by case only"),
+        ([("new", pa.int64()), ("NEW", pa.int64())], "'NEW' differs from another column by case only"),
+        (
+            [("s", pa.struct([("x", pa.int32()), ("X", pa.int32())]))],
+            r"'s\.X' differs from another column by case only",
+        ),
+    ],
+)
+def test_names_that_differ_by_case_only_are_refused(
+    tables: Tables, columns: list[tuple[str, pa.DataType]], says: str, evolve: bool
+) -> None:
+    _created(
+        tables, ("id", LongType()), ("s", StructType(NestedField(90, "x", IntegerType(), required=False)))
+    )
+    with pytest.raises(SchemaMismatchError, match=says):
+        tables.plan(pa.schema(columns), evolve=evolve)
+
+
+def test_a_name_that_fits_two_columns_is_refused(tables: Tables) -> None:
+    _created(tables, ("aB", LongType()), ("Ab", LongType()))
+    with pytest.raises(SchemaMismatchError, match="'AB' fits 'aB', 'Ab' of the table"):
+        tables.plan(pa.schema([("AB", pa.int64())]))
+
+
+WIDENED: list[tuple[pa.DataType, IcebergType]] = [
+    (pa.int8(), IntegerType()),
+    (pa.int16(), LongType()),
+    (pa.int32(), LongType()),
+    (pa.float32(), DoubleType()),
+    (pa.decimal128(5, 2), DecimalType(9, 2)),
+    (pa.timestamp("us", "Europe/Berlin"), TimestamptzType()),
+    (pa.timestamp("ms"), TimestampType()),
+    (pa.large_string(), StringType()),
+    (pa.dictionary(pa.int32(), pa.string()), StringType()),
+    (pa.large_list(pa.int8()), ListType(90, IntegerType(), element_required=True)),
+    (pa.map_(pa.int32(), pa.float32()), MapType(90, LongType(), 91, DoubleType(), value_required=True)),
+]
+
+
+@pytest.mark.parametrize(("given", "kind"), WIDENED, ids=str)
+def test_types_are_widened_where_that_is_exact(tables: Tables, given: pa.DataType, kind: IcebergType) -> None:
+    """And what is taken here, the writers can write."""
+    _created(tables, ("v", kind))
+    source = pa.schema([("v", given)])
+    check_fits(source, tables.plan(source).schema)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (pa.int64(), IntegerType()),
+        (pa.int32(), DoubleType()),
+        (pa.int32(), FloatType()),
+        (pa.int32(), DecimalType(38, 0)),
+        (pa.float64(), FloatType()),
+        (pa.decimal128(9, 2), DecimalType(5, 2)),
+        (pa.decimal128(5, 2), DecimalType(9, 3)),
+        (pa.timestamp("us"), TimestamptzType()),
+        (pa.timestamp("us", "UTC"), TimestampType()),
+        (pa.date32(), TimestampType()),
+        (pa.string(), UUIDType()),
+        (pa.binary(), FixedType(4)),
+        (pa.string(), TimeType()),
+        (pa.bool_(), IntegerType()),
+        (pa.list_(pa.int64()), LongType()),
+        (pa.int64(), ListType(90, LongType())),
+        (pa.struct([("x", pa.int64())]), StructType(NestedField(90, "x", IntegerType(), required=False))),
+        (pa.list_(pa.int64()), ListType(90, IntegerType())),
+        (pa.map_(pa.int64(), pa.int8()), MapType(90, IntegerType(), 91, IntegerType())),
+        (pa.map_(pa.int8(), pa.int64()), MapType(90, IntegerType(), 91, IntegerType())),
+    ],
+    ids=str,
+)
+def test_types_that_would_change_values_are_refused_with_both_schemas(
+    tables: Tables, given: pa.DataType, kind: IcebergType
+) -> None:
+    _created(tables, ("other", BooleanType()), ("v", kind))
+    with pytest.raises(SchemaMismatchError, match=r"'v.* is .* in the table and .* in the query") as caught:
+        tables.plan(pa.schema([("v", given)]))
+    assert "The query has:\n    v: " in str(caught.value)
+    assert "The table has:\n    other: boolean\n    v: " in str(caught.value)
+
+
+def test_missing_optional_columns_stay_null_and_required_ones_are_refused(tables: Tables) -> None:
+    inner = StructType(
+        NestedField(90, "x", IntegerType(), required=True),
+        NestedField(91, "y", IntegerType(), required=False),
+    )
+    _created(tables, _required("id", LongType()), ("s", inner), ("name", StringType()))
+    target = tables.plan(pa.schema([("id", pa.int64()), ("s", pa.struct([("x", pa.int32())]))]))
+    assert not target.schema.field("id").nullable
+    assert [inner.nullable for inner in target.schema.field("s").type] == [False, True]
+    with pytest.raises(SchemaMismatchError, match="'id' is NOT NULL in the table and missing in the query"):
+        tables.plan(pa.schema([("name", pa.string())]), evolve=True)
+    with pytest.raises(SchemaMismatchError, match=r"'s\.x' is NOT NULL in the table and missing"):
+        tables.plan(pa.schema([("id", pa.int64()), ("s", pa.struct([("y", pa.int32())]))]))
+
+
+def test_columns_that_no_query_has_stay_null_unless_required(tables: Tables) -> None:
+    """The files have them in their own Parquet types."""
+    columns = [("t", TimeType()), ("u", UUIDType()), ("f", FixedType(4))]
+    _created(tables, ("id", LongType()), *columns)
+    tables.append([1])
+    schema = tables.plan(pa.schema([("id", pa.int64())])).schema
+    assert [field.type for field in schema][1:] == [pa.time64("us"), pa.uuid(), pa.binary(4)]
+    assert iceberg_rows(tables.load().metadata_location) == [(1, None, None, None)]
+
+
+def test_a_required_column_that_no_query_has_is_refused_by_name(tables: Tables) -> None:
+    _created(tables, ("id", LongType()), _required("u", UUIDType()))
+    with pytest.raises(SchemaMismatchError, match=r"'u' is NOT NULL.*missing"):
+        tables.plan(pa.schema([("id", pa.int64())]))
+
+
+# New columns -------------------------------------------------------------------------------------------
+
+INNER = pa.struct([("x", pa.int32())])
+NESTED = pa.schema([("s", INNER), ("l", pa.list_(INNER)), ("m", pa.map_(INNER, INNER)), ("id", pa.int64())])
+WIDER = pa.struct([("new", pa.struct([("deep", pa.list_(pa.int16()))])), ("x", pa.int32())])
+WIDE = pa.schema(
+    [
+        ("extra", WIDER),
+        ("s", WIDER),
+        ("l", pa.list_(WIDER)),
+        ("m", pa.map_(INNER, WIDER)),
+        ("more", pa.string()),
+    ]
+)
+
+
+def test_new_columns_are_refused_unless_asked_for(tables: Tables) -> None:
+    tables.create(NESTED)
+    with pytest.raises(
+        SchemaMismatchError, match=r"the table has no column 'extra', 'more' \(schemaEvolution"
+    ):
+        tables.plan(WIDE)
+    with pytest.raises(SchemaMismatchError, match=r"'s' of the table has no column 's\.new'"):
+        tables.plan(WIDE)
+
+
+def test_new_columns_come_last_with_the_field_ids_that_pyiceberg_gives_them(tables: Tables) -> None:
+    """The commit adds them in this order, at the top level and in structs, lists and values of maps."""
+    tables.create(NESTED)
+    target = tables.plan(WIDE, evolve=True)
+    assert target.new_columns == ("s.new", "l.element.new", "m.value.new", "extra", "more")
+    assert target.schema.names == ["s", "l", "m", "id", "extra", "more"]
+    assert target.schema.field("s").type.names == ["x", "new"]
+    planned = Schema.model_validate_json(target.schema_json)
+    table = tables.load()
+    with table.transaction() as transaction, transaction.update_schema() as update:
+        for name in target.new_columns:
+            column = planned.find_field(name)
+            update.add_column(column_path(planned, name), column.field_type)
+    assert tables.load().schema().as_struct() == planned.as_struct()
+    assert tables.load().metadata.last_column_id == planned.highest_field_id
+    assert check_files_fit(tables.load().metadata, target.content((), "append")) == []
+
+
+def test_field_ids_of_dropped_columns_are_not_given_again(tables: Tables) -> None:
+    table, _ = tables.create()
+    with table.update_schema() as update:
+        update.delete_column("ts")
+    target = tables.plan(pa.schema([("id", pa.int64()), ("extra", pa.int32())]), evolve=True)
+    assert _ids(target.schema) == {"id": 1, "name": 2, "extra": 4}
+
+
+def test_keys_of_maps_get_no_new_fields(tables: Tables) -> None:
+    tables.create(NESTED)
+    with pytest.raises(SchemaMismatchError, match=r"'m\.key' of the table has no column 'm\.key\.new'"):
+        tables.plan(pa.schema([("m", pa.map_(WIDER, INNER))]), evolve=True)
+
+
+def test_a_column_with_a_dot_in_its_name_is_added_as_one(tables: Tables) -> None:
+    tables.create()
+    target = tables.plan(pa.schema([("a.b", pa.int64())]), evolve=True)
+    assert target.new_columns == ("a.b",)
+    assert column_path(Schema.model_validate_json(target.schema_json), "a.b") == ("a.b",)
+
+
+# By field id -------------------------------------------------------------------------------------------
+
+
+def _fits(tables: Tables, target: IcebergTarget) -> list[str]:
+    return check_files_fit(tables.load().metadata, target.content((), "append"))
+
+
+def _alter(change: Callable[[Any], object]) -> Callable[[Tables], None]:
+    def alter(tables: Tables) -> None:
+        with tables.load().update_schema(allow_incompatible_changes=True) as update:
+            change(update)
+
+    return alter
+
+
+TYPED = [
+    ("id", IntegerType()),
+    ("f", FloatType()),
+    ("d", DecimalType(5, 2)),
+    ("s", StructType(NestedField(90, "x", IntegerType(), required=False))),
+    ("l", ListType(91, IntegerType(), element_required=False)),
+    ("m", MapType(92, StringType(), 93, IntegerType(), value_required=False)),
+]
+TYPED_QUERY = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("f", pa.float32()),
+        ("d", pa.decimal128(5, 2)),
+        ("s", INNER),
+        ("l", pa.list_(pa.int32())),
+        ("m", pa.map_(pa.string(), pa.int32())),
+    ]
+)
+
+
+NAMES = [
+    "rename",
+    "rename nested",
+    "long",
+    "double",
+    "decimal",
+    "element",
+    "value",
+    "drop",
+    "drop struct",
+    "move",
+    "add",
+    "add nested",
+]
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        _alter(lambda u: u.rename_column("id", "key")),
+        _alter(lambda u: u.rename_column("s.x", "y")),
+        _alter(lambda u: u.update_column("id", LongType())),
+        _alter(lambda u: u.update_column("f", DoubleType())),
+        _alter(lambda u: u.update_column("d", DecimalType(9, 2))),
+        _alter(lambda u: u.update_column("l.element", LongType())),
+        _alter(lambda u: u.update_column("m.value", LongType())),
+        _alter(lambda u: u.delete_column("id")),
+        _alter(lambda u: u.delete_column("s")),
+        _alter(lambda u: u.move_first("m")),
+        _alter(lambda u: u.add_column("extra", StringType())),
+        _alter(lambda u: u.add_column(("s", "z"), StringType())),
+    ],
+    ids=NAMES,
+)
+def test_files_fit_a_table_that_was_altered_harmlessly(
+    tables: Tables, alter: Callable[[Tables], None]
+) -> None:
+    _created(tables, *TYPED)
+    target = tables.plan(TYPED_QUERY)
+    alter(tables)
+    assert _fits(tables, target) == []
+
+
+@pytest.mark.parametrize(
+    ("alter", "says"),
+    [
+        (
+            _alter(lambda u: u.add_column("must", StringType(), required=True)),
+            "'must' is NOT NULL in the table and not in the files",
+        ),
+        (
+            _alter(lambda u: u.add_column(("s", "must"), StringType(), required=True)),
+            r"'s\.must' is NOT NULL in the table and not in the files",
+        ),
+        (
+            _alter(lambda u: u._set_column_requirement("id", required=True)),
+            "'id' is now NOT NULL; the files may have NULLs",
+        ),
+        (
+            _alter(lambda u: u._set_column_requirement("l.element", required=True)),
+            r"'l\.element' is now NOT NULL",
+        ),
+        (
+            _alter(lambda u: u.update_column("id", StringType())),
+            "'id' is now string; the files have int",
+        ),
+        (
+            _alter(lambda u: u.update_column("m.value", DateType())),
+            r"'m\.value' is now date; the files have int",
+        ),
+        (
+            _alter(lambda u: u.update_column("d", DecimalType(4, 2))),
+            r"'d' is now decimal\(4, 2\)",
+        ),
+    ],
+)
+def test_files_that_no_longer_fit_are_refused_with_both_schemas(
+    tables: Tables, alter: Callable[[Tables], None], says: str
+) -> None:
+    _created(tables, *TYPED)
+    target = tables.plan(TYPED_QUERY)
+    alter(tables)
+    with pytest.raises(SchemaMismatchError, match=says) as caught:
+        _fits(tables, target)
+    assert "The files have:\n    id: int\n" in str(caught.value)
+    assert "The table has:\n    id: " in str(caught.value)
+    assert "did not land" in str(caught.value)
+
+
+def test_a_column_dropped_and_added_anew_is_refused(tables: Tables) -> None:
+    """Readers would not find the rows' values: the new column has another field id."""
+    tables.create()
+    target = tables.plan(SCHEMA)
+    _alter(lambda u: u.delete_column("name"))(tables)
+    assert _fits(tables, target) == []
+    _alter(lambda u: u.add_column("Name", StringType()))(tables)
+    with pytest.raises(SchemaMismatchError, match="'name' was dropped and added anew"):
+        _fits(tables, target)
+
+
+def test_another_partitioning_is_refused(tables: Tables) -> None:
+    tables.create(spec="name")
+    target = tables.plan(SCHEMA)
+    with tables.load().update_spec() as update:
+        update.add_field("id", "bucket[4]", "shard")
+    with pytest.raises(SchemaMismatchError, match=r"partitioned by name \(identity\), shard \(bucket\[4\]\)"):
+        _fits(tables, target)
+
+
+def test_new_columns_are_lacking_until_they_are_there(tables: Tables) -> None:
+    tables.create(NESTED)
+    target = tables.plan(WIDE, evolve=True)
+    assert _fits(tables, target) == list(target.new_columns)
+
+
+def _evolving(tables: Tables) -> IcebergTarget:
+    tables.create()
+    return tables.plan(pa.schema([("id", pa.int64()), ("extra", INNER), ("more", pa.int64())]), evolve=True)
+
+
+def _add(tables: Tables, *columns: tuple[str, IcebergType]) -> Table:
+    with tables.load().update_schema() as update:
+        for name, kind in columns:
+            update.add_column(name, kind)
+    return tables.load()
+
+
+EXTRA = ("extra", StructType(NestedField(1, "x", IntegerType(), required=False)))
+
+
+def test_columns_that_a_twin_has_added_are_there(tables: Tables) -> None:
+    target = _evolving(tables)
+    _add(tables, EXTRA, ("more", LongType()))
+    assert _fits(tables, target) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ([("theirs", StringType())], "'theirs' has got the field id of the files' 'extra'"),
+        ([("more", LongType())], "'more' has got the field id of the files' 'extra'"),
+        ([("theirs", StringType()), ("EXTRA", LongType())], "'theirs' has got the field id"),
+        ([("extra", StringType())], "'extra' is now string; the files have struct"),
+        (
+            [("extra", StructType(NestedField(1, "y", IntegerType(), required=False)))],
+            r"the table's 'y' has got the field id of the files' 'extra\.x'",
+        ),
+        ([("extra", StructType())], r"the table's 'extra' has no 'extra\.x' with the field id"),
+    ],
+)
+def test_new_columns_that_can_no_longer_get_their_field_ids_are_refused(
+    tables: Tables, columns: list[tuple[str, IcebergType]], says: str
+) -> None:
+    target = _evolving(tables)
+    _add(tables, *columns)
+    with pytest.raises(SchemaMismatchError, match=says):
+        _fits(tables, target)
+
+
+def test_a_field_id_that_went_to_a_column_dropped_since_is_not_taken(tables: Tables) -> None:
+    target = _evolving(tables)
+    _add(tables, ("theirs", StringType()))
+    _alter(lambda u: u.delete_column("theirs"))(tables)
+    with pytest.raises(SchemaMismatchError, match="the field id of 'extra' has gone to another column"):
+        _fits(tables, target)
+
+
+def test_a_list_whose_elements_have_another_field_id_is_refused(tables: Tables) -> None:
+    """Readers would find no elements in the files."""
+    tables.create()
+    target = tables.plan(pa.schema([("l", pa.list_(pa.int64()))]), evolve=True)
+    metadata = tables.load().metadata
+    theirs = NestedField(4, "l", ListType(99, LongType(), element_required=False), required=False)
+    schema = Schema(*metadata.schema().fields, theirs, schema_id=1)
+    changed = metadata.model_copy(update={"schemas": [schema], "current_schema_id": 1})
+    with pytest.raises(SchemaMismatchError, match=r"'l\.element' has another field id"):
+        check_files_fit(changed, target.content((), "append"))
+
+
+def test_a_new_column_whose_name_was_taken_under_another_id_is_refused(tables: Tables) -> None:
+    target = _evolving(tables)
+    _add(tables, ("a", LongType()), ("b", LongType()), ("c", LongType()), ("MORE", LongType()))
+    _alter(lambda u: u.delete_column("a").delete_column("b").delete_column("c"))(tables)
+    with pytest.raises(
+        SchemaMismatchError, match="'more' is in the table as 'MORE' now, under another field id"
+    ):
+        _fits(tables, target)
+
+
+def test_the_schema_of_files_of_a_partitioned_table_has_all_columns(tables: Tables) -> None:
+    """Iceberg's files hold the columns that they are partitioned by, too."""
+    fields = (
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "p", StringType(), required=False),
+    )
+    _created(tables, *fields, spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p")))
+    assert tables.plan(pa.schema([("id", pa.int64()), ("p", pa.string())])).schema.names == ["id", "p"]

@@ -1,0 +1,94 @@
+"""What the store promises about expiries, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+import sqlalchemy as sa
+
+from penstock.committers.errors import ManifestCorruptError
+from penstock.committers.store.expiries import Expiry, SqlExpiries
+from penstock.committers.store.sql import SqlManifestStore, open_store
+
+START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+PLAN = Expiry("e1", "catalog:ns.t", "uuid-1", b"\x00content\xff", START)
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[SqlManifestStore]:
+    with open_store(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def expiries(store: SqlManifestStore) -> SqlExpiries:
+    return store.expiries
+
+
+def test_an_expiry_reads_back_as_written(expiries: SqlExpiries) -> None:
+    expiries.put(PLAN)
+    assert expiries.of_table("uuid-1") == [PLAN]
+    assert expiries.of_table("uuid-2") == []
+
+
+def test_an_expiry_is_written_twice_without_harm_and_keeps_how_far_it_got(expiries: SqlExpiries) -> None:
+    expiries.put(PLAN)
+    expiries.add_deleted(PLAN, 7)
+    expiries.put(replace(PLAN, expired_at=START + HOUR))
+    assert expiries.of_table("uuid-1") == [replace(PLAN, expired_at=START + HOUR, deleted=7)]
+
+
+def test_the_number_of_deleted_files_never_goes_back(expiries: SqlExpiries) -> None:
+    """Another process that deletes the same files may be behind."""
+    expiries.put(PLAN)
+    for deleted in (7, 3):
+        expiries.add_deleted(PLAN, deleted)
+    assert [expiry.deleted for expiry in expiries.of_table("uuid-1")] == [7]
+
+
+def test_expiries_in_their_grace_period_are_left_out(expiries: SqlExpiries) -> None:
+    old = replace(PLAN, expiry_id="old", expired_at=START)
+    young = replace(PLAN, expiry_id="young", expired_at=START + HOUR, planned_at=START + HOUR)
+    for expiry in (young, old, PLAN):
+        expiries.put(expiry)
+    assert [expiry.expiry_id for expiry in expiries.of_table("uuid-1")] == ["e1", "old", "young"]
+    assert [expiry.expiry_id for expiry in expiries.of_table("uuid-1", START)] == ["e1", "old"]
+
+
+def test_a_removed_expiry_is_gone(expiries: SqlExpiries) -> None:
+    other = replace(PLAN, expiry_id="e2")
+    for expiry in (PLAN, other):
+        expiries.put(expiry)
+    for _ in range(2):
+        expiries.remove(PLAN)
+    assert expiries.of_table("uuid-1") == [other]
+
+
+def test_a_damaged_expiry_is_an_error_that_says_what_to_do(store: SqlManifestStore) -> None:
+    """Its names are those of files to delete."""
+    store.expiries.put(PLAN)
+    engine = sa.create_engine(store.engine.url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE penstock_expiries SET content = :content"), {"content": b"other"})
+    engine.dispose()
+    with pytest.raises(ManifestCorruptError, match=r"e1 of the table catalog:ns.t .*Restore the store"):
+        store.expiries.of_table("uuid-1")
+
+
+def test_a_store_of_the_first_schema_version_is_upgraded_in_place(store_url: str) -> None:
+    """With its streams, which the new version still knows."""
+    from penstock.committers.contract import StreamKey
+
+    key = StreamKey("q", "s3://lake/flights")
+    with open_store(store_url) as store:
+        store.register(key, "delta")
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE penstock_expiries")
+            connection.exec_driver_sql("UPDATE penstock_alembic_version SET version_num = '0001'")
+    with open_store(store_url) as store:
+        assert [stream.key for stream in store.streams()] == [key]
+        store.expiries.put(PLAN)

@@ -1,0 +1,52 @@
+"""A stream through a sink without Spark: each batch is planned, written by one task, and committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.committers.contract import Batch, Committable, StreamKey
+from penstock.committers.store.sql import open_store
+from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.batch_plan import CommittableMessage
+from penstock.datasource.committing import commit_stream_batch
+from penstock.datasource.planning import store_url
+from penstock.datasource.sinks.sink import PlannedTable, Sink
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames
+
+
+@dataclass
+class SinkStream:
+    """The option `store` of the sink says where its manifests are."""
+
+    sink: Sink[Any]
+    query_id: str = "q0"
+    next_batch: int = 0
+
+    def run(self, rows: pa.Table, schema: pa.Schema | None = None) -> None:
+        """The next batch.
+
+        Args:
+            schema: of the query, if Spark hands over its rows otherwise
+        """
+        batch = Batch(
+            StreamKey(self.query_id, self.sink.table_uri), self.next_batch, f"{self.next_batch:064x}"
+        )
+        planned = self._plan(batch, schema or rows.schema)
+        writer = DataFileWriter(planned.files, FileNames(self.query_id, "run", batch.batch_id, 0, 0))
+        for part in rows.to_batches():
+            writer.write(part)
+        committable = Committable(batch, "run", 0, 0, writer.close())
+        commit_stream_batch(self.sink, [CommittableMessage(committable, planned.content)])
+        self.next_batch += 1
+
+    def _plan(self, batch: Batch, schema: pa.Schema) -> PlannedTable:
+        table = self.sink.open_table()
+        with open_store(store_url(self.sink.options)) as store:
+            TwoPhaseCommitter(store, table).begin(batch)
+            planned = self.sink.plan_table(table, schema, False, batch.batch_id)
+            store.register(batch.stream, self.sink.kind, table_id=planned.content.table_id)
+        return planned

@@ -1,0 +1,224 @@
+"""The inside of Parquet files: what a table asks for, and the field ids and types that Iceberg wants."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DecimalType,
+    FixedType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+from tests.writers.plans import delta_plan
+
+from penstock.committers.contract import PartitionField
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.iceberg.table_format import IcebergFormat
+from penstock.writers.plan import FileNames, ParquetOptions, WritePlan
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(
+        2, "l", ListType(20, StructType(NestedField(21, "x", DecimalType(9, 2))), element_required=False)
+    ),
+    NestedField(
+        3,
+        "m",
+        MapType(30, StringType(), 31, ListType(32, UUIDType(), element_required=False), value_required=False),
+    ),
+    NestedField(4, "d18", DecimalType(18, 2)),
+    NestedField(5, "d19", DecimalType(19, 2)),
+    NestedField(6, "local", TimestampType()),
+    NestedField(7, "utc", TimestamptzType()),
+    NestedField(8, "t", TimeType()),
+    NestedField(9, "f", FixedType(3)),
+)
+ROW: dict[str, Any] = {
+    "id": 1,
+    "l": [{"x": Decimal("1.50")}],
+    "m": [("k", [str(uuid.UUID(int=1)), None])],
+    "d18": Decimal("1.50"),
+    "d19": Decimal("1.50"),
+    "f": b"abc",
+}
+
+
+def iceberg_plan(path: Path, **options: Any) -> WritePlan:
+    return WritePlan(
+        f"file://{path}", {}, schema_to_pyarrow(SCHEMA, include_field_ids=True), IcebergFormat(), **options
+    )
+
+
+def write(plan: WritePlan, rows: pa.Table) -> pq.ParquetFile:
+    writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
+    for batch in rows.to_batches(max_chunksize=1000):
+        writer.write(batch)
+    (file,) = writer.close()
+    return pq.ParquetFile(Path(plan.location.removeprefix("file://")) / file.path)
+
+
+def iceberg_rows() -> pa.Table:
+    """UUIDs as Spark has them."""
+    schema = iceberg_plan(Path("/t")).row_schema
+    fields = [pa.field(name, schema.field(name).type) for name in ROW if name != "m"]
+    fields.append(pa.field("m", pa.map_(pa.string(), pa.list_(pa.string()))))
+    return pa.Table.from_pylist([ROW], pa.schema(fields))
+
+
+def test_field_ids_are_at_every_level(tmp_path: Path) -> None:
+    """Elements, keys and values too: readers find columns by nothing else."""
+    file = write(iceberg_plan(tmp_path), iceberg_rows())
+    ids = re.findall(r"field_id=(\d+) (\w+)", str(file.schema))
+    assert {name: int(field_id) for field_id, name in ids if name not in ("element", "value")} == {
+        "id": 1, "l": 2, "x": 21, "m": 3, "key": 30, "d18": 4, "d19": 5, "local": 6, "utc": 7, "t": 8, "f": 9
+    }  # fmt: skip
+    assert sorted(int(field_id) for field_id, name in ids if name in ("element", "value")) == [20, 31, 32]
+
+
+def test_types_are_stored_as_the_specification_says(tmp_path: Path) -> None:
+    """ "Appendix A: Parquet". Times in microseconds, decimals in the least that holds them."""
+    file = write(iceberg_plan(tmp_path), iceberg_rows())
+    columns = [file.schema.column(i) for i in range(len(file.schema.names))]
+    stored = {column.path: (column.physical_type, column.length) for column in columns}
+    assert stored == {
+        "id": ("INT64", 0),
+        "l.list.element.x": ("INT32", 0),
+        "m.key_value.key": ("BYTE_ARRAY", 0),
+        "m.key_value.value.list.element": ("FIXED_LEN_BYTE_ARRAY", 16),
+        "d18": ("INT64", 0),
+        "d19": ("FIXED_LEN_BYTE_ARRAY", 9),
+        "local": ("INT64", 0),
+        "utc": ("INT64", 0),
+        "t": ("INT64", 0),
+        "f": ("FIXED_LEN_BYTE_ARRAY", 3),
+    }
+    logical = {column.path: str(column.logical_type) for column in columns}
+    assert "isAdjustedToUTC=false, timeUnit=microseconds" in logical["local"]
+    assert "isAdjustedToUTC=true, timeUnit=microseconds" in logical["utc"]
+    assert "timeUnit=microseconds" in logical["t"]
+    assert logical["m.key_value.value.list.element"] == "UUID"
+    assert b"ARROW:schema" not in (file.metadata.metadata or {})
+
+
+def test_wide_offsets_of_a_schema_do_not_reach_the_rows(tmp_path: Path) -> None:
+    """pyiceberg describes strings and lists as `large_` ones; Spark's rows would be copied for nothing."""
+    plan = iceberg_plan(tmp_path)
+    assert "large" in str(plan.schema)
+    assert "large" not in str(plan.row_schema)
+    assert plan.row_schema.field("l").type.value_field.metadata == {b"PARQUET:field_id": b"20"}
+    assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def numbers(rows: int = 20_000) -> pa.Table:
+    return pa.table({"id": range(rows), "v": [os.urandom(8).hex() for _ in range(rows)]})
+
+
+def test_row_groups_are_bounded_in_bytes(tmp_path: Path) -> None:
+    rows = numbers()
+    file = write(delta_plan(tmp_path, rows.schema, row_group_bytes=50_000), rows)
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    sizes = [sum(group.column(i).total_compressed_size for i in range(2)) for group in groups]
+    assert len(groups) > 4
+    assert max(sizes) < 60_000
+    assert sorted(sizes)[len(sizes) // 2] > 40_000
+    assert pl.read_parquet(tmp_path)["id"].to_list() == list(range(20_000))
+
+
+@pytest.mark.parametrize(
+    "options", [ParquetOptions(page_rows=500), ParquetOptions(page_bytes=4000)], ids=["rows", "bytes"]
+)
+def test_pages_are_bounded(options: ParquetOptions, tmp_path: Path) -> None:
+    """Smaller pages have more headers: what the footer tells of them."""
+    rows = numbers()
+    small = write(delta_plan(tmp_path / "small", rows.schema, parquet=options, compression="none"), rows)
+    usual = write(delta_plan(tmp_path / "usual", rows.schema, compression="none"), rows)
+    sizes = [file.metadata.row_group(0).column(1).total_compressed_size for file in (small, usual)]
+    assert sizes[0] > sizes[1] + 30 * 15
+    assert pl.read_parquet(tmp_path / "small")["v"].to_list() == rows["v"].to_pylist()
+
+
+def test_dictionaries_are_bounded(tmp_path: Path) -> None:
+    rows = pa.table({"v": [f"{i % 1000:0100}" for i in range(20_000)]})
+    bounded = ParquetOptions(dictionary_bytes=5000)
+    small = write(delta_plan(tmp_path / "small", rows.schema, parquet=bounded), rows)
+    usual = write(delta_plan(tmp_path / "usual", rows.schema), rows)
+    encodings = [file.metadata.row_group(0).column(0).encodings for file in (small, usual)]
+    assert "PLAIN" in encodings[0]
+    sizes = [file.metadata.row_group(0).column(0).total_uncompressed_size for file in (small, usual)]
+    assert sizes[0] > 5 * sizes[1]
+    assert pl.read_parquet(tmp_path / "small")["v"].to_list() == rows["v"].to_pylist()
+
+
+def test_compression_levels_count_where_the_codec_has_some(tmp_path: Path) -> None:
+    rows = pa.table({"v": [f"{i * 7919 % 5003} {i}" for i in range(50_000)]})
+    sizes = {
+        level: write(delta_plan(tmp_path / str(level), rows.schema, compression_level=level), rows)
+        .metadata.row_group(0)
+        .column(0)
+        .total_compressed_size
+        for level in (1, 19)
+    }
+    assert sizes[19] < sizes[1]
+    for codec in ("snappy", "lz4", "none"):
+        plan = delta_plan(tmp_path / codec, rows.schema, compression=codec, compression_level=3)
+        assert write(plan, rows).metadata.num_rows == 50_000
+
+
+@pytest.mark.skipif(
+    "bloom_filter_options" not in pq.ParquetWriter.__init__.__code__.co_varnames,
+    reason="this pyarrow writes no Bloom filters",
+)
+def test_bloom_filters_are_used_by_others(tmp_path: Path) -> None:
+    """duckdb tells which row groups a value cannot be in. A boolean has no filter and is no error."""
+    element = pa.list_(pa.struct([("x", pa.int64())]))
+    rows = numbers(3000).append_column("b", pa.array([True] * 3000))
+    rows = rows.append_column("l", pa.array([[{"x": 1}]] * 3000, element))
+    columns = (("v",), ("b",), ("l", "element", "x"))
+    plan = delta_plan(
+        tmp_path, rows.schema, parquet=ParquetOptions(bloom_columns=columns), row_group_rows=1000
+    )
+    write(plan, rows)
+    (path,) = tmp_path.glob("*.parquet")
+    value = rows["v"][1500].as_py()
+    probe = f"SELECT * FROM parquet_bloom_probe('{path}', 'v', '{value}')"
+    excluded = [row[-1] for row in duckdb.sql(probe).fetchall()]
+    assert excluded.count(False) >= 1
+    assert excluded.count(True) >= 1
+    found = duckdb.sql(f"SELECT id FROM read_parquet('{path}') WHERE v = '{value}'").fetchall()
+    assert found == [(1500,)]
+    offsets = duckdb.sql(
+        f"SELECT path_in_schema, bloom_filter_offset IS NOT NULL FROM parquet_metadata('{path}')"
+    ).fetchall()
+    assert dict(offsets) == {"id": False, "v": True, "b": False, "l, list, element, x": True}
+
+
+def test_a_partitioned_file_has_all_columns(tmp_path: Path) -> None:
+    """Iceberg's readers want identity partition columns too."""
+    arrow = schema_to_pyarrow(
+        Schema(NestedField(1, "id", LongType()), NestedField(2, "p", StringType())), include_field_ids=True
+    )
+    table_format = IcebergFormat((PartitionField("p", ("p",), "identity"),))
+    file = write(WritePlan(str(tmp_path), {}, arrow, table_format), pa.table({"id": [1], "p": ["x"]}))
+    assert file.schema_arrow.names == ["id", "p"]

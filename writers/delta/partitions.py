@@ -1,0 +1,149 @@
+"""Partitions of Delta tables: which columns may be one, how rows are split, how values are spelled.
+
+The values follow the Delta protocol ("Partition Value Serialization"), the directories Hive and Spark. A
+directory says the same once more, and some readers (polars) go by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...committers.errors import SchemaMismatchError
+from ..splitting import split_by
+from ..table_format import Part, Values
+
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+
+DIRECTORY_NAME_BYTES_MAX = 255
+"""Where file systems end."""
+
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
+
+
+def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Refuse partition columns whose values do not survive being spelled as text. Runs on the driver.
+
+    Raises:
+        SchemaMismatchError: names every column and a way out.
+    """
+    problems = [problem for name in partition_by for problem in _column_problems(schema, name)]
+    if len(set(partition_by)) != len(partition_by):
+        problems.append("A column is named twice.")
+    if not set(schema.names) - set(partition_by):
+        problems.append("At least one column must remain that is not a partition column.")
+    if problems:
+        raise SchemaMismatchError(f"Cannot partition by {', '.join(partition_by)}. " + " ".join(problems))
+
+
+def _column_problems(schema: pa.Schema, name: str) -> Iterator[str]:
+    if name not in schema.names:
+        yield f"There is no column '{name}'; columns: {', '.join(schema.names)}."
+        return
+    kind = schema.field(name).type
+    if pa.types.is_floating(kind):
+        yield (
+            f"'{name}' is {kind}: NaN, -0.0 and rounding make such values ambiguous as text."
+            f" Use a column like cast({name} AS DECIMAL(18, 4)) or floor({name})."
+        )
+    elif pa.types.is_binary(kind):
+        yield f"'{name}' is binary, which engines spell differently. Use a column like hex({name})."
+    elif pa.types.is_nested(kind):
+        yield f"'{name}' is {kind}. Use one of its fields as a column of its own."
+
+
+def split(batch: pa.RecordBatch, partition_by: Sequence[str], where: str) -> Iterator[Part]:
+    """The rows by table partition, without the partition columns, in arrival order within each.
+
+    Raises:
+        SchemaMismatchError: a partition value cannot be spelled, or is '' in a NOT NULL column.
+    """
+    keys = [_empty_as_null(batch.column(name)) for name in partition_by]
+    _check_required(batch.schema, partition_by, keys, where)
+    for row, rows in split_by(keys, batch.drop_columns(list(partition_by))):
+        yield Part(_spell(partition_by, keys, row, where), rows)
+
+
+def _empty_as_null(column: pa.Array) -> pa.Array:
+    """The empty string and NULL are one partition: the Delta protocol spells both ''."""
+    if not pa.types.is_string(column.type):
+        return column
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+
+
+def _check_required(schema: pa.Schema, names: Sequence[str], keys: Sequence[pa.Array], where: str) -> None:
+    empty = [
+        name
+        for name, key in zip(names, keys, strict=True)
+        if key.null_count and not schema.field(name).nullable
+    ]
+    if empty:
+        raise SchemaMismatchError(
+            f"Empty string in the partition column {', '.join(empty)} ({where}): tables keep it as NULL, and"
+            " the column is NOT NULL. Give these rows another value."
+        )
+
+
+def _spell(names: Sequence[str], keys: Sequence[pa.Array], row: int, where: str) -> Values:
+    return tuple((name, _spell_one(name, key, row, where)) for name, key in zip(names, keys, strict=True))
+
+
+def _spell_one(name: str, key: pa.Array, row: int, where: str) -> str | None:
+    try:
+        text = serialize(key[row].as_py(), key.type)
+    except (ValueError, OverflowError) as error:
+        raise _unspeakable(name, "lies outside the years 1 to 9999", where) from error
+    if text == NULL_DIRECTORY:
+        raise _unspeakable(name, f"is '{NULL_DIRECTORY}', which readers take for NULL", where)
+    if text is not None and len(directory(((name, text),)).encode()) > DIRECTORY_NAME_BYTES_MAX:
+        limit = f"is longer than a directory name may be ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped)"
+        raise _unspeakable(name, limit, where)
+    return text
+
+
+def _unspeakable(name: str, what: str, where: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"A value of the partition column '{name}' {what} ({where}). Filter these rows, or partition by"
+        " another column."
+    )
+
+
+def serialize(value: Any, kind: pa.DataType) -> str | None:
+    """A partition value as the Delta protocol spells it; None is NULL.
+
+    Timestamps are written in the protocol's ISO form with a Z: the other form has no time zone, and
+    engines take their session's.
+    """
+    if value is None:
+        return None
+    if pa.types.is_boolean(kind):
+        return "true" if value else "false"
+    if pa.types.is_decimal(kind):
+        return format(value, "f")
+    if pa.types.is_timestamp(kind):
+        return _serialize_timestamp(value, utc=kind.tz is not None)
+    if pa.types.is_date(kind):
+        return str(value.isoformat())
+    return str(value)
+
+
+def _serialize_timestamp(value: datetime, *, utc: bool) -> str:
+    if utc:
+        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    return value.strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
+
+
+def directory(values: Values) -> str:
+    """`origin=JFK/month=1`, relative to the table; '' without partition columns."""
+    return "/".join(
+        f"{_escape(name)}={NULL_DIRECTORY if value is None else _escape(value)}" for name, value in values
+    )
+
+
+def _escape(text: str) -> str:
+    """As Spark's ExternalCatalogUtils.escapePathName."""
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)

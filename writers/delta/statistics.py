@@ -1,0 +1,258 @@
+"""Column statistics of one data file, as the Delta protocol's JSON ("Per-file Statistics").
+
+A reader skips a file by its bounds, so a wrong bound loses rows. Every bound here holds for all values;
+where that cannot be said exactly it is widened or left out:
+
+    boolean, integers, dates    exact
+    float, double               exact; none if a value is NaN or a bound is infinite (JSON has neither)
+    decimal                     exact up to 15 digits, else widened in the 15th: readers go through double
+    timestamps                  widened to whole milliseconds, which is what readers keep
+    string                      the first 32 characters, the upper bound rounded up
+    binary                      none; nor for lists and maps, which only count NULLs
+
+A column that has values but no bound, beside columns that have bounds, is read by the Delta library's
+`to_pyarrow_dataset` as a column without values. Such a file gets no bounds at all; leaving the column out
+of the table property `delta.dataSkippingStatsColumns` gives the other columns theirs back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..bounds import Extremes, text_upper_bound
+from ..columns import Path, parquet_width, reach
+
+STRING_BOUND_CHARACTERS = 32
+
+DECIMAL_BOUND_DIGITS = 15
+"""So many digits survive the way through a double (IEEE 754 binary64)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column with statistics: a leaf of the schema, reached through structs only, or a list or map."""
+
+    path: Path
+    type: pa.DataType
+    parquet_column: int
+    """Index of its (first) column in the Parquet file."""
+
+
+class DeltaFileStatistics:
+    """Gathers what the Parquet footer does not tell while a file is written. One per data file."""
+
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self._leaves = leaves
+        self._null_counts: dict[Path, int] = {}
+        self._with_nan: set[Path] = set()
+        self._texts = {leaf.path: Extremes() for leaf in leaves if pa.types.is_string(leaf.type)}
+
+    def add(self, rows: pa.Table) -> None:
+        """Look at rows that are about to be written."""
+        for leaf in self._leaves:
+            if pa.types.is_nested(leaf.type):
+                nulls = sum(array.null_count for array in _arrays(rows, leaf.path))
+                self._null_counts[leaf.path] = self._null_counts.get(leaf.path, 0) + nulls
+            elif pa.types.is_floating(leaf.type) and _has_nan(_arrays(rows, leaf.path)):
+                self._with_nan.add(leaf.path)
+            elif pa.types.is_string(leaf.type):
+                self._texts[leaf.path].add(_arrays(rows, leaf.path))
+
+    def to_json(self, footer: pq.FileMetaData) -> str:
+        """The statistics of the closed file."""
+        lowers: dict[str, Any] = {}
+        uppers: dict[str, Any] = {}
+        null_counts: dict[str, Any] = {}
+        complete = True
+        for leaf in self._leaves:
+            chunks = _chunks(footer, leaf.parquet_column)
+            _put(null_counts, leaf.path, str(self._nulls(leaf, chunks)))
+            if not _has_bounds(leaf.type):
+                continue
+            lower, upper = self._bounds(leaf, chunks)
+            _put(lowers, leaf.path, lower)
+            _put(uppers, leaf.path, upper)
+            has_values = any(chunk.num_values for chunk in chunks)
+            complete &= not has_values or (lower is not None and upper is not None) or len(leaf.path) > 1
+        bounds = {"minValues": lowers, "maxValues": uppers} if complete else {}
+        return _encode({"numRecords": str(footer.num_rows), **bounds, "nullCount": null_counts})
+
+    def _nulls(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> int:
+        if pa.types.is_nested(leaf.type):
+            return self._null_counts.get(leaf.path, 0)
+        return sum(chunk.null_count for chunk in chunks)
+
+    def _bounds(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
+        if pa.types.is_string(leaf.type):
+            texts = self._texts[leaf.path]
+            return _string_lower_bound(texts.lower), _string_upper_bound(texts.upper)
+        return (None, None) if leaf.path in self._with_nan else _bounds(leaf.type, chunks)
+
+
+def leaves_with_statistics(
+    schema: pa.Schema, partition_by: Sequence[str], columns: Sequence[str] | None, columns_max: int
+) -> tuple[Leaf, ...]:
+    """The leaves to count and bound: those under `columns`, or the first `columns_max` (-1: all).
+
+    Counted as Delta's `dataSkippingNumIndexedCols` does: a struct's fields one by one, a list or map once,
+    partition columns not at all; and beside them what the Delta library's reader expects bounds of.
+    """
+    leaves = tuple(_leaves(pa.schema([column for column in schema if column.name not in partition_by])))
+    if columns is not None:
+        wanted = {column.lower() for column in columns}
+        return tuple(leaf for leaf in leaves if wanted & set(_prefixes(leaf.path)))
+    if columns_max < 0:
+        return leaves
+    top_level = {(name,) for name in schema.names[:columns_max]}
+    return tuple(leaf for i, leaf in enumerate(leaves) if i < columns_max or leaf.path in top_level)
+
+
+def _prefixes(path: Path) -> Iterator[str]:
+    for length in range(1, len(path) + 1):
+        yield ".".join(path[:length]).lower()
+
+
+def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
+    parquet_column = 0
+    for path, kind in _walk(list(schema), ()):
+        yield Leaf(path, kind, parquet_column)
+        parquet_column += parquet_width(kind)
+
+
+def _walk(fields: Sequence[pa.Field], prefix: Path) -> Iterator[tuple[Path, pa.DataType]]:
+    for field in fields:
+        path = (*prefix, field.name)
+        if pa.types.is_struct(field.type):
+            yield from _walk(list(field.type), path)
+        else:
+            yield path, field.type
+
+
+def _arrays(rows: pa.Table, path: Path) -> Iterator[pa.Array]:
+    """The leaf's values, chunk by chunk; NULL where the struct around them is."""
+    for chunk in rows.column(path[0]).chunks:
+        yield reach(chunk, path[1:])
+
+
+def _has_nan(arrays: Iterator[pa.Array]) -> bool:
+    return any(pc.any(pc.is_nan(array)).as_py() for array in arrays)
+
+
+def _chunks(footer: pq.FileMetaData, column: int) -> list[pq.Statistics]:
+    return [footer.row_group(i).column(column).statistics for i in range(footer.num_row_groups)]
+
+
+# Bounds, as JSON text -----------------------------------------------------------------------------
+
+
+def _has_bounds(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
+
+
+def _bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
+    """(lower, upper) from the footer; None where there is no bound that surely holds."""
+    chunks = [chunk for chunk in chunks if chunk.num_values]
+    if not chunks or not all(chunk.has_min_max for chunk in chunks):
+        return None, None
+    if pa.types.is_decimal(kind):
+        lower, upper = _extremes(chunks, lambda raw: int.from_bytes(raw, "big", signed=True))
+        return _decimal_bound(_widened(lower, -1), kind), _decimal_bound(_widened(upper, 1), kind)
+    lower, upper = _extremes(chunks)
+    if pa.types.is_boolean(kind):
+        return json.dumps(lower), json.dumps(upper)
+    if pa.types.is_floating(kind):
+        return _float_bound(lower), _float_bound(upper)
+    if pa.types.is_date(kind):
+        return _date_bound(lower), _date_bound(upper)
+    if pa.types.is_timestamp(kind):
+        zone = "" if kind.tz is None else "Z"
+        return _timestamp_bound(lower // 1000 * 1000, zone), _timestamp_upper_bound(upper, zone)
+    return str(lower), str(upper)
+
+
+def _extremes(chunks: Sequence[pq.Statistics], decode: Any = lambda raw: raw) -> tuple[Any, Any]:
+    return min(decode(chunk.min_raw) for chunk in chunks), max(decode(chunk.max_raw) for chunk in chunks)
+
+
+def _float_bound(value: float) -> str | None:
+    return repr(value) if value - value == 0 else None
+
+
+def _widened(unscaled: int, direction: int) -> int:
+    """The next number of 15 digits but one: a double is off by less than one in the 15th digit."""
+    spare = len(str(abs(unscaled))) - DECIMAL_BOUND_DIGITS
+    if spare <= 0:
+        return unscaled
+    unit: int = 10**spare
+    rounded = unscaled // unit if direction < 0 else -(-unscaled // unit)
+    return (rounded + direction) * unit
+
+
+def _decimal_bound(unscaled: int, kind: pa.Decimal128Type) -> str | None:
+    if abs(unscaled) >= 10**kind.precision:
+        return None
+    return format(Decimal(unscaled).scaleb(-kind.scale, Context(prec=kind.precision)), "f")
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def _date_bound(days: int) -> str | None:
+    try:
+        return f'"{(_EPOCH.date() + timedelta(days=days)).isoformat()}"'
+    except OverflowError:
+        return None
+
+
+def _timestamp_bound(microseconds: int, zone: str) -> str | None:
+    try:
+        instant = (_EPOCH + timedelta(microseconds=microseconds)).replace(tzinfo=None)
+    except OverflowError:
+        return None
+    precision = "microseconds" if microseconds % 1000 else "milliseconds"
+    return f'"{instant.isoformat(timespec=precision)}{zone}"'
+
+
+def _timestamp_upper_bound(microseconds: int, zone: str) -> str | None:
+    """Rounded up; in the last millisecond of the year 9999, which has no next, exact."""
+    return _timestamp_bound(-(-microseconds // 1000) * 1000, zone) or _timestamp_bound(microseconds, zone)
+
+
+def _string_lower_bound(text: str | None) -> str | None:
+    return None if text is None else _quoted(text[:STRING_BOUND_CHARACTERS])
+
+
+def _string_upper_bound(text: str | None) -> str | None:
+    bound = None if text is None else text_upper_bound(text, STRING_BOUND_CHARACTERS)
+    return None if bound is None else _quoted(bound)
+
+
+def _quoted(text: str) -> str:
+    """Characters as they are: the Delta library's reader takes escaped surrogate pairs for others."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _put(node: dict[str, Any], path: Path, text: str | None) -> None:
+    """Set a leaf; without a text only the objects around it, which readers want to find."""
+    for name in path[:-1]:
+        node = node.setdefault(name, {})
+    if text is not None:
+        node[path[-1]] = text
+
+
+def _encode(node: Mapping[str, Any]) -> str:
+    """JSON of nested objects whose leaves are JSON already: numbers keep their very digits."""
+    members = (
+        f"{_quoted(name)}:{_encode(value) if isinstance(value, dict) else value}"
+        for name, value in node.items()
+    )
+    return "{" + ",".join(members) + "}"

@@ -1,0 +1,64 @@
+"""Data files of a Delta table."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from ..filesystem import open_filesystem
+from ..table_format import FileStatistics, Part, Values
+from .partitions import directory, split
+from .statistics import DeltaFileStatistics, leaves_with_statistics
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFormat:
+    """Partition columns are not in the files: the log has their values."""
+
+    partition_by: tuple[str, ...] = ()
+    statistics_columns: tuple[str, ...] | None = None
+    """Dotted paths of the columns with statistics (a struct stands for its fields); None: the first ones."""
+    statistics_columns_max: int = 32
+    """How many leaf columns "the first ones" are; -1 is all of them."""
+
+    @property
+    def is_partitioned(self) -> bool:
+        return bool(self.partition_by)
+
+    @property
+    def decimals_as_integers(self) -> bool:
+        return False
+
+    def problems(self, schema: pa.Schema) -> list[str]:
+        columns = ", ".join(schema.names)
+        problems = [
+            f"Column '{name}' of the partitioning is not in the table; its columns: {columns}."
+            for name in self.partition_by
+            if name not in schema.names
+        ]
+        if not set(schema.names) - set(self.partition_by):
+            problems.append("A table needs at least one column that is not a partition column.")
+        return problems
+
+    def open_filesystem(self, location: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
+        return open_filesystem(location, storage_options)
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([column for column in schema if column.name not in self.partition_by])
+
+    def split(self, rows: pa.RecordBatch, where: str) -> Iterator[Part]:
+        return split(rows, self.partition_by, where)
+
+    def data_path(self, values: Values, file_name: str) -> str:
+        return posixpath.join(directory(values), file_name)
+
+    def file_statistics(self, schema: pa.Schema) -> FileStatistics:
+        return DeltaFileStatistics(
+            leaves_with_statistics(
+                schema, self.partition_by, self.statistics_columns, self.statistics_columns_max
+            )
+        )

@@ -1,0 +1,148 @@
+"""Partitions of Iceberg tables: rows split by transforms of columns, values as text, directories.
+
+Nothing of a path means anything to Iceberg: the manifests have the values, and the files all columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...committers.contract import PartitionField
+from ...committers.errors import SchemaMismatchError
+from ..columns import field_at, reach
+from ..splitting import split_by
+from ..table_format import Part, Values
+from ..transforms import apply_transform, transform_problem
+
+DIRECTORY_NAME_BYTES_MAX = 100
+"""File systems end at 255, object stores at 1024 for the whole path."""
+
+_EPOCH = date(1970, 1, 1)
+_FIRST_DAY = (date.min - _EPOCH).days
+_LAST_DAY = (date.max - _EPOCH).days
+
+_HASH_BITS = 20
+_HASH_DIRECTORIES = (4, 4, 4, 8)
+
+_ESCAPED_BY_URLS = re.compile(r"[^0-9A-Za-z_.~-]")
+
+
+def partition_problems(schema: pa.Schema, partitioning: Sequence[PartitionField]) -> Iterator[str]:
+    """Why rows of this schema cannot be partitioned so."""
+    for partition in partitioning:
+        name = ".".join(partition.column)
+        field = field_at(schema, partition.column)
+        if partition.transform == "void":
+            continue
+        if field is None:
+            yield f"Column '{name}' of the partition field '{partition.name}' is not in the table."
+        elif problem := transform_problem(partition.transform, field.type):
+            yield (
+                f"The partition field '{partition.name}' is {partition.transform} of '{name}' ({field.type}):"
+                f" {problem}."
+            )
+
+
+def split(rows: pa.RecordBatch, partitioning: Sequence[PartitionField], where: str) -> Iterator[Part]:
+    """The rows by table partition, with all columns, in arrival order within each.
+
+    Raises:
+        SchemaMismatchError: a partition lies outside the years 1 to 9999.
+    """
+    keys = {
+        partition.name: _key(rows, partition) for partition in partitioning if partition.transform != "void"
+    }
+    if not keys:
+        yield Part(tuple((partition.name, None) for partition in partitioning), rows)
+        return
+    for partition in partitioning:
+        _check_years(partition, keys.get(partition.name), where)
+    for row, own in split_by([_comparable(key) for key in keys.values()], rows):
+        values = {name: spell(key.slice(row, 1)) for name, key in keys.items()}
+        yield Part(tuple((partition.name, values.get(partition.name)) for partition in partitioning), own)
+
+
+def _key(rows: pa.RecordBatch, partition: PartitionField) -> pa.Array:
+    top, *below = partition.column
+    return apply_transform(partition.transform, reach(rows.column(top), below))
+
+
+def _check_years(partition: PartitionField, key: pa.Array | None, where: str) -> None:
+    """The Iceberg library cannot commit a file whose partition it cannot show as a date."""
+    if key is None or partition.transform not in ("identity", "day", "hour"):
+        return
+    if pa.types.is_date(key.type):
+        units_per_day, key = 1, key.cast(pa.int32())
+    elif pa.types.is_timestamp(key.type):
+        units_per_day, key = 24 * 60 * 60 * 10**6, key.cast(pa.int64())
+    elif partition.transform == "hour":
+        units_per_day = 24
+    else:
+        return
+    bounds = pc.min_max(key)
+    first, end = (day * units_per_day for day in (_FIRST_DAY, _LAST_DAY + 1))
+    if bounds["min"].is_valid and not (first <= bounds["min"].as_py() and bounds["max"].as_py() < end):
+        raise SchemaMismatchError(
+            f"A value of '{'.'.join(partition.column)}', by which the table is partitioned"
+            f" ({partition.transform}), lies outside the years 1 to 9999 ({where}). Filter these rows, or"
+            " partition by another column."
+        )
+
+
+def _comparable(key: pa.Array) -> pa.Array:
+    """Floating point numbers as their bits: -0.0 and 0.0 are two partitions, every NaN is the same."""
+    if not pa.types.is_floating(key.type):
+        return key
+    one_nan = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
+    return one_nan.view(pa.int64() if key.type == pa.float64() else pa.int32())
+
+
+def spell(value: pa.Array) -> str | None:
+    """The only value of the array as text; None is NULL.
+
+    Dates are days and times microseconds, since the epoch or midnight.
+    """
+    kind = value.type
+    if pa.types.is_date(kind):
+        value = value.cast(pa.int32())
+    elif pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        value = value.cast(pa.int64())
+    scalar = value[0].as_py()
+    if scalar is None:
+        return None
+    if pa.types.is_boolean(kind):
+        return "true" if scalar else "false"
+    if pa.types.is_decimal(kind):
+        return format(scalar, "f")
+    return scalar.hex() if isinstance(scalar, bytes) else str(scalar)
+
+
+def directory(values: Values) -> str:
+    """`ts_day=19737/origin=JFK`, for people to read; '' without partition fields.
+
+    What URLs escape is replaced: readers do not agree whether a `%` in a path is one. Long names are cut.
+    """
+    return "/".join(
+        f"{_plain(name)}={'null' if value is None else _plain(value)}"[:DIRECTORY_NAME_BYTES_MAX]
+        for name, value in values
+    )
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED_BY_URLS.sub("_", text[:DIRECTORY_NAME_BYTES_MAX])
+
+
+def hash_directories(path: str) -> str:
+    """`0101/1100/0010/01101001`: directories that spread files over an object store, as Iceberg makes them.
+
+    The last bits of the path's 32-bit Murmur3 hash, which are the path's bucket of 2 ** 20.
+    """
+    bucket = apply_transform(f"bucket[{2**_HASH_BITS}]", pa.array([path]))[0].as_py()
+    bits = f"{bucket:0{_HASH_BITS}b}"
+    ends = [sum(_HASH_DIRECTORIES[: i + 1]) for i in range(len(_HASH_DIRECTORIES))]
+    return "/".join(bits[end - length : end] for end, length in zip(ends, _HASH_DIRECTORIES, strict=True))

@@ -1,0 +1,207 @@
+"""Column metrics of one data file, as an Iceberg manifest has them, in JSON.
+
+A reader skips a file by its bounds, so a wrong bound loses rows:
+
+    numbers, dates, times       exact; decimals as their unscaled value
+    float, double               exact, NaN left out; no upper bound beside a NaN, which engines that hold NaN
+                                for the greatest number would miss. A lower bound of zero is -0.0, an upper
+                                one 0.0
+    string, binary              the first characters or bytes that the metrics mode asks for, the upper bound
+                                rounded up
+    fixed                       exact
+    uuid                        none: some readers compare the halves as signed numbers
+    inside lists and maps       none, and NaN are not counted
+
+Bounds are in Iceberg's single-value serialization ("Appendix D" of its specification).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..bounds import Extremes, bytes_upper_bound, text_upper_bound
+from ..columns import ParquetColumn, is_binary, is_string, is_uuid, parquet_columns, reach
+
+FIELD_ID = b"PARQUET:field_id"
+
+DEFAULT_MODE = "truncate(16)"
+
+_UNBOUNDED = 2**63 - 1
+
+_MODE = re.compile(r"none|counts|full|truncate\(([1-9][0-9]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    index: int
+    id: int
+    column: ParquetColumn
+    has_counts: bool
+    length_max: int | None
+    """Characters or bytes of a bound; None if there are no bounds."""
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.column.field.type
+
+    @property
+    def has_nan_count(self) -> bool:
+        return self.has_counts and pa.types.is_floating(self.type) and not self.column.is_repeated
+
+    @property
+    def has_bounds(self) -> bool:
+        return self.length_max is not None and not self.column.is_repeated and not is_uuid(self.type)
+
+    @property
+    def is_long(self) -> bool:
+        """True if the footer leaves bounds out where they are long."""
+        return is_string(self.type) or is_binary(self.type)
+
+
+class IcebergFileStatistics:
+    """Gathers what the Parquet footer does not tell while a file is written. One per data file."""
+
+    def __init__(self, schema: pa.Schema, metrics: Mapping[int, str]) -> None:
+        self._columns = [
+            _column(index, column, metrics) for index, column in enumerate(parquet_columns(schema))
+        ]
+        self._nan_counts = {column.id: 0 for column in self._columns if column.has_nan_count}
+        self._extremes = {
+            column.id: Extremes() for column in self._columns if column.has_bounds and column.is_long
+        }
+
+    def add(self, rows: pa.Table) -> None:
+        for column in self._columns:
+            if column.id in self._nan_counts:
+                nans = (pc.sum(pc.is_nan(array)).as_py() or 0 for array in _arrays(rows, column))
+                self._nan_counts[column.id] += sum(nans)
+            elif column.id in self._extremes:
+                self._extremes[column.id].add(_arrays(rows, column))
+
+    def to_json(self, footer: pq.FileMetaData) -> str:
+        row_groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        sizes: dict[int, int] = {}
+        values: dict[int, int] = {}
+        nulls: dict[int, int] = {}
+        lowers: dict[int, bytes | None] = {}
+        uppers: dict[int, bytes | None] = {}
+        for column in self._columns:
+            chunks = [row_group.column(column.index) for row_group in row_groups]
+            sizes[column.id] = sum(chunk.total_compressed_size for chunk in chunks)
+            if column.has_counts:
+                values[column.id] = sum(chunk.num_values for chunk in chunks)
+                nulls[column.id] = sum(chunk.statistics.null_count for chunk in chunks)
+            if column.has_bounds:
+                statistics = [chunk.statistics for chunk in chunks]
+                lowers[column.id], uppers[column.id] = self._bounds(column, statistics)
+        return json.dumps(
+            {
+                "column_sizes": sizes,
+                "value_counts": values,
+                "null_value_counts": nulls,
+                "nan_value_counts": self._nan_counts,
+                "lower_bounds": {id_: bound.hex() for id_, bound in lowers.items() if bound is not None},
+                "upper_bounds": {id_: bound.hex() for id_, bound in uppers.items() if bound is not None},
+                "split_offsets": sorted(_offset(row_group.column(0)) for row_group in row_groups),
+            },
+            separators=(",", ":"),
+        )
+
+    def _bounds(self, column: _Column, chunks: Sequence[pq.Statistics]) -> tuple[bytes | None, bytes | None]:
+        if column.is_long:
+            return _long_bounds(self._extremes[column.id], column.length_max or 0)
+        has_nan = self._nan_counts.get(column.id, 0) > 0
+        lower, upper = _footer_bounds(column.type, chunks, only_nan_may_miss=has_nan)
+        return lower, None if has_nan else upper
+
+
+def statistics_problems(schema: pa.Schema, metrics: Mapping[int, str]) -> Iterator[str]:
+    """Why there can be no metrics of such a table's files."""
+    for column in parquet_columns(schema):
+        if FIELD_ID not in (column.field.metadata or {}):
+            yield f"Column '{'.'.join(column.path)}' has no Iceberg field id."
+    for field_id, mode in metrics.items():
+        if not _MODE.fullmatch(mode):
+            yield (
+                f"Unknown metrics mode '{mode}' of field {field_id}; known: none, counts, truncate(n), full."
+            )
+
+
+def _column(index: int, column: ParquetColumn, metrics: Mapping[int, str]) -> _Column:
+    field_id = int(column.field.metadata[FIELD_ID])
+    mode = metrics.get(field_id, DEFAULT_MODE)
+    length_max = None
+    if mode not in ("none", "counts"):
+        length_max = _UNBOUNDED if mode == "full" else int(mode.removeprefix("truncate(").rstrip(")"))
+    return _Column(index, field_id, column, has_counts=mode != "none", length_max=length_max)
+
+
+def _arrays(rows: pa.Table, column: _Column) -> Iterator[pa.Array]:
+    top, *below = column.column.path
+    for chunk in rows.column(top).chunks:
+        yield reach(chunk, below)
+
+
+def _offset(chunk: pq.ColumnChunkMetaData) -> int:
+    """Where a row group begins, which is with its first column."""
+    if chunk.has_dictionary_page:
+        return min(int(chunk.dictionary_page_offset), int(chunk.data_page_offset))
+    return int(chunk.data_page_offset)
+
+
+# Bounds -------------------------------------------------------------------------------------------
+
+
+def _long_bounds(extremes: Extremes, length_max: int) -> tuple[bytes | None, bytes | None]:
+    if extremes.lower is None:
+        return None, None
+    lower = extremes.lower[:length_max]
+    if isinstance(lower, bytes):
+        return lower, bytes_upper_bound(extremes.upper, length_max)
+    upper = text_upper_bound(extremes.upper, length_max)
+    return lower.encode(), None if upper is None else upper.encode()
+
+
+def _footer_bounds(
+    kind: pa.DataType, chunks: Sequence[pq.Statistics], *, only_nan_may_miss: bool
+) -> tuple[bytes | None, bytes | None]:
+    """From the footer; it has none of a row group whose values are all NaN."""
+    chunks = [chunk for chunk in chunks if chunk.num_values]
+    if only_nan_may_miss:
+        chunks = [chunk for chunk in chunks if chunk.has_min_max]
+    if not chunks or not all(chunk.has_min_max for chunk in chunks):
+        return None, None
+    lowers = [_number(kind, chunk.min_raw) for chunk in chunks]
+    uppers = [_number(kind, chunk.max_raw) for chunk in chunks]
+    return _serialize(kind, min(lowers)), _serialize(kind, max(uppers))
+
+
+def _number(kind: pa.DataType, raw: Any) -> Any:
+    """Decimals lie in the file as integers, or as the bytes of one."""
+    is_wide_decimal = pa.types.is_decimal(kind) and isinstance(raw, bytes)
+    return int.from_bytes(raw, "big", signed=True) if is_wide_decimal else raw
+
+
+def _serialize(kind: pa.DataType, value: Any) -> bytes:
+    if pa.types.is_boolean(kind):
+        return b"\x01" if value else b"\x00"
+    if pa.types.is_decimal(kind):
+        # One bit more than the magnitude, for the sign; of negative numbers, that of their complement.
+        magnitude = value if value >= 0 else ~value
+        return int(value).to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
+    if pa.types.is_fixed_size_binary(kind):
+        return bytes(value)
+    if pa.types.is_float32(kind):
+        return struct.pack("<f", value)
+    if pa.types.is_floating(kind):
+        return struct.pack("<d", value)
+    return struct.pack("<i" if kind.bit_width == 32 else "<q", value)

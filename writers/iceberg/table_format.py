@@ -1,0 +1,63 @@
+"""Data files of an Iceberg table."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from ...committers.contract import PartitionField
+from ..filesystem import open_iceberg_filesystem
+from ..table_format import FileStatistics, Part, Values
+from .partitions import directory, hash_directories, partition_problems, split
+from .statistics import IcebergFileStatistics, statistics_problems
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergFormat:
+    """All columns are in the files. Every field of the plan's schema, however deep, has its field id as the
+    metadata `PARQUET:field_id`, which goes into the files.
+    """
+
+    partitioning: tuple[PartitionField, ...] = ()
+    metrics: Mapping[int, str] = field(default_factory=dict)
+    """Column metrics by field id of the leaf: `none`, `counts`, `truncate(16)` or `full`; `truncate(16)`,
+    Iceberg's default, where it says nothing."""
+    is_object_storage_layout: bool = False
+    """Hashes in the paths spread the files over an object store."""
+
+    @property
+    def is_partitioned(self) -> bool:
+        return bool(self.partitioning)
+
+    @property
+    def decimals_as_integers(self) -> bool:
+        return True
+
+    def problems(self, schema: pa.Schema) -> list[str]:
+        problems = [
+            *statistics_problems(schema, self.metrics),
+            *partition_problems(schema, self.partitioning),
+        ]
+        if not schema.names:
+            problems.append("A table needs at least one column.")
+        return problems
+
+    def open_filesystem(self, location: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
+        return open_iceberg_filesystem(location, storage_options)
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema:
+        return schema
+
+    def split(self, rows: pa.RecordBatch, where: str) -> Iterator[Part]:
+        return split(rows, self.partitioning, where)
+
+    def data_path(self, values: Values, file_name: str) -> str:
+        path = posixpath.join(directory(values), file_name)
+        return f"{hash_directories(path)}/{path}" if self.is_object_storage_layout else path
+
+    def file_statistics(self, schema: pa.Schema) -> FileStatistics:
+        return IcebergFileStatistics(schema, self.metrics)
