@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ..committers.errors import PenstockError
 from .batch_plan import CommittableMessage
-from .planning import plan_batch_write
 from .sinks.sink import Sink
 from .task import current_task
 
@@ -26,6 +25,8 @@ class BatchWriter(DataSourceArrowWriter):
     """Append to a table, or replace its rows."""
 
     def __init__(self, sink: Sink[Any], schema: StructType, overwrite: bool) -> None:
+        from .planning import plan_batch_write  # executors load this module, and must not load a database
+
         self._sink: Sink[Any] | None = sink
         self._plan = plan_batch_write(sink, schema, overwrite)
         self._is_shipped = False

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyspark.sql.datasource
 from pyspark.sql.datasource import DataSource
 
+from ..committers.errors import PenstockError
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
@@ -35,6 +37,14 @@ class LakeDataSource(DataSource):
         Raises:
             ConfigurationError: lists all that is wrong with the options.
         """
+
+    def schema(self) -> StructType:
+        """Spark asks for it when it is to read."""
+        raise PenstockError(
+            f"{self.name()} writes tables and does not read them. Read them with the format's own reader, "
+            "such as "
+            "DuckDB, Polars, pyiceberg or deltalake; README.md shows how."
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         sink, plan = self.sink(), None

@@ -11,6 +11,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
 from tests.committers.lakes import LAKES
 from tests.tables import rows
 
@@ -36,6 +37,13 @@ _PARTITIONED: Mapping[str, Mapping[str, Any]] = {
     "delta": {"partition_by": ("day",)},
     "iceberg": {"partition_spec": parse_partition_spec("day")},
 }
+
+
+class TalkativeCatalog(SqlCatalog):
+    """A catalog whose errors quote all that it was opened with, as some drivers' do."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        raise ConnectionError(f"cannot log in to {name}: {properties}")
 
 
 class Lake:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import penstock
 
 ROOT = Path(penstock.__file__).resolve().parent
@@ -62,6 +64,21 @@ def test_writers_load_no_database_driver_table_library_or_spark() -> None:
     assert modules
     loaded = loaded_by(f"import {', '.join(modules)}")
     assert not top_level(loaded) & (HEAVY - {"pyarrow"})
+
+
+@pytest.mark.parametrize("writer", ["arrow_stream_writer", "batch_writer", "row_stream_writer"])
+def test_what_executors_unpickle_loads_no_database_driver_or_table_library(writer: str) -> None:
+    """Spark itself is there already."""
+    loaded = loaded_by(f"import penstock.datasource.{writer}")
+    assert "pyspark" in top_level(loaded)
+    assert not top_level(loaded) & (HEAVY - {"pyarrow", "pyspark"})
+
+
+@pytest.mark.parametrize("data_source", ["delta", "iceberg"])
+def test_a_data_source_loads_nothing_but_spark(data_source: str) -> None:
+    """Spark makes one several times a batch; the table library is loaded when it is asked for a writer."""
+    loaded = loaded_by(f"import penstock.datasource.{data_source}")
+    assert not top_level(loaded) & (HEAVY - {"pyarrow", "pyspark"})
 
 
 def test_the_contract_needs_only_the_standard_library() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from tests.readers import delta_rows
+from tests.tables import DeltaOnDisk, IcebergOnDisk, rows
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("datasource", "writers", "committers")
@@ -42,12 +42,17 @@ assert "site-packages" in penstock.__file__, penstock.__file__
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 penstock.register(spark)
 spark.range(rows).write.parquet(f"{folder}/source")
-(
-    spark.readStream.schema("id long").parquet(f"{folder}/source")
-    .writeStream.format("penstock.delta").option("path", f"{folder}/table")
-    .option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
-    .awaitTermination()
-)
+tables = {
+    "delta": {"path": f"{folder}/table"},
+    "iceberg": {"warehouse": f"{folder}/warehouse", "table": "lake.ids"},
+}
+for name, options in tables.items():
+    (
+        spark.readStream.schema("id long").parquet(f"{folder}/source")
+        .writeStream.format(f"penstock.{name}").options(**options)
+        .option("checkpointLocation", f"{folder}/checkpoint-{name}").trigger(availableNow=True).start()
+        .awaitTermination()
+    )
 spark.stop()
 """
 
@@ -171,11 +176,12 @@ def test_the_installed_command_explains_itself(installed: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("installed", ["whl"], indirect=True)
-def test_the_installed_package_streams_into_a_table(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_package_streams_into_a_table_of_each_format(installed: Path, tmp_path: Path) -> None:
     script = tmp_path / "stream.py"
     script.write_text(STREAM)
     run(installed, "-I", script, tmp_path, ROWS, PYSPARK_PYTHON=str(installed))
-    assert delta_rows(tmp_path / "table", "id") == [(key,) for key in range(ROWS)]
+    for table in (DeltaOnDisk(tmp_path / "table"), IcebergOnDisk(tmp_path / "warehouse")):
+        assert rows(table, "id") == [(key,) for key in range(ROWS)]
 
 
 def test_the_zip_for_py_files_can_be_imported(dist: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ goes through `redacted`, and such an error is never the cause of ours.
 from __future__ import annotations
 
 import os
+import posixpath
 import threading
 import warnings
 from collections import OrderedDict
@@ -107,7 +108,7 @@ def _local_folder(warehouse: str) -> str:
             f"The warehouse {warehouse!r} has a '%', '?', '#' or line break in its path, which readers of "
             "Iceberg tables take for parts of a URL. Give another path."
         )
-    return str(Path(path).absolute())
+    return posixpath.normpath(Path(path).absolute())
 
 
 # Opening ------------------------------------------------------------------------------------------

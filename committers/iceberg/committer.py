@@ -32,9 +32,9 @@ from .branch import ensure_branch
 from .catalog import CatalogConfig, io_properties, known_properties, redacted
 from .checks import check_supported
 from .files import iceberg_files
+from .fit import check_files_fit
 from .new_table import NewTable, check_layout, open_or_create
 from .plan import data_location, plan_target
-from .schema import check_files_fit
 from .snapshot import Attempt, accept_head, prepare_attempt
 from .table import (
     LandedBatch,

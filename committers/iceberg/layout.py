@@ -109,7 +109,7 @@ def _check_partition_name(
             address,
             "partitionSpec",
             f"{_dotted(schema, column)!r} is double, which pyiceberg reads from manifests with single "
-            "precision and so misses rows. Partition by a column like cast(... AS DECIMAL(18, 4)) or floor(...)",
+            "precision and so misses rows. Partition by a column like cast(... AS DECIMAL(18, 4))",
         )
     if not name.isascii():
         raise _impossible(

@@ -182,14 +182,15 @@ def check_not_rolled_back(
     if landed is None or _is_behind_head(metadata, address.branch, landed):
         return
     raise TableChangedError(
-        f"The branch {address.branch!r} of the Iceberg table {address.uri} was rolled back, replaced or "
-        "dropped to "
-        f"before batch {landed.batch_id}, which the stream has delivered in snapshot {landed.snapshot_id}: "
-        "its "
-        "rows are gone, and going on would leave a gap. Set the branch to that snapshot again while it is "
-        "not "
-        "expired:\n"
-        f"    CALL catalog.system.set_current_snapshot('{address.table_name}', {landed.snapshot_id})\n"
+        f"The branch {address.branch!r} of the Iceberg table {address.uri} no longer leads to snapshot "
+        f"{landed.snapshot_id}, in which the stream delivered batch {landed.batch_id}: it was rolled back, "
+        "replaced "
+        "or dropped. Those rows are gone, and going on would leave a gap. Nothing was committed. Either put "
+        "the "
+        "snapshot back while it is not expired, with pyiceberg:\n"
+        f"    table.manage_snapshots().set_current_snapshot(snapshot_id={landed.snapshot_id}).commit()\n"
+        "or accept the table as it is, without these rows:\n"
+        "    penstock recover --accept-table\n"
         "or start the query with a new checkpoint to write the table from the beginning."
     )
 

@@ -6,6 +6,7 @@ sortOrder       day(ts) DESC NULLS LAST, id
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
@@ -106,7 +107,9 @@ class _Parser:
             self._expect(",")
         else:
             self._at = start
-            self._fail("a column or a transform")
+            near = difflib.get_close_matches(function, [*_TRANSFORMS, *_PARAMETRISED], n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self._fail(f"a column or a transform{hint}")
         column = self._path(self._name())
         self._expect(")")
         return transform, column

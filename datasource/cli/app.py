@@ -229,8 +229,11 @@ def show(
         record, manifest = opened.record(found.key, batch), opened.manifest(found.key, batch)
     if record is None or manifest is None:
         raise ConfigurationError(f"The store has no batch {batch} of {found.key}. {_newest(found)}")
-    token = open_table(found, access).token(found.key.query_id)
-    word, sentence = output.in_table(token, record.batch)
+    try:
+        token = open_table(found, access).token(found.key.query_id)
+        word, sentence = output.in_table(token, record.batch)
+    except TableChangedError as error:
+        token, word, sentence = None, "changed", str(error)
     named = decode(manifest).files
     if as_json:
         listed = [output.file_json(file) for file in named]

@@ -24,6 +24,7 @@ from .access import short_id
 from .tables import TableNow
 
 FILES_SHOWN = 10
+VERSION_DIGITS_MAX = 9
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -113,10 +114,10 @@ def _pending(stream: StreamStatus, now: datetime) -> Text:
 
 
 def _table_cell(written: WrittenTable | None, look: Mapping[str, Any] | None) -> Text:
-    text = Text("-" if written is None else f"version {written.table_version}")
+    text = Text("-" if written is None else f"version {_short(written.table_version)}")
     if look is not None:
         version, batch_id = look["version"], look["token_batch_id"]
-        text.append(f"\nnow {'gone' if version is None else version}")
+        text.append(f"\nnow {'gone' if version is None else _short(version)}")
         text.append(f"\ntoken {'none' if batch_id is None else batch_id}")
         if look["problem"]:
             text.append("\nchanged", style="red")
@@ -180,6 +181,12 @@ def record_json(record: ManifestRecord) -> dict[str, Any]:
 
 
 # penstock show --------------------------------------------------------------------------------------
+
+
+def _short(version: int | None) -> str:
+    """Iceberg's snapshot ids are too long for a column of a table: their beginning, as for query ids."""
+    text = str(version)
+    return text if len(text) <= VERSION_DIGITS_MAX else f"{text[: VERSION_DIGITS_MAX - 1]}…"
 
 
 def in_table(token: Token | None, batch: Batch) -> tuple[str, str]:

@@ -121,12 +121,21 @@ def cleanable_table(stream: StreamStatus, store: SqlManifestStore, access: Table
 
 def _iceberg(stream: StreamKey, access: TableAccess) -> tuple[CatalogConfig, IcebergAddress]:
     from ...committers.iceberg.address import IcebergAddress
-    from ...committers.iceberg.catalog import CatalogConfig
+    from ...committers.iceberg.catalog import CatalogConfig, known_properties
 
     address = IcebergAddress.parse(stream.table_uri)
     if Path(address.catalog).is_absolute():
         return CatalogConfig.of(None, {}, warehouse=address.catalog), address
-    return CatalogConfig.of(address.catalog, access.catalog), address
+    catalog = CatalogConfig.of(address.catalog, access.catalog)
+    if not known_properties(catalog):
+        raise ConfigurationError(
+            f"The Iceberg table {address.uri} is in the catalog {address.catalog!r}, of which nothing is "
+            "known here. "
+            "Say how to open it, for example with --catalog type=rest --catalog uri=https://catalog.example, "
+            "or in "
+            ".pyiceberg.yaml."
+        )
+    return catalog, address
 
 
 def check_same_table(store: SqlManifestStore, stream: StreamKey, table: LakeTable) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from ...committers.contract import PartitionField, SortField
+from ...committers.iceberg.address import parse_table_name
 from ...committers.iceberg.terms import parse_partition_spec, parse_sort_order
 from . import common
 from .parsing import Option, Prefix, check, count, duration_s, flag, one_of, parse_options, text
@@ -55,8 +56,13 @@ class IcebergOptions(common.LakeOptions):
         return cls(**values)
 
 
+def _table_name(name: str) -> str:
+    parse_table_name(name)
+    return name
+
+
 OPTIONS = (
-    Option("table", "table", text, "The table's name in the catalog: `namespace.name`."),
+    Option("table", "table", _table_name, "The table's name in the catalog: `namespace.name`."),
     Option(
         "catalog",
         "catalog",

@@ -1,5 +1,5 @@
-"""What the tests of the Iceberg committer share: one query writing one table of an embedded catalog, with real
-data files, and ways for the request that commits to go wrong.
+"""What the tests of the Iceberg committer share: one query writing one table of an embedded catalog, with
+real data files, and ways for the request that commits to go wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A batch lands once in an Iceberg table: replays, other offsets, twins, racing writers, overwriting, new columns.
+"""A batch lands once in an Iceberg table: replays, other offsets, twins, overwriting, new columns.
 
 Rows are read back with duckdb.
 """
@@ -40,7 +40,7 @@ from penstock.committers.errors import (
     TableChangedError,
     TableNotSupportedError,
 )
-from penstock.committers.lake_manifest import build_manifest
+from penstock.committers.lake_manifest import build_manifest, decode
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -370,8 +370,7 @@ def test_overwrite_of_a_branch_leaves_the_main_branch_alone(stream: IcebergStrea
     "name", ["evolved_spec", "position_deletes", "equality_deletes", "copy_on_write", "plain_v1"]
 )
 def test_overwrite_of_what_java_wrote_leaves_the_new_rows_only(tmp_path: Path, name: str) -> None:
-    """Partitioned by three specs in turn; rows deleted by position and by value. First with rows, then with none,
-    and with rows again."""
+    """Partitioned by three specs in turn, or with rows deleted by position and by value."""
     foreign_iceberg.load(name, tmp_path)
     stream = IcebergStream(tmp_path, name=f"foreign.{name}", schema=pa.schema([("id", pa.int64())]))
     assert stream.ids()
@@ -467,6 +466,21 @@ def test_a_new_column_whose_field_id_another_has_taken_is_refused_and_nothing_la
     assert stream.orphan_manifests() == set()
     stream.evolving.commit(1, [2], schema=WIDER, note="ours")
     assert rows(stream.on_disk, "id, note") == [(1, None), (2, "ours")]
+
+
+def test_a_new_column_that_would_get_another_field_id_than_the_files_have_is_refused(
+    stream: IcebergStream,
+) -> None:
+    stream.commit(0, [1])
+    manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="new")
+    content = decode(manifest)
+    schema = json.loads(content.schema_json)
+    schema["fields"][-1]["id"] = 9
+    manifest = build_manifest(manifest.batch, replace(content, schema_json=json.dumps(schema)))
+    with pytest.raises(SchemaMismatchError, match=r"'note' would get other field ids than the files have"):
+        stream.committer().commit(manifest)
+    assert snapshots(stream) == 1
+    assert stream.orphan_manifests() == set()
 
 
 def test_new_fields_of_structs_come_with_the_batch(stream: IcebergStream) -> None:

@@ -11,7 +11,7 @@ import socket
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.iceberg import rest
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
+from penstock.committers.store.sql import open_store
 from penstock.datasource.options.iceberg import IcebergOptions
 
 COMMIT = "POST /v1/namespaces/ /tables/"
@@ -248,6 +249,57 @@ def test_a_lost_response_while_the_table_cannot_be_read_is_found_by_recovery(
     (recovered,) = stream.recover()
     assert (recovered.state, recovered.reason) == (COMMITTED, "found in the table")
     assert lake.ids() == [1, 2, 3]
+
+
+def test_a_table_whose_creation_nobody_confirms_is_used(lake: Lake, network: LossyProxy) -> None:
+    network.spend("response lost", on="POST /tables HTTP")
+    stream = lake.stream(network.url)
+    stream.run(0, ids(1))
+    assert network.spent()
+    assert lake.ids() == [1]
+
+
+def test_a_table_whose_creation_is_lost_is_created_by_the_next_start(lake: Lake, network: LossyProxy) -> None:
+    network.spend("request lost", on="POST /tables HTTP")
+    stream = lake.stream(network.url)
+    with pytest.raises(RetryableError, match="cannot create the table"):
+        stream.write(0, ids(1))
+    stream.run(0, ids(1))
+    assert lake.ids() == [1]
+
+
+@pytest.mark.parametrize("fault", ["response lost", "request lost"])
+def test_a_branch_whose_creation_nobody_confirms_is_there_at_the_next_start(
+    stream: IcebergQuery, lake: Lake, network: LossyProxy, fault: Fault
+) -> None:
+    audit = lake.stream(network.url, query_id="audit", branch="audit")
+    network.spend(fault, on=COMMIT)
+    with pytest.raises(RetryableError, match="branch 'audit'"):
+        audit.write(0, ids(3))
+    audit.run(0, ids(3))
+    assert lake.ids("audit") == [1, 2, 3]
+    assert lake.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("fault", ["response lost", "request lost", "request late"])
+def test_an_expiry_that_nobody_confirms_deletes_no_file_that_is_needed(
+    lake: Lake, network: LossyProxy, fault: Fault
+) -> None:
+    stream = lake.stream(network.url, snapshots_max=2, snapshot_grace_s=0.0)
+    for number, batch_id in enumerate((1, 2, 3)):
+        stream.run(batch_id, ids(number))
+    stream.commit(stream.write(10, ids(3)))
+    network.spend(fault, on=COMMIT)
+    with open_store(stream.store_url) as store:
+        with suppress(PenstockError):
+            stream.sink.maintain(store, 10)
+        assert network.spent()
+        stream.sink.maintain(store, 10)
+    assert lake.ids() == [0, 1, 2, 3]
+    network.deliver_late()
+    stream.run(20, ids(4))
+    assert lake.ids() == [0, 1, 2, 3, 4]
+    assert len(lake.load().metadata.snapshots) <= 3
 
 
 # Requests that are lost or late ---------------------------------------------------------------------------
@@ -528,9 +580,7 @@ def test_a_driver_that_wakes_up_after_its_twin_went_on_adds_nothing(
     assert lake.ids() == [1, 2, 3, 4]
 
 
-def test_a_partitioning_that_another_sets_meanwhile_stops_the_batch(
-    stream: IcebergQuery, lake: Lake
-) -> None:
+def test_a_partitioning_that_another_sets_meanwhile_stops_the_batch(stream: IcebergQuery, lake: Lake) -> None:
     written = stream.write(1, ids(3))
 
     def partition() -> None:
@@ -582,7 +632,7 @@ def assert_hides(error: PenstockError) -> None:
 
 
 @pytest.mark.parametrize("is_read_lost", [False, True])
-@pytest.mark.parametrize("fault", ["echoed", "request lost", "answered 503", "denied"])
+@pytest.mark.parametrize("fault", ["echoed", "request lost", "denied"])
 def test_no_secret_of_the_catalog_shows_in_an_error(
     lake: Lake, network: LossyProxy, fault: Fault, is_read_lost: bool
 ) -> None:

@@ -38,7 +38,8 @@ from tests.readers import iceberg_rows
 from penstock.committers.errors import SchemaMismatchError
 from penstock.committers.iceberg.arrow import FIELD_ID_KEY
 from penstock.committers.iceberg.catalog import open_catalog
-from penstock.committers.iceberg.schema import check_files_fit, column_path
+from penstock.committers.iceberg.fit import check_files_fit
+from penstock.committers.iceberg.schema import column_path
 from penstock.committers.iceberg.target import IcebergTarget
 from penstock.writers.conform import check_fits
 

@@ -564,11 +564,11 @@ def test_a_catalog_that_cannot_be_reached_is_told_without_its_password(
     named: NamedCatalogLake, command: str
 ) -> None:
     named.prepare(2, named.write(2))
-    url = f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/catalog"
-    ended = Ended(*command.split(), "--catalog", "type=sql", "--catalog", f"uri={url}")
+    url = f"postgresql://me:{SECRET}@catalog.example/lake"
+    properties = ("py-catalog-impl=tests.lake.TalkativeCatalog", f"uri={url}", f"credential={SECRET}")
+    ended = Ended(*command.split(), *(word for text in properties for word in ("--catalog", text)))
     assert ended.code == 3
-    assert "catalog" in ended.err
-    assert "penstock" in ended.err
+    assert "cannot log in to penstock" in " ".join(ended.err.split())
     assert SECRET not in ended.out + ended.err
     assert len(named.store.pending(named.stream)) == 1
 

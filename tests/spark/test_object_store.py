@@ -78,11 +78,15 @@ def test_a_stream_into_delta_on_s3_and_its_replay_deliver_each_row_once(
 def test_a_stream_into_iceberg_on_s3_and_its_replay_deliver_each_row_once(
     s3_ids: IdStream, storage: dict[str, str]
 ) -> None:
-    """Read by polars' own Iceberg reader, from the newest metadata on S3."""
+    """Read by polars, from the newest metadata on S3."""
     run_with_a_replay(s3_ids, {}, "partitionSpec")
 
     newest = max(keys(storage, "warehouse/", ".metadata.json"))
-    options = {key.lower(): value for key, value in storage.items()}
+    options = {
+        key.removeprefix("catalog."): value
+        for key, value in s3_ids.table.options.items()
+        if key.startswith("catalog.s3.")
+    }
     table = pl.scan_iceberg(f"s3://{BUCKET}/{newest}", reader_override="native", storage_options=options)
     rows = table.collect()
     assert sorted(rows["id"].to_list()) == list(range(300))

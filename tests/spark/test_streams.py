@@ -211,7 +211,6 @@ def test_a_checkpoint_that_spark_keeps_to_itself_is_refused(spark: SparkSession,
 
 def test_relative_paths_are_those_of_the_driver(ids: IdStream) -> None:
     ids.add_files(1)
-    place = Path(ids.table.options[ids.table.place])
-    ids.run(None, **{ids.table.place: os.path.relpath(place)})
+    ids.run(None, **{ids.table.place: os.path.relpath(ids.table.options[ids.table.place])})
 
     assert ids.findings().rows == 100

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import date
+from datetime import date, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -122,15 +122,35 @@ def spell(value: pa.Array) -> str | None:
     return scalar.hex() if isinstance(scalar, bytes) else str(scalar)
 
 
-def directory(values: Values) -> str:
-    """`ts_day=19737/origin=JFK`, for people to read; '' without partition fields.
+def directory(values: Values, partitioning: Sequence[PartitionField]) -> str:
+    """`ts_day=2024-01-15/origin=JFK`, for people to read; '' without partition fields.
 
     What URLs escape is replaced: readers do not agree whether a `%` in a path is one. Long names are cut.
     """
+    named = zip(partitioning, values, strict=True)
     return "/".join(
-        f"{_plain(name)}={'null' if value is None else _plain(value)}"[:DIRECTORY_NAME_BYTES_MAX]
-        for name, value in values
+        f"{_plain(name)}={_plain(_in_words(partition.transform, value))}"[:DIRECTORY_NAME_BYTES_MAX]
+        for partition, (name, value) in named
     )
+
+
+def _in_words(transform: str, value: str | None) -> str:
+    """Years, months, days and hours since 1970 as dates, as far as there are such."""
+    if value is None:
+        return "null"
+    try:
+        if transform == "year":
+            return f"{1970 + int(value):04}"
+        if transform == "month":
+            return f"{1970 + int(value) // 12:04}-{int(value) % 12 + 1:02}"
+        if transform == "day":
+            return (_EPOCH + timedelta(days=int(value))).isoformat()
+        if transform == "hour":
+            day, hour = divmod(int(value), 24)
+            return f"{(_EPOCH + timedelta(days=day)).isoformat()}-{hour:02}"
+    except OverflowError:
+        pass
+    return value
 
 
 def _plain(text: str) -> str:

@@ -56,7 +56,7 @@ class IcebergFormat:
         return split(rows, self.partitioning, where)
 
     def data_path(self, values: Values, file_name: str) -> str:
-        path = posixpath.join(directory(values), file_name)
+        path = posixpath.join(directory(values, self.partitioning), file_name)
         return f"{hash_directories(path)}/{path}" if self.is_object_storage_layout else path
 
     def file_statistics(self, schema: pa.Schema) -> FileStatistics:

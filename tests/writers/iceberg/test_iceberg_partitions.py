@@ -198,14 +198,32 @@ def test_only_void_fields_make_one_partition() -> None:
 
 
 def test_directories_are_for_people_and_plain_for_readers() -> None:
-    values = (("ts_day", "19737"), ("a b", "x/y=%ü"), ("n", None), ("dots", ".."))
-    assert directory(values) == "ts_day=19737/a_b=x_y___/n=null/dots=.."
-    assert directory(()) == ""
+    values = (("a b", "x/y=%ü"), ("n", None), ("dots", ".."))
+    partitioning = [PartitionField(name, ("v",), "identity") for name, _ in values]
+    assert directory(values, partitioning) == "a_b=x_y___/n=null/dots=.."
+    assert directory((), ()) == ""
+
+
+@pytest.mark.parametrize(
+    ("transform", "value", "shown"),
+    [
+        ("year", "54", "2024"),
+        ("month", "648", "2024-01"),
+        ("month", "-1", "1969-12"),
+        ("day", "19737", "2024-01-15"),
+        ("hour", "473710", "2024-01-15-22"),
+        ("hour", "-1", "1969-12-31-23"),
+        ("day", "99999999", "99999999"),
+        ("bucket[4]", "3", "3"),
+    ],
+)
+def test_directories_show_times_as_dates(transform: str, value: str, shown: str) -> None:
+    assert directory((("p", value),), [PartitionField("p", ("ts",), transform)]) == f"p={shown}"
 
 
 @given(st.text(max_size=300), st.text(max_size=300) | st.none())
 def test_a_directory_is_a_name_that_every_file_system_takes(name: str, value: str | None) -> None:
-    made = directory(((name, value),))
+    made = directory(((name, value),), [PartitionField(name, ("v",), "identity")])
     assert made.isascii()
     assert len(made) <= 100
     assert "/" not in made
