@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from deltalake import DeltaTable
 
-from ..errors import TableNotSupportedError
+from ..violations import Violation, refuse
 
 ALLOWED_FEATURES = frozenset(
     {
@@ -83,18 +82,6 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One thing that a direct commit would violate."""
-
-    feature: str
-    why: str
-    way_out: str
-
-    def __str__(self) -> str:
-        return f"{self.feature}: {self.why}. Way out: {self.way_out}."
-
-
 def check_supported(table: DeltaTable, overwrite: bool) -> None:
     """
     Raises:
@@ -105,12 +92,7 @@ def check_supported(table: DeltaTable, overwrite: bool) -> None:
         *_of_schema(table),
         *_of_protocol(table),
     ]
-    if found:
-        lines = "\n".join(f"  - {violation}" for violation in found)
-        raise TableNotSupportedError(
-            f"The Delta table {table.table_uri} cannot be written into by adding data files:\n{lines}\n"
-            "Nothing was written. If these have to stay, write the table with Delta's own engine."
-        )
+    refuse(found, f"The Delta table {table.table_uri}", "Delta")
 
 
 def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[Violation]:

@@ -13,7 +13,7 @@ from pyiceberg.table.update import (
 
 from ..errors import ConfigurationError, RetryableError
 from .address import IcebergAddress
-from .redaction import redacted
+from .catalog import flat, redacted
 
 ATTEMPTS_MAX = 5
 """Each can only fail because another writer has changed a ref of the table meanwhile."""
@@ -74,7 +74,7 @@ def _next_step(table: Table, branch: str) -> tuple[tuple[TableUpdate, ...], tupl
 
 
 def _not_created(table: Table, address: IcebergAddress, error: Exception) -> RetryableError:
-    text = redacted(error, {**table.catalog.properties, **table.io.properties})
+    text = redacted(error, flat({**table.catalog.properties, **table.io.properties}))
     return RetryableError(
         f"The branch {address.branch!r} of the Iceberg table {address.table_name} could not be created: "
         f"{text}. Nothing was written. Start the query again."

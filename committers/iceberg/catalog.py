@@ -228,17 +228,18 @@ def known_properties(config: CatalogConfig) -> dict[str, str]:
         own = Config().get_catalog_config(config.name) or {}
     except Exception:  # noqa: BLE001  a broken file is what the error that is being told of is about
         own = {}
-    return {**_flat(own), **config.properties}
+    return {**flat(own), **config.properties}
 
 
-def _flat(properties: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    flat = {}
+def flat(properties: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    """A catalog's properties as texts: REST catalogs have dicts and objects among theirs."""
+    texts = {}
     for key, value in properties.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
+            texts.update(flat(value, f"{prefix}{key}."))
         else:
-            flat[prefix + key] = str(value)
-    return flat
+            texts[prefix + key] = str(value)
+    return texts
 
 
 # File I/O -----------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ removes every file that they are about; none of them reaches rows added later), 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.partitioning import PartitionField
@@ -18,24 +17,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import Transform, UnknownTransform, VoidTransform
 
-from ..errors import TableNotSupportedError
+from ..violations import Violation, refuse
 
 FORMAT_VERSION_MAX = 2
 
 MANIFEST_MERGE_KEY = "commit.manifest-merge.enabled"
 """On by default in Iceberg."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One thing that a direct commit would violate."""
-
-    feature: str
-    why: str
-    way_out: str
-
-    def __str__(self) -> str:
-        return f"{self.feature}: {self.why}. Way out: {self.way_out}."
 
 
 def check_supported(table: Table, overwrite: bool) -> None:
@@ -54,12 +41,7 @@ def check_supported(table: Table, overwrite: bool) -> None:
         *_of_partitioning(metadata),
         *_of_old_partitionings(table, overwrite),
     ]
-    if found:
-        lines = "\n".join(f"  - {violation}" for violation in found)
-        raise TableNotSupportedError(
-            f"The Iceberg table {'.'.join(table.name())} cannot be written into by adding data files:\n"
-            f"{lines}\nNothing was written. If these have to stay, write the table with Iceberg's own engine."
-        )
+    refuse(found, f"The Iceberg table {'.'.join(table.name())}", "Iceberg")
 
 
 def _of_format(metadata: TableMetadata) -> Iterator[Violation]:

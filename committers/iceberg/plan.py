@@ -35,6 +35,7 @@ def plan_target(
     head = metadata.snapshot_by_name(branch)
     properties = metadata.properties
     is_object_storage = properties.get("write.object-storage.enabled", "false").lower() == "true"
+    is_partitioned_there = properties.get("write.object-storage.partitioned-paths", "true").lower() == "true"
     return IcebergTarget(
         table_id=str(metadata.table_uuid),
         table_version=NO_SNAPSHOT if head is None else head.snapshot_id,
@@ -48,6 +49,7 @@ def plan_target(
         parquet=parquet_settings(properties, matched.schema),
         data_location=data_location(table),
         is_object_storage_layout=is_object_storage,
+        has_partition_paths=is_partitioned_there or not is_object_storage,
         io_properties=io_properties(table),
         created=created,
     )

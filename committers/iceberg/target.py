@@ -68,6 +68,8 @@ class IcebergTarget:
     """Where the data files go, with the scheme."""
     is_object_storage_layout: bool
     """`write.object-storage.enabled`: hashes in the paths spread the files over an object store."""
+    has_partition_paths: bool
+    """`write.object-storage.partitioned-paths`; without that layout always."""
     io_properties: Mapping[str, str] = field(repr=False)
     """For file I/O only; may hold secrets."""
     created: bool = False

@@ -79,7 +79,12 @@ class IcebergSink:
             location=target.data_location,
             storage_options=dict(target.io_properties),
             schema=target.schema,
-            table_format=IcebergFormat(target.partitioning, target.metrics, target.is_object_storage_layout),
+            table_format=IcebergFormat(
+                target.partitioning,
+                target.metrics,
+                target.is_object_storage_layout,
+                target.has_partition_paths,
+            ),
             target_file_bytes=options.target_file_bytes or parquet.target_file_bytes or TARGET_FILE_BYTES,
             row_group_rows=options.row_group_rows or parquet.row_group_rows or ROW_GROUP_ROWS,
             row_group_bytes=parquet.row_group_bytes,

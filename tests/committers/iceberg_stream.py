@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import polars as pl
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse, Table
@@ -143,6 +145,12 @@ class IcebergStream:
     def ids(self) -> list[object]:
         """Through duckdb."""
         return [row[0] for row in rows(self.on_disk, "id")]
+
+    def polars_ids(self) -> list[int]:
+        """Through polars, its files planned by pyiceberg."""
+        with mock.patch.dict(os.environ, {"POLARS_ICEBERG_PLANNER": "pyiceberg"}):
+            ids = pl.scan_iceberg(self.on_disk.metadata_location).select("id").collect()["id"]
+        return sorted(ids.to_list())
 
     def append_as_another(self, *ids: int) -> None:
         table = self.load()

@@ -431,6 +431,7 @@ def test_an_overwrite_is_not_reached_by_equality_deletes(
     rows = [{"id": 1, "name": "b"}, {"id": 2, "name": "z"}]
     query_into("equality_deletes", tmp_path).run(0, as_spark_has_them(rows, table), overwrite=True)
     assert counted(by_duckdb(engine, reload(table))) == counted(rows)
+    assert counted(by_polars(reload(table))) == counted(rows)
 
 
 def test_rows_like_those_that_were_deleted_can_be_appended(

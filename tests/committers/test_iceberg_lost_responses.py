@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import polars as pl
 import pytest
 import requests
 import sqlalchemy as sa
@@ -65,11 +64,6 @@ def remote(tmp_path: Path) -> IcebergStream:
     return stream
 
 
-def polars_ids(stream: IcebergStream) -> list[int]:
-    table = pl.scan_iceberg(stream.on_disk.metadata_location).collect()
-    return sorted(table["id"].to_list())
-
-
 # Landed -----------------------------------------------------------------------------------------------
 
 
@@ -83,7 +77,7 @@ def test_a_batch_that_landed_with_its_response_lost_is_not_added_again(
         outcome = stream.committer().commit(manifest)
     assert outcome == Committed(stream.head.snapshot_id)
     assert stream.committer().commit(manifest) == AlreadyCommitted(stream.head.snapshot_id)
-    assert stream.ids() == polars_ids(stream) == [0, 1, 2]
+    assert stream.ids() == stream.polars_ids() == [0, 1, 2]
     assert stream.orphan_manifests() == set()
 
 
@@ -256,7 +250,7 @@ def test_a_request_that_lands_late_adds_no_rows_twice(
     with catalog_with(late(UNKNOWN[0], on_their_way)), pytest.raises(CommitStateUnknownError):
         remote.committer().commit(manifest)
     arrive(on_their_way[0], lambda: remote.committer().commit(manifest))
-    assert remote.ids() == polars_ids(remote) == ([0, 1, 2] if mode == "append" else [1, 2])
+    assert remote.ids() == remote.polars_ids() == ([0, 1, 2] if mode == "append" else [1, 2])
     assert len(list(remote.on_disk.tokens())) == 2
 
 

@@ -74,6 +74,11 @@ def test_data_goes_where_the_table_says(tables: Tables) -> None:
     ).commit_transaction()
     target = tables.plan(SCHEMA)
     assert (target.data_location, target.is_object_storage_layout) == ("s3://bucket/elsewhere", True)
+    assert target.has_partition_paths
+    tables.load().transaction().set_properties(
+        {"write.object-storage.partitioned-paths": "false"}
+    ).commit_transaction()
+    assert not tables.plan(SCHEMA).has_partition_paths
 
 
 def test_partitioning_is_the_default_spec_with_paths_of_columns(tables: Tables) -> None:

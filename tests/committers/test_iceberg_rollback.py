@@ -168,6 +168,9 @@ def test_a_dropped_branch_stops_the_stream(tmp_path: Path) -> None:
     ):
         with pytest.raises(TableChangedError, match="dropped"):
             attempt()
+    stream.expire_all_but_heads()
+    with pytest.raises(TableChangedError, match="dropped"):
+        stream.committer().token("query-2")
     stream.plan()
     with pytest.raises(TableChangedError):
         stream.committer().token("query-2")

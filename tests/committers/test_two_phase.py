@@ -937,12 +937,17 @@ def test_the_expiry_of_all_snapshots_but_the_newest_changes_nothing(
 ) -> None:
     """By another, between any two steps, and with their files: the token is in a table property."""
     query = iceberg_query
+
+    def others_write_and_expire() -> None:
+        query.lake.append(-1)
+        query.lake.vacuum(orphans=False)
+
     for batch_id, point in enumerate(["prepare.done", "commit.start", "commit.landed", "mark.done"]):
         query.run(store, query.batch(2 * batch_id), [[2 * batch_id]], "r1")
-        with at_point(point, lambda: query.lake.vacuum(orphans=False)):
+        with at_point(point, others_write_and_expire):
             query.run(store, query.batch(2 * batch_id + 1), [[2 * batch_id + 1]], "r1")
     assert query.plan(store, query.batch(7)) is None
-    assert holds(query, store, range(8))
+    assert holds(query, store, [*range(8), *4 * [-1]])
 
 
 def test_a_table_restored_to_before_the_last_batch_stops_the_query(

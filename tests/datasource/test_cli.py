@@ -403,6 +403,21 @@ def test_accept_table_settles_a_batch_that_landed_and_was_restored_away(any_lake
     assert any_lake.committer().token(any_lake.query_id) is not None
 
 
+def test_accept_table_takes_a_table_that_lost_batches_when_nothing_is_pending(any_lake: Lake) -> None:
+    """Its token still claims them: only where the token's version is in the history tells."""
+    first = any_lake.store.record(any_lake.stream, 0)
+    assert first is not None
+    assert first.table_version is not None
+    any_lake.lake.go_back(first.table_version)
+    status = Ended("status", QUERY, "--table")
+    assert status.code == 1
+    assert re.search("was (restored|rolled back)", status.err)
+    assert Ended("recover", QUERY, "--accept-table", "--yes").code == 0
+    assert Ended("status", QUERY, "--table").code == 0
+    any_lake.commit(2, any_lake.write(2))
+    assert len(any_lake.rows()) == 4
+
+
 def test_accept_table_asks_nothing_with_yes_and_prints_json_only(any_lake: Lake) -> None:
     replace_table(any_lake)
     ended = Ended("recover", QUERY, "--accept-table", "--yes", "--json")

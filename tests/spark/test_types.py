@@ -33,7 +33,9 @@ VALUES = {
     "array(1, null, 3)": [1, None, 3],
     "map('k', named_struct('x', cast(null AS INT)))": {"k": {"x": None}},
     "named_struct('a', 1, 'b', array(named_struct('c', 'x'), null))": {"a": 1, "b": [{"c": "x"}, None]},
+    "map('k', cast(null AS STRUCT<a: INT>))": {"k": None},
     "cast(null AS ARRAY<STRUCT<a: INT>>)": None,
+    "cast(null AS MAP<STRING, STRUCT<a: INT>>)": None,
     "cast(null AS STRUCT<a: INT>)": None,
 }
 

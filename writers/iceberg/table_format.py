@@ -28,6 +28,8 @@ class IcebergFormat:
     Iceberg's default, where it says nothing."""
     is_object_storage_layout: bool = False
     """Hashes in the paths spread the files over an object store."""
+    has_partition_paths: bool = True
+    """False: hashes alone, no directory of the partition."""
 
     @property
     def is_partitioned(self) -> bool:
@@ -56,7 +58,8 @@ class IcebergFormat:
         return split(rows, self.partitioning, where)
 
     def data_path(self, values: Values, file_name: str) -> str:
-        path = posixpath.join(directory(values, self.partitioning), file_name)
+        partition = directory(values, self.partitioning) if self.has_partition_paths else ""
+        path = posixpath.join(partition, file_name)
         return f"{hash_directories(path)}/{path}" if self.is_object_storage_layout else path
 
     def file_statistics(self, schema: pa.Schema) -> FileStatistics:

@@ -242,3 +242,11 @@ def test_hashes_come_before_the_partition() -> None:
     assert (
         IcebergFormat(is_object_storage_layout=True).data_path((), "name.parquet").endswith("/name.parquet")
     )
+
+
+def test_a_table_may_ask_for_hashes_alone() -> None:
+    """`write.object-storage.partitioned-paths=false`."""
+    partitioning = (PartitionField("p", ("v",), "identity"),)
+    alone = IcebergFormat(partitioning, is_object_storage_layout=True, has_partition_paths=False)
+    path = alone.data_path((("p", "1"),), "name.parquet")
+    assert path == f"{hash_directories('name.parquet')}/name.parquet"
