@@ -96,7 +96,7 @@ def prepare_attempt(
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
         AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
         *_field_ids_are_free(metadata, lacking),
-        *_other_than_schema(transaction._requirements),
+        *transaction._requirements,
     )
     return Attempt(table, producer.snapshot_id, transaction._updates, requirements, producer)
 
@@ -223,7 +223,3 @@ def _field_ids_are_free(metadata: TableMetadata, lacking: list[str]) -> Iterator
     """A column that others add and drop again takes a field id, and gives the table its old schema back."""
     if lacking:
         yield AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id})
-
-
-def _other_than_schema(requirements: tuple[TableRequirement, ...]) -> Iterator[TableRequirement]:
-    return (requirement for requirement in requirements if not isinstance(requirement, AssertCurrentSchemaId))

@@ -43,11 +43,11 @@ class TableAccess:
 
 
 def _pairs(option: str, example: str, texts: Sequence[str]) -> dict[str, str]:
-    keys = [text.partition("=")[0] for text in texts if "=" not in text or not text.partition("=")[0].strip()]
-    if keys:
-        raise ConfigurationError(
-            f"{option} takes KEY=VALUE, for example {option} {example}; given: {keys[0]!r}."
-        )
+    for number, text in enumerate(texts, 1):
+        if not text.partition("=")[0].strip() or "=" not in text:
+            raise ConfigurationError(
+                f"{option} takes KEY=VALUE, for example {option} {example}; number {number} of them is none."
+            )
     return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
 
 

@@ -261,7 +261,7 @@ SPLIT_OTHERWISE = {
 
 
 def test_metrics_of_a_file_are_those_of_javas_file_with_the_same_rows(filled: Filled) -> None:
-    """We count in lists and maps too, and give no upper bound beside a NaN, nor one of -0.0: that is right."""
+    """We count in lists and maps too, and give no upper bound beside a NaN, nor one of -0.0: rightly."""
     repeated = {
         column
         for column in leaves(filled)

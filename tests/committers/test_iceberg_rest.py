@@ -211,29 +211,25 @@ def test_expired_snapshots_go_with_their_files(lake: Lake) -> None:
 # Responses that are lost ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
+def test_a_batch_that_landed_is_committed_whatever_the_answer(
+    stream: IcebergQuery, lake: Lake, network: LossyProxy
+) -> None:
+    """Of a request that came twice, the second is refused: by the batch itself."""
+    faults: tuple[Fault, ...] = (
         "response lost",
         "landed, answered 500",
         "landed, answered 502",
         "landed, answered 503",
         "landed, answered 504",
         "sent twice",
-    ],
-)
-def test_a_batch_that_landed_is_committed_whatever_the_answer(
-    stream: IcebergQuery, lake: Lake, network: LossyProxy, fault: Fault
-) -> None:
-    """Of a request that came twice, the second is refused: by the batch itself."""
-    written = stream.write(1, ids(3))
-    network.spend(fault, on=COMMIT)
-    assert isinstance(stream.commit(written), Committed)
-    assert len(network.spent()) == 1
-    assert stream.state(1) is COMMITTED
-    assert lake.ids() == [1, 2, 3]
-    stream.run(2, ids(4))
-    assert lake.ids() == [1, 2, 3, 4]
+    )
+    for batch_id, fault in enumerate(faults, 1):
+        written = stream.write(batch_id, ids(2 + batch_id))
+        network.spend(fault, on=COMMIT)
+        assert isinstance(stream.commit(written), Committed), fault
+        assert len(network.spent()) == 1
+        assert stream.state(batch_id) is COMMITTED
+        assert lake.ids() == [*range(1, 3 + batch_id)], fault
 
 
 def test_a_lost_response_while_the_table_cannot_be_read_is_found_by_recovery(
@@ -305,23 +301,28 @@ def test_an_expiry_that_nobody_confirms_deletes_no_file_that_is_needed(
 # Requests that are lost or late ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "fault", ["request lost", "answered 500", "answered 502", "answered 503", "answered 504", "denied"]
-)
 def test_a_lost_request_leaves_the_state_unknown_and_recovery_commits(
-    stream: IcebergQuery, lake: Lake, network: LossyProxy, fault: Fault
+    stream: IcebergQuery, lake: Lake, network: LossyProxy
 ) -> None:
-    written = stream.write(1, ids(3))
-    network.spend(fault, on=COMMIT)
-    with pytest.raises(CommitStateUnknownError, match=f"may or may not be .* rest:{lake.name}"):
-        stream.commit(written)
-    assert len(network.spent()) == 1
-    assert stream.state(1) is PREPARED
-    assert lake.ids() == [1, 2]
-    (recovered,) = stream.recover()
-    assert (recovered.state, recovered.reason) == (COMMITTED, "Committed")
-    assert stream.state(1) is COMMITTED
-    assert lake.ids() == [1, 2, 3]
+    faults: tuple[Fault, ...] = (
+        "request lost",
+        "answered 500",
+        "answered 502",
+        "answered 503",
+        "answered 504",
+        "denied",
+    )
+    for batch_id, fault in enumerate(faults, 1):
+        written = stream.write(batch_id, ids(2 + batch_id))
+        network.spend(fault, on=COMMIT)
+        with pytest.raises(CommitStateUnknownError, match=f"may or may not be .* rest:{lake.name}"):
+            stream.commit(written)
+        assert len(network.spent()) == 1
+        assert stream.state(batch_id) is PREPARED
+        (recovered,) = stream.recover()
+        assert (recovered.state, recovered.reason) == (COMMITTED, "Committed"), fault
+        assert stream.state(batch_id) is COMMITTED
+        assert lake.ids() == [*range(1, 3 + batch_id)], fault
 
 
 @pytest.mark.parametrize("format_version", [1, 2])
