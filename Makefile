@@ -21,6 +21,8 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # More for pytest: make test ARGS="-k delta -x"
 ARGS ?=
 PYTEST_ARGS := --durations=10 $(ARGS)
+# One process a core, each with a Spark of its own; make PARALLEL= test for one after the other.
+PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 .PHONY: help
 help: ## Print this list
@@ -35,7 +37,7 @@ demo: .venv/.installed java ## Stream real flights into Delta and Iceberg, kill 
 
 .PHONY: test
 test: .venv/.installed java ## All tests on the newest Spark
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: check
 check: lint test ## What CI runs first: lint, types, direction of imports, all tests
@@ -55,7 +57,7 @@ format: .venv/.installed ## Rewrite the code the way `make lint` wants it
 .PHONY: test-spark40
 test-spark40: export PYSPARK_PYTHON = $(CURDIR)/$(BIN40)/python
 test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without the kills)
-	@$(BIN40)/pytest -m "spark and not kills" $(PYTEST_ARGS)
+	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills" $(PYTEST_ARGS)
 
 .PHONY: kills
 kills: .venv/.installed java ## SIGKILL the driver three times at every crash point; figures at the end

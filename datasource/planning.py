@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
 from ..committers.errors import ConfigurationError
-from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
+from ..committers.store.sql import open_store, sqlite_url
 from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
 from .options.common import LakeOptions
-from .sinks.sink import LakeTable, Sink
+from .sinks.sink import Sink, check_same_table
 from .types import arrow_schema
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def plan_stream_batch(sink: Sink[Any], schema: StructType, overwrite: bool) -> B
     batch = Batch(stream, running.batch_id, running.digest)
     table = sink.open_table()
     with open_store(store_url(sink.options)) as store:
-        _check_same_table(store, table, stream)
+        check_same_table(store, table, stream)
         if TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch) is Decision.SKIP:
             return BatchPlan(batch)
         planned = sink.plan_table(table, rows, overwrite, batch.batch_id)
@@ -49,13 +49,6 @@ def plan_batch_write(sink: Sink[Any], schema: StructType, overwrite: bool) -> Ba
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
     planned = sink.plan_table(sink.open_table(), rows, overwrite, batch.batch_id)
     return BatchPlan(batch, planned.files, planned.content, run_id=write_id)
-
-
-def _check_same_table(store: SqlManifestStore, table: LakeTable, stream: StreamKey) -> None:
-    """The table must be the one that the stream's committed batches went into."""
-    written = store.written_table(stream)
-    if written is not None:
-        table.check_unchanged(written.table_id, written.table_version)
 
 
 def retry(options: LakeOptions) -> Retry:

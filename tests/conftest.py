@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.glue_server import GlueServer
+    from tests.hive_metastore import HiveMetastore
     from tests.rest_catalog import RestCatalogServer
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -100,7 +102,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return new_url()
 
 
-# A catalog server for Iceberg ---------------------------------------------------------------------------
+# Catalog servers for Iceberg ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -114,3 +116,25 @@ def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatal
             yield server
     except MavenUnreachableError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
+    """A Hive Metastore, one for all tests: each takes a namespace of its own."""
+    from tests.hive_metastore import hive_metastore
+    from tests.maven import MavenUnreachableError
+
+    try:
+        with hive_metastore(tmp_path_factory.mktemp("hive-warehouse")) as metastore:
+            yield metastore
+    except MavenUnreachableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def glue() -> Iterator[GlueServer]:
+    """Glue and S3, one server for all tests: each takes a namespace of its own."""
+    from tests.glue_server import glue_server
+
+    with glue_server() as server:
+        yield server

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -16,15 +17,19 @@ BUCKET = "lake"
 
 
 @contextmanager
-def s3_server() -> Iterator[dict[str, str]]:
+def s3_server(module: str = "moto.server") -> Iterator[dict[str, str]]:
     """Storage options of a server with an empty bucket `lake`.
 
     Never in the test's own process: some calls of the Delta library keep Python's lock while they wait.
+
+    Args:
+        module: what runs the server
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-m", module, "-H", "127.0.0.1", "-p", str(port)],
+        cwd=Path(__file__).parents[1],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -13,7 +13,7 @@ from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_stream_batch
 from penstock.datasource.planning import store_url
-from penstock.datasource.sinks.sink import PlannedTable, Sink
+from penstock.datasource.sinks.sink import PlannedTable, Sink, check_same_table
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames
 
@@ -46,6 +46,7 @@ class SinkStream:
     def _plan(self, batch: Batch, schema: pa.Schema) -> PlannedTable:
         table = self.sink.open_table()
         with open_store(store_url(self.sink.options)) as store:
+            check_same_table(store, table, batch.stream)
             TwoPhaseCommitter(store, table).begin(batch)
             planned = self.sink.plan_table(table, schema, False, batch.batch_id)
             store.register(batch.stream, self.sink.kind, table_id=planned.content.table_id)

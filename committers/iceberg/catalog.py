@@ -203,8 +203,8 @@ def catalog_error(error: Exception, what: str, config: CatalogConfig) -> Penstoc
             "right (catalog.uri), then start the query again."
         )
     return ConfigurationError(
-        f"{where} Correct the options catalog, catalog.* and warehouse, or install what pyiceberg needs for "
-        "the catalog's type."
+        f"{where} Correct the options catalog, catalog.* and warehouse, or install what the catalog's type "
+        "needs: penstock[glue] or penstock[hive]; pyiceberg[...] for others."
     )
 
 

@@ -50,6 +50,8 @@ class WrittenTable:
 
     table_id: str
     table_version: int
+    batch_id: int | None
+    """That batch; None if an operator has accepted the table as it was at that version."""
 
 
 def utc_now() -> datetime:
@@ -131,17 +133,18 @@ class SqlManifestStore:
 
     def written_table(self, stream: StreamKey) -> WrittenTable | None:
         """The table that the stream has committed to; None before its first commit."""
-        query = sa.select(streams.c.table_id, streams.c.table_version).where(queries.is_stream(stream))
+        known = (streams.c.table_id, streams.c.table_version, streams.c.table_batch_id)
+        query = sa.select(*known).where(queries.is_stream(stream))
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
         if row is None or row.table_version is None:
             return None
-        return WrittenTable(row.table_id, row.table_version)
+        return WrittenTable(row.table_id, row.table_version, row.table_batch_id)
 
     def accept_table(self, stream: StreamKey, table_id: str, table_version: int) -> None:
         """An operator's word that the stream shall go on with this table, as it is at this version."""
         with self._database.write() as connection:
-            values = {"table_id": table_id, "table_version": table_version}
+            values = {"table_id": table_id, "table_version": table_version, "table_batch_id": None}
             queries.put_table(connection, self._lock(connection, stream), values)
 
     def claim(self, stream: StreamKey, run_id: str) -> None:
@@ -246,7 +249,8 @@ class SqlManifestStore:
             if state is ManifestState.COMMITTED:
                 queries.add_to_sums(connection, stream_id, batch.batch_id)
             if table_version is not None:
-                queries.put_table(connection, stream_id, {"table_version": table_version})
+                known = {"table_version": table_version, "table_batch_id": batch.batch_id}
+                queries.put_table(connection, stream_id, known)
         return True
 
     # Beyond the protocol: for the command line and the clean-up -------------------------------------

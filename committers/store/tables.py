@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001", "0002")
+SCHEMA_VERSIONS = ("0001", "0002", "0003")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -49,9 +49,11 @@ streams = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("query_name", sa.Text, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
-    # The table that the committed batches went into, and its version that holds the last of them.
+    # The table that the committed batches went into, its version that holds the last of them, and which that
+    # is; no batch once an operator has accepted the table as it was at that version.
     sa.Column("table_id", sa.Text, nullable=False),
     sa.Column("table_version", sa.BigInteger),
+    sa.Column("table_batch_id", sa.BigInteger),
     # Sums over the committed manifests, kept by `finish`: status never adds up a million rows.
     sa.Column("committed_batches", sa.BigInteger, nullable=False),
     sa.Column("committed_rows", sa.BigInteger, nullable=False),

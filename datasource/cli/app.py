@@ -192,12 +192,13 @@ def status(
 
 
 def _look(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
+    from ..sinks.sink import check_same_table
     from .output import look_json
-    from .tables import check_same_table, look_at_table, open_table
+    from .tables import look_at_table, open_table
 
     table, token, problem = open_table(stream, access), None, ""
     try:
-        check_same_table(store, stream.key, table)
+        check_same_table(store, table, stream.key)
         token = table.token(stream.key.query_id)
     except TableChangedError as error:
         problem = str(error)

@@ -8,8 +8,9 @@ from ...committers.contract import ManifestState
 from ...committers.errors import ConfigurationError, PenstockError, TableChangedError
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...committers.two_phase import Recovered, TwoPhaseCommitter
+from ..sinks.sink import check_same_table
 from . import output
-from .tables import TableAccess, TableNow, check_same_table, look_at_table, open_table
+from .tables import TableAccess, TableNow, look_at_table, open_table
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableA
     name = output.title(stream)
     try:
         table = open_table(stream, access)
-        check_same_table(store, stream.key, table)
+        check_same_table(store, table, stream.key)
         with output.console(stderr=True).status(f"{name}: {stream.pending} batches") as progress:
             for batch in TwoPhaseCommitter(store, table).recover_each(stream.key):
                 recovery.batches.append(batch)

@@ -136,15 +136,3 @@ def _iceberg(stream: StreamKey, access: TableAccess) -> tuple[CatalogConfig, Ice
             ".pyiceberg.yaml."
         )
     return catalog, address
-
-
-def check_same_table(store: SqlManifestStore, stream: StreamKey, table: LakeTable) -> None:
-    """
-    Raises:
-        TableChangedError: the table is no longer the one that the stream's committed batches went into, or
-            has lost what it claims to hold.
-    """
-    written = store.written_table(stream)
-    if written is not None:
-        table.check_unchanged(written.table_id, written.table_version)
-        table.token(stream.query_id)

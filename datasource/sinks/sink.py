@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ...committers.contract import TableCommitter
+from ...committers.contract import StreamKey, TableCommitter
+from ...committers.errors import TableChangedError
 from ...committers.lake_manifest import LakeManifest
 from ...writers.plan import WritePlan
 from ..options.common import LakeOptions
@@ -85,3 +86,26 @@ class Sink(Protocol[TableT]):
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
         """Keep the table fast, after a batch has landed. Failing loses nothing: the next batch does it."""
         ...
+
+
+def check_same_table(store: SqlManifestStore, table: LakeTable, stream: StreamKey) -> None:
+    """The table must be the one that the stream's committed batches went into, and still claim to hold them.
+
+    Raises:
+        TableChangedError: it is another one, or was put back to before the stream's last batch.
+    """
+    written = store.written_table(stream)
+    if written is None:
+        return
+    table.check_unchanged(written.table_id, written.table_version)
+    token = table.token(stream.query_id)
+    if written.batch_id is not None and (token is None or token.batch_id < written.batch_id):
+        holds = "no batch" if token is None else f"batch {token.batch_id} as the last one"
+        raise TableChangedError(
+            f"The table {stream.table_uri} holds {holds} of query {stream.query_id}, which has delivered "
+            f"batch {written.batch_id}: its metadata was put back from a copy, or changed by hand. Going on "
+            "would leave a gap. Nothing was committed. Put back the newest metadata; or accept the table as "
+            "it is, without these rows:\n"
+            "    penstock recover --accept-table\n"
+            "or start the query with a new checkpoint to write the table from the beginning."
+        )

@@ -34,7 +34,7 @@ from penstock.committers.lake_manifest import Mode, build_manifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from penstock.datasource.sinks.sink import LakeTable as SinkTable
-from penstock.datasource.sinks.sink import PlannedTable
+from penstock.datasource.sinks.sink import PlannedTable, check_same_table
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames
 
@@ -126,9 +126,7 @@ class Query:
         """What the planner does before any task runs; None if the tasks are to skip the batch."""
         sink = self.lake.sink(evolve=evolve)
         table = sink.open_table()
-        written = store.written_table(self.stream)
-        if written is not None:
-            table.check_unchanged(written.table_id, written.table_version)
+        check_same_table(store, table, self.stream)
         if self.committer(store, table).begin(batch) is Decision.SKIP:
             return None
         planned = sink.plan_table(table, self.schema, self.mode == "overwrite", batch.batch_id)

@@ -131,6 +131,7 @@ def _send(backend: str, request: _Request) -> tuple[int, dict[str, str], bytes]:
 def _handler(backend: str, faults: _Faults) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else a body waits 40 ms for the client to confirm the headers
 
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

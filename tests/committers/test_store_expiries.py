@@ -88,6 +88,7 @@ def test_a_store_of_the_first_schema_version_is_upgraded_in_place(store_url: str
         store.register(key, "delta")
         with store.engine.begin() as connection:
             connection.exec_driver_sql("DROP TABLE penstock_expiries")
+            connection.exec_driver_sql("ALTER TABLE penstock_streams DROP COLUMN table_batch_id")
             connection.exec_driver_sql("UPDATE penstock_alembic_version SET version_num = '0001'")
     with open_store(store_url) as store:
         assert [stream.key for stream in store.streams()] == [key]

@@ -1,0 +1,11 @@
+"""Which batch the table's last known version holds: its token must not fall behind it."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+
+def upgrade() -> None:
+    op.add_column("penstock_streams", sa.Column("table_batch_id", sa.BigInteger))

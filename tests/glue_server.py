@@ -1,0 +1,82 @@
+"""Glue and S3 on the loopback, in a process of their own: moto, which here minds the versions of tables.
+
+Run as a program it is that process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from tests.s3_server import s3_client, s3_server
+
+
+@dataclass(frozen=True)
+class GlueServer:
+    """A running server. Tests that share it take a namespace of their own."""
+
+    options: dict[str, str]
+    """Of its S3, as `tests.s3_server` gives them."""
+
+    @property
+    def uri(self) -> str:
+        return self.options["AWS_ENDPOINT_URL"]
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return load_catalog("glue", **self.properties_at(self.uri))
+
+    @cached_property
+    def s3(self) -> Any:
+        return s3_client(self.options)
+
+    def properties_at(self, uri: str) -> dict[str, str]:
+        """For pyiceberg's `load_catalog`, with Glue at `uri`, a proxy of this server, and S3 here."""
+        return {
+            "type": "glue",
+            "glue.endpoint": uri,
+            "glue.region": self.options["AWS_REGION"],
+            "glue.access-key-id": "AKIAofGlue",
+            "glue.secret-access-key": "s3cret-of-glue",
+            "s3.endpoint": self.uri,
+            "s3.region": self.options["AWS_REGION"],
+            "s3.access-key-id": self.options["AWS_ACCESS_KEY_ID"],
+            "s3.secret-access-key": "s3cret-of-s3",
+        }
+
+
+@contextmanager
+def glue_server() -> Iterator[GlueServer]:
+    with s3_server("tests.glue_server") as options:
+        yield GlueServer(options)
+
+
+def _mind_versions() -> None:
+    """UpdateTable with the version of an older state is refused, as Glue does it; moto takes any."""
+    from moto.core.exceptions import JsonRESTError
+    from moto.core.responses import ActionResult
+    from moto.glue.responses import GlueResponse
+
+    update, lock = GlueResponse.update_table, threading.Lock()
+
+    def update_table(self: GlueResponse) -> ActionResult:
+        version, name = self.parameters.get("VersionId"), self.parameters["TableInput"]["Name"]
+        with lock:
+            table = self.glue_backend.get_table(self.parameters["DatabaseName"], name)
+            if version not in (None, table.as_dict()["VersionId"]):
+                raise JsonRESTError("ConcurrentModificationException", "Update table failed due to conflict")
+            return update(self)
+
+    GlueResponse.update_table = update_table  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    from moto.server import main
+
+    _mind_versions()
+    main()
