@@ -164,7 +164,15 @@ def _load(config: CatalogConfig) -> Catalog:
             from .rest import PatientRestCatalog
 
             return PatientRestCatalog(config.name, **properties)
-        return load_catalog(config.name, **config.properties)
+        return load_catalog(config.name, **_with_numbers(config.properties))
+
+
+def _with_numbers(properties: Mapping[str, str]) -> dict[str, Any]:
+    """Options are texts, and pyiceberg hands this one on to botocore as it is, which wants a number."""
+    return {
+        key: int(text) if key == "glue.max-retries" and text.isdecimal() else text
+        for key, text in properties.items()
+    }
 
 
 def _is_rest(properties: Mapping[str, object]) -> bool:

@@ -353,3 +353,10 @@ def test_a_target_holds_no_secret_of_the_catalog(tmp_path: Path) -> None:
     assert _shown(repr(target)) == []
     assert b"t0ken" not in pickle.dumps(target)
     assert b"c.db" not in pickle.dumps(target)
+
+
+def test_a_glue_catalog_takes_its_number_of_retries_as_text() -> None:
+    """As Spark hands over all options; no request is sent yet."""
+    keys = {"glue.region": "us-east-1", "glue.access-key-id": "a", "glue.secret-access-key": "b"}
+    config = CatalogConfig.of("glue", {"type": "glue", "glue.max-retries": "3", **keys})
+    assert type(open_catalog(config)).__name__ == "GlueCatalog"
