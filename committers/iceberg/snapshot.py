@@ -61,6 +61,23 @@ class Attempt:
             self.producer._clean_all_uncommitted()
 
 
+class _Transaction(Transaction):
+    """pyiceberg's own copies the whole metadata each time that it is asked for, some 17 times in a commit.
+
+    Nobody changes a copy; new updates make a new one.
+    """
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._copied: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._copied is None or self._copied[0] is not self._updates:
+            self._copied = (self._updates, super().table_metadata)
+        return self._copied[1]
+
+
 def prepare_attempt(
     table: Table, manifest: Manifest, content: LakeManifest, branch: str, lacking: list[str]
 ) -> Attempt:
@@ -71,7 +88,7 @@ def prepare_attempt(
     """
     metadata = table.metadata
     _choose_merging(table)
-    transaction = table.transaction()
+    transaction = _Transaction(table)
     if lacking:
         _add_columns(transaction, content, lacking)
     producer = _producer(transaction, content, branch, _summary(manifest))
