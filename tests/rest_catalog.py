@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.maven import classpath, java
+from tests.jetty import jetty_server
 
 _FIXTURE = Path(__file__).parent / "fixtures" / "rest_catalog"
 
@@ -40,44 +37,13 @@ def rest_catalog_server(warehouse: Path) -> Iterator[RestCatalogServer]:
     Raises:
         MavenUnreachableError: its jars are not to be had.
     """
-    jars = classpath(_FIXTURE / "pom.xml")
-    warehouse.mkdir(parents=True, exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = warehouse / "server.log"
-    with log.open("ab") as output:
-        server = subprocess.Popen(_command(jars, port, warehouse), stdout=output, stderr=output)
-    try:
-        uri = f"http://127.0.0.1:{port}"
-        _wait_for(uri, server, log)
-        yield RestCatalogServer(uri, warehouse)
-    finally:
-        server.kill()
-        server.wait()
+    properties = {
+        "warehouse": warehouse.as_uri(),
+        "database": f"jdbc:sqlite:{warehouse / 'catalog.sqlite'}",
+    }
+    with jetty_server(_FIXTURE, warehouse, properties, _ask) as port:
+        yield RestCatalogServer(f"http://127.0.0.1:{port}", warehouse)
 
 
-def _command(jars: str, port: int, warehouse: Path) -> list[str]:
-    return [
-        java(),
-        "-Xmx256m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        *("-cp", jars, "org.eclipse.jetty.xml.XmlConfiguration"),
-        f"port={port}",
-        f"warehouse={warehouse.as_uri()}",
-        f"database=jdbc:sqlite:{warehouse / 'catalog.sqlite'}",
-        str(_FIXTURE / "server.xml"),
-    ]
-
-
-def _wait_for(uri: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urlopen(f"{uri}/v1/config").close()
-        except OSError:
-            assert server.poll() is None, f"the REST catalog ended:\n{log.read_text()}"
-            assert time.monotonic() < deadline, f"the REST catalog did not start:\n{log.read_text()}"
-            time.sleep(0.1)
-        else:
-            return
+def _ask(port: int) -> None:
+    urlopen(f"http://127.0.0.1:{port}/v1/config").close()

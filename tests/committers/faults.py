@@ -67,22 +67,25 @@ def crash_at(point: str) -> Iterator[None]:
 
 
 @contextmanager
-def at_point(point: str, action: Callable[[], object]) -> Iterator[None]:
-    """Let somebody else act when `point` is first reached: a twin, or another writer of the table."""
-    done: list[object] = []
+def at_point(point: str, action: Callable[[], object], times: int = 1) -> Iterator[None]:
+    """Let somebody else act when `point` is first reached: a twin, or another writer of the table.
+
+    What they do themselves reaches no point. With more `times` they act again when it is reached again.
+    """
+    left = [action] * times
 
     def act(reached: str, _batch_id: int) -> None:
-        if reached == point and not done:
-            done.append(point)
+        if reached == point and left:
             crash_points.install(None)
-            action()
+            left.pop()()
+            crash_points.install(act if left else None)
 
     crash_points.install(act)
     try:
         yield
     finally:
         crash_points.install(None)
-    assert done, f"{point} was not reached"
+    assert not left, f"{point} was not reached"
 
 
 # The query -------------------------------------------------------------------------------------------

@@ -22,13 +22,13 @@ import pytest
 from botocore.awsrequest import AWSRequest, AWSResponse
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.table import Table
+from tests.committers.faults import at_point
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.glue_server import GlueServer
 from tests.s3_server import BUCKET
 
-from penstock.committers import crash_points
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.errors import (
     CommitStateUnknownError,
@@ -141,23 +141,6 @@ def stream(lake: Lake, network: LossyProxy) -> IcebergQuery:
 
 
 @contextmanager
-def at_commit(action: Callable[[], object], times: int = 1) -> Iterator[None]:
-    """Do this when a commit is about to begin: its requirements are chosen, Glue is not yet asked."""
-    left = [action] * times
-
-    def handler(point: str, _batch_id: int) -> None:
-        if point == "commit.start" and left:
-            left.pop()()
-
-    crash_points.install(handler)
-    try:
-        yield
-        assert not left
-    finally:
-        crash_points.install(None)
-
-
-@contextmanager
 def at_update(stream: IcebergQuery, action: Callable[[AWSRequest], AWSResponse | None]) -> Iterator[None]:
     """Do this once when the table's update is about to be sent: pyiceberg knows its version by then."""
     catalog = open_catalog(stream.sink._catalog)
@@ -208,7 +191,7 @@ def test_expired_snapshots_go_with_their_files(lake_in_s3: Lake) -> None:
 
 def test_conflicts_are_tried_again_and_leave_no_file_behind(stream: IcebergQuery, lake: Lake) -> None:
     written = stream.write(1, ids(3))
-    with at_commit(lambda: lake.append(100), times=2):
+    with at_point("commit.start", lambda: lake.append(100), times=2):
         assert isinstance(stream.commit(written), Committed)
     assert lake.ids() == [1, 2, 3, 100, 100]
     assert {name for name in lake.files() if name.endswith(".avro")} <= set(named_files(lake.load()))

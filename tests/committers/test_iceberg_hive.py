@@ -21,13 +21,13 @@ from hive_metastore.ttypes import LockState, NoSuchLockException, ShowLocksReque
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.hive import HiveCatalog
 from pyiceberg.table import Table
+from tests.committers.faults import at_point
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.hive_metastore import HiveMetastore
 from tests.readers import iceberg_rows
 from thrift.transport.TTransport import TTransportException
 
-from penstock.committers import crash_points
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
 from penstock.datasource.options.iceberg import IcebergOptions
@@ -132,23 +132,6 @@ def stream(lake: Lake) -> IcebergQuery:
 
 
 @contextmanager
-def at_commit(action: Callable[[], object], times: int = 1) -> Iterator[None]:
-    """Do this when a commit is about to begin: its requirements are chosen, the lock is not yet taken."""
-    left = [action] * times
-
-    def handler(point: str, _batch_id: int) -> None:
-        if point == "commit.start" and left:
-            left.pop()()
-
-    crash_points.install(handler)
-    try:
-        yield
-        assert not left
-    finally:
-        crash_points.install(None)
-
-
-@contextmanager
 def on_call(name: str, action: Callable[[Client, Callable[[], Any]], Any]) -> Iterator[None]:
     """Do this instead, once, when the metastore's client calls the method; it gets what calls it."""
     send, left = getattr(Client, name), [action]
@@ -218,7 +201,7 @@ def test_expired_snapshots_go_with_their_files(lake: Lake) -> None:
 
 def test_conflicts_are_tried_again_and_leave_no_file_behind(stream: IcebergQuery, lake: Lake) -> None:
     written = stream.write(1, ids(3))
-    with at_commit(lambda: lake.append(100), times=2):
+    with at_point("commit.start", lambda: lake.append(100), times=2):
         assert isinstance(stream.commit(written), Committed)
     assert lake.ids() == [1, 2, 3, 100, 100]
     assert lake.orphans() == set()
@@ -227,7 +210,7 @@ def test_conflicts_are_tried_again_and_leave_no_file_behind(stream: IcebergQuery
 def test_a_twin_with_another_connection_and_we_commit_once(stream: IcebergQuery, lake: Lake) -> None:
     twin = lake.stream()
     written = stream.write(1, ids(3))
-    with at_commit(twin.recover):
+    with at_point("commit.start", twin.recover):
         assert isinstance(stream.commit(written), Committed)
     assert stream.state(1) is COMMITTED
     assert lake.ids() == [1, 2, 3]

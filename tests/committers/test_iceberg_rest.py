@@ -10,8 +10,8 @@ import re
 import socket
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
+from tests.committers.faults import at_point
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.readers import iceberg_rows
 from tests.rest_catalog import RestCatalogServer, rest_catalog_server
 
-from penstock.committers import crash_points
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.errors import (
     CommitStateUnknownError,
@@ -127,23 +127,6 @@ def stream(lake: Lake, network: LossyProxy) -> IcebergQuery:
     stream = lake.stream(network.url)
     stream.run(0, ids(1, 2))
     return stream
-
-
-@contextmanager
-def at_commit(action: Callable[[], object], times: int = 1) -> Iterator[None]:
-    """Do this when a commit is about to be sent: its requirements are chosen by then."""
-    left = [action] * times
-
-    def handler(point: str, _batch_id: int) -> None:
-        if point == "commit.start" and left:
-            left.pop()()
-
-    crash_points.install(handler)
-    try:
-        yield
-        assert not left
-    finally:
-        crash_points.install(None)
 
 
 # Without faults ------------------------------------------------------------------------------------------
@@ -365,7 +348,7 @@ def test_a_late_request_that_lands_while_its_retry_is_under_way_wins(
     network.spend("request late", on=COMMIT)
     with pytest.raises(CommitStateUnknownError):
         stream.commit(written)
-    with at_commit(network.deliver_late):
+    with at_point("commit.start", network.deliver_late):
         (recovered,) = stream.recover()
     assert recovered.state is COMMITTED
     assert lake.ids() == [1, 2, 3]
@@ -434,7 +417,7 @@ def test_a_connection_refused_at_the_commit_itself_leaves_the_state_unknown(lake
         stream = lake.stream(proxy.url)
         written = stream.write(0, ids(1))
         outage: list[Fault] = ["request lost"] * 10
-        with at_commit(lambda: proxy.spend(*outage)), pytest.raises(CommitStateUnknownError):
+        with at_point("commit.start", lambda: proxy.spend(*outage)), pytest.raises(CommitStateUnknownError):
             stream.commit(written)
     lake.stream().recover()
     assert lake.ids() == [1]
@@ -484,7 +467,7 @@ def test_a_commit_that_is_never_answered_leaves_the_state_unknown(
     written = stream.write(1, ids(2))
     catalog = open_catalog(stream.sink._catalog)
     assert isinstance(catalog, RestCatalog)
-    with at_commit(lambda: monkeypatch.setattr(catalog, "uri", silent)):
+    with at_point("commit.start", lambda: monkeypatch.setattr(catalog, "uri", silent)):
         with pytest.raises(CommitStateUnknownError, match="timed out"):
             stream.commit(written)
     monkeypatch.setattr(catalog, "uri", lake.server.uri)
@@ -542,7 +525,7 @@ def test_a_rest_catalog_of_pyicebergs_own_configuration_gets_the_timeout(
 
 def test_conflicts_are_tried_again_and_leave_no_file_behind(stream: IcebergQuery, lake: Lake) -> None:
     written = stream.write(1, ids(3))
-    with at_commit(lambda: lake.append(100), times=5):
+    with at_point("commit.start", lambda: lake.append(100), times=5):
         assert isinstance(stream.commit(written), Committed)
     assert lake.ids() == [1, 2, 3, *[100] * 5]
     needed = {Path(name).name for name in named_files(lake.load())}
@@ -553,7 +536,10 @@ def test_more_conflicts_than_attempts_leave_the_batch_for_the_next_start(lake: L
     stream = lake.stream(commit_attempts_max=3)
     stream.run(0, ids(1))
     written = stream.write(1, ids(2))
-    with at_commit(lambda: lake.append(100), times=3), pytest.raises(RetryableError, match="3 times"):
+    with (
+        at_point("commit.start", lambda: lake.append(100), times=3),
+        pytest.raises(RetryableError, match="3 times"),
+    ):
         stream.commit(written)
     assert stream.state(1) is PREPARED
     assert lake.ids() == [1, 100, 100, 100]
@@ -566,7 +552,7 @@ def test_a_twin_with_another_connection_and_we_commit_once(stream: IcebergQuery,
     """The twin commits while our request is on its way: the requirement on the head refuses ours."""
     twin = lake.stream()
     written = stream.write(1, ids(3))
-    with at_commit(twin.recover):
+    with at_point("commit.start", twin.recover):
         assert isinstance(stream.commit(written), Committed)
     assert stream.state(1) is COMMITTED
     assert lake.ids() == [1, 2, 3]
@@ -593,7 +579,10 @@ def test_a_partitioning_that_another_sets_meanwhile_stops_the_batch(stream: Iceb
         with lake.load().update_spec() as update:
             update.add_identity("id")
 
-    with at_commit(partition), pytest.raises(SchemaMismatchError, match="now partitioned by id"):
+    with (
+        at_point("commit.start", partition),
+        pytest.raises(SchemaMismatchError, match="now partitioned by id"),
+    ):
         stream.commit(written)
     assert stream.state(1) is PREPARED
     assert lake.ids() == [1, 2]
@@ -611,7 +600,7 @@ def test_a_table_dropped_while_the_commit_is_sent_is_said(
             lake.catalog.create_table(lake.name, ids().schema)
 
     said = "dropped and created again" if is_recreated else "no Iceberg table .* any more"
-    with at_commit(drop), pytest.raises(TableChangedError, match=said):
+    with at_point("commit.start", drop), pytest.raises(TableChangedError, match=said):
         stream.commit(written)
     if is_recreated:
         with pytest.raises(TableChangedError):
