@@ -100,6 +100,7 @@ def test_partition_fields(text: str, fields: list[tuple[str, tuple[str, ...], st
         ("day ts", "a comma or the end is expected at position 5 .*where there is 'ts'"),
         ("week(ts)", r"a column or a transform is expected at position 1 .*bucket\(n, c\)"),
         ("void(ts)", "a column or a transform"),
+        ("monht(ts)", r"did you mean month\?"),
         ("bucket(id, 16)", "a whole number from 1 on is expected at position 8"),
         ("bucket(0, id)", "a whole number"),
         ("bucket(-4, id)", "a name or one of .* at position 8"),

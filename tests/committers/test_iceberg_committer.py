@@ -526,6 +526,22 @@ def test_150_commits_keep_manifests_and_metadata_files_few(stream: IcebergStream
     assert stream.ids() == list(range(150))
 
 
+def test_a_merge_leaves_no_manifest_that_no_snapshot_names(stream: IcebergStream) -> None:
+    """The new files' own manifest is merged at once: pyiceberg would leave it for good."""
+    stream = stream.with_options(table_properties={"commit.manifest.min-count-to-merge": "2"})
+    for batch_id in range(4):
+        stream.commit(batch_id, [batch_id])
+    table = stream.load()
+    named = {
+        Path(manifest.manifest_path).name
+        for snapshot in table.snapshots()
+        for manifest in snapshot.manifests(table.io)
+    }
+    there = {path.name for path in stream.on_disk.folder.rglob("*.avro")}
+    assert {name for name in there if not name.startswith("snap-")} == named
+    assert stream.ids() == [0, 1, 2, 3]
+
+
 def test_manifests_are_merged_in_tables_that_do_not_say(stream: IcebergStream) -> None:
     """Iceberg merges by default, pyiceberg does not. The table's properties stay as they are."""
     table_properties = {"commit.manifest.min-count-to-merge": "3"}

@@ -246,6 +246,12 @@ def test_status_fits_80_columns_and_shows_text_as_it_is(local_lake: Lake) -> Non
     assert "\x1b" not in ended.out
 
 
+def test_status_of_long_snapshot_ids_fits_80_columns(any_lake: Lake) -> None:
+    lines = Ended("status", "--table").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("token 1" in line for line in lines)
+
+
 def test_status_with_table_looks_at_the_table(any_lake: Lake) -> None:
     any_lake.lake.compact()
     ended = Ended("status", "--table", "--json", QUERY)

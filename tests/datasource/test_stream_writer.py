@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 
-from penstock import DeltaDataSource, PenstockError
+from penstock import DeltaDataSource, IcebergDataSource, PenstockError
 from penstock.committers.contract import Batch, Committable, StreamKey
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import checked_committables
@@ -39,6 +39,13 @@ def test_a_pickled_source_commits_and_does_not_plan() -> None:
     copy = pickle.loads(pickle.dumps(source))
 
     assert (source._plans, copy._plans) == (True, False)
+
+
+@pytest.mark.parametrize("source", [DeltaDataSource, IcebergDataSource])
+def test_reading_is_refused_with_what_to_read_by(source: type[DeltaDataSource | IcebergDataSource]) -> None:
+    """Spark asks for the schema first."""
+    with pytest.raises(PenstockError, match=f"{source.name()} writes tables and does not read them"):
+        source({}).schema()
 
 
 def task(query_id: str = "q", batch_id: int = 7) -> TaskAttempt:
