@@ -1,29 +1,25 @@
-"""Readers that share no code with what writes: duckdb with Delta's kernel and with its own Iceberg reader."""
+"""Readers that share no code with what writes, for tests that are about a table's rows alone."""
 
 from __future__ import annotations
 
-from importlib.metadata import distribution
 from pathlib import Path
 
 import duckdb
 
+from penstock.testing.duckdb_reader import load_extensions
+
 
 def duckdb_with_delta() -> duckdb.DuckDBPyConnection:
-    """A connection that knows `delta_scan('path')`. The extension comes with a package."""
-    return _duckdb_with("delta")
+    """A connection that knows `delta_scan('path')`."""
+    connection = duckdb.connect()
+    load_extensions(connection, "delta")
+    return connection
 
 
 def duckdb_with_iceberg() -> duckdb.DuckDBPyConnection:
-    """A connection that knows `iceberg_scan('metadata location')`. The extensions come with packages."""
-    return _duckdb_with("avro", "iceberg")
-
-
-def _duckdb_with(*extensions: str) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
-    for extension in extensions:
-        package = distribution(f"duckdb-extension-{extension}")
-        (binary,) = (file for file in package.files or [] if file.suffix == ".duckdb_extension")
-        connection.execute(f"LOAD '{package.locate_file(binary)}'")
+    """A connection that knows `iceberg_scan('metadata location')`."""
+    connection = duckdb.connect()
+    load_extensions(connection, "avro", "iceberg")
     return connection
 
 

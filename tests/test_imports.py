@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import testing
 
 ROOT = Path(penstock.__file__).resolve().parent
 HEAVY = {"alembic", "deltalake", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
@@ -53,6 +54,28 @@ def test_importing_penstock_loads_neither_spark_nor_a_library() -> None:
 def test_every_public_name_can_be_had() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name).__name__ == name
+    for name in testing.__all__:
+        assert getattr(testing, name).__name__ == name if name != "CRASH_POINTS" else testing.CRASH_POINTS
+
+
+def test_importing_what_users_test_with_loads_neither_duckdb_nor_spark() -> None:
+    """Whoever kills a job needs no duckdb, and whoever checks a table no Spark."""
+    assert not top_level(loaded_by("import penstock.testing")) & {*HEAVY, "duckdb", "psutil"}
+
+
+@pytest.mark.parametrize("module", ["checking", "delta_table", "duckdb_reader", "iceberg_table", "jobs"])
+def test_what_users_test_with_loads_no_spark(module: str) -> None:
+    assert "pyspark" not in top_level(loaded_by(f"import penstock.testing.{module}"))
+
+
+def test_the_invariant_needs_only_the_standard_library() -> None:
+    loaded = loaded_by("import penstock.testing.invariant")
+    assert top_level(loaded) - set(sys.stdlib_module_names) == {"penstock"}
+    assert {module for module in loaded if module.startswith("penstock")} == {
+        "penstock",
+        "penstock.testing",
+        "penstock.testing.invariant",
+    }
 
 
 def test_writers_load_no_database_driver_table_library_or_spark() -> None:

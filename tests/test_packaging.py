@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from tests.tables import DeltaOnDisk, IcebergOnDisk, rows
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("datasource", "writers", "committers")
+FOLDERS = ("datasource", "writers", "committers", "testing")
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
 LOCKS = ("dev.txt", "spark40.txt")
 ROWS = 1000

@@ -36,8 +36,8 @@ from tests.committers.faults import (
     strands,
 )
 from tests.committers.lakes import LAKES, LakeTable
-from tests.invariants import check
 
+from penstock import testing
 from penstock.committers.contract import Batch, ManifestStore
 from penstock.committers.crash_points import CRASH_POINTS
 from penstock.committers.errors import (
@@ -312,7 +312,7 @@ class World:
         source = f"(SELECT range AS id FROM range({self.source_rows}) UNION ALL {foreign})"
         is_refused = all(checkpoint.is_refused for checkpoint in self.checkpoints)
         store = None if self.is_diverged else str(self.store.engine.url)
-        found = check(self.lake.on_disk, source, store)
+        found = testing.check(self.lake.on_disk, source, store=store)
         if is_refused:
             assert found.doubled == 0, found
             assert found.rows >= self.rows_to_keep, found

@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from tests.invariants import Findings, check
 from tests.spark.formats import LakeTable
 from tests.tables import rows
+
+from penstock import testing
 
 
 class IdStream:
@@ -60,8 +61,9 @@ class IdStream:
             self.run(rows, **options)
         return str(failure.value)
 
-    def findings(self) -> Findings:
-        return check(self.table.on_disk, f"read_parquet('{self.source}/*.parquet')", self.store_url)
+    def findings(self) -> testing.Observation:
+        source = f"read_parquet('{self.source}/*.parquet')"
+        return testing.check(self.table.on_disk, source, store=self.store_url)
 
     def read(self, columns: str = "*") -> list[tuple[object, ...]]:
         """The table's rows as duckdb reads them."""

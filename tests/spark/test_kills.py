@@ -12,13 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.invariants import check
 from tests.spark.formats import LakeTable
 from tests.spark.id_stream import write_ids
 from tests.spark.processes import SHORT_LIVED, DriverProcess
 from tests.tables import rows
 
-from penstock.committers.crash_points import CRASH_POINTS
+from penstock import testing
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.slow]
 
@@ -48,7 +47,7 @@ ONLY_DELTA = {"evolve.done"}
 
 
 def test_the_kills_cover_every_crash_point() -> None:
-    assert {*KILLS, "table.created"} == set(CRASH_POINTS)
+    assert {*KILLS, "table.created"} == set(testing.CRASH_POINTS)
 
 
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
@@ -65,11 +64,12 @@ def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
     stream = KilledStream(tmp_path, table, _store_url(store, tmp_path, request), kills)
     stream.is_killed_at_every_point_and_then_runs_to_the_end()
 
-    findings = check(table.on_disk, f"read_parquet('{stream.source}/*.parquet')", stream.store_url)
-    assert findings.problems == []
-    assert findings.rows == FILES * ROWS_PER_FILE
+    source = f"read_parquet('{stream.source}/*.parquet')"
+    found = testing.check(table.on_disk, source, store=stream.store_url)
+    assert found.problems == []
+    assert found.rows == FILES * ROWS_PER_FILE
     assert rows(table.on_disk, "bool_and(coalesce(twice = 2 * id, true)), count(twice) > 0") == [(True, True)]
-    print(f"{table.source}, {store}: {len(kills)} kills, {findings}")  # noqa: T201 - shown by `make kills`
+    print(f"{table.source}, {store}: {len(kills)} kills, {found}")  # noqa: T201 - shown by `make kills`
 
 
 def _store_url(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:

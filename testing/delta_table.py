@@ -1,0 +1,108 @@
+"""A Delta table as its log and duckdb, which reads it with Delta's kernel, show it."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from posixpath import basename
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from ..committers.errors import ConfigurationError
+from .duckdb_reader import as_path, load_extensions, quoted, rows, stored_files
+from .table import TableVersion
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Action = Mapping[str, Any]
+Commit = tuple[int, Sequence[Action]]
+"""Version and actions."""
+
+_NO_DATA = ("_delta_log", "_change_data")
+
+
+@dataclass(frozen=True)
+class DeltaTable:
+    """A Delta table, named as in the sink's option `path`: a local path or a URL."""
+
+    path: str | Path
+
+    @property
+    def uri(self) -> str:
+        """As the manifest store knows the table."""
+        from ..datasource.options.delta import DeltaOptions
+        from ..datasource.sinks.delta import DeltaSink
+
+        return DeltaSink(DeltaOptions(path=str(self.path))).table_uri
+
+    def relation(self, connection: DuckDBPyConnection) -> str:
+        """What a query on this connection reads the table's newest version by."""
+        load_extensions(connection, "delta")
+        return f"delta_scan({quoted(self.uri)})"
+
+    def read(self, connection: DuckDBPyConnection) -> TableVersion:
+        """The table's newest version, and its history as far as the log goes back.
+
+        Raises:
+            ConfigurationError: there is no such table.
+        """
+        relation = self.relation(connection)
+        commits = self._commits(connection)
+        if not commits:
+            raise ConfigurationError(f"There is no Delta table at {self.uri}. Check the path.")
+        live = self._live(connection)
+        stored = {path for path in stored_files(connection, self.uri) if not self._is_no_data(path)}
+        return TableVersion(
+            relation=relation,
+            added={**dict.fromkeys(live, 1), **self._added(commits)},
+            live=live,
+            stored=stored,
+            tokens=list(_tokens(commits)),
+        )
+
+    def _commits(self, connection: DuckDBPyConnection) -> list[Commit]:
+        pattern = quoted(f"{glob.escape(self.uri)}/_delta_log/*.json")
+        commits = rows(connection, f"SELECT filename, content FROM read_text({pattern}) ORDER BY filename")
+        return [
+            (int(version), [json.loads(line) for line in content.splitlines()])
+            for name, content in commits
+            if (version := basename(name).removesuffix(".json")).isdecimal()
+        ]
+
+    def _live(self, connection: DuckDBPyConnection) -> set[str]:
+        files = rows(connection, f"SELECT data_file FROM delta_list_files({quoted(self.uri)})")
+        return {as_path(path) for (path,) in files}
+
+    def _added(self, commits: Sequence[Commit]) -> Counter[str]:
+        """A file that was removed may be added again: by a restore, or with rows deleted in it."""
+        counts: Counter[str] = Counter()
+        live: set[str] = set()
+        for _, actions in commits:
+            live -= {self._whole(action["remove"]["path"]) for action in actions if "remove" in action}
+            for path in [self._whole(action["add"]["path"]) for action in actions if "add" in action]:
+                if path in live or not counts[path]:
+                    counts[path] += 1
+                live.add(path)
+        return counts
+
+    def _whole(self, path: str) -> str:
+        """Paths in the log are URLs, mostly relative to the table."""
+        path = unquote(path)
+        return as_path(path) if "://" in path or path.startswith("/") else f"{self.uri}/{path}"
+
+    def _is_no_data(self, path: str) -> bool:
+        return path.removeprefix(f"{self.uri}/").startswith(tuple(f"{folder}/" for folder in _NO_DATA))
+
+
+def _tokens(commits: Sequence[Commit]) -> Iterator[tuple[str, int, int]]:
+    """Application transactions named `penstock:<query id>`. Those that go with a token have longer names."""
+    for version, actions in commits:
+        for transaction in [action["txn"] for action in actions if "txn" in action]:
+            kind, *names = transaction["appId"].split(":")
+            if kind == "penstock" and len(names) == 1:
+                yield names[0], transaction["version"], version

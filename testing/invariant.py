@@ -1,0 +1,111 @@
+"""The invariant: what must hold of a table after any history of crashes and restarts.
+
+Standard library only, and no input or output: whoever can describe a table, its source and its store as an
+`Observation` can judge them, be it a real table on disk or one in a simulator's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was seen of a table, its source and its store once everything has recovered."""
+
+    rows: int
+    """Rows in the table."""
+    lost: int
+    """Source rows that the table does not have, by multiset of ids."""
+    doubled: int
+    """Rows that the table has too many, by multiset of ids; rows that the source never had count, too."""
+    added: Mapping[str, int]
+    """How often the table names each data file, by path: in its live version or in its whole history."""
+    missing: Collection[str]
+    """Data files that the live version names and that are not in storage."""
+    orphans: int
+    """Data files in storage that the table does not name. Allowed: clean-up removes them."""
+    tokens: Sequence[tuple[str, int, int]]
+    """(query id, batch id, version of the table) in the order of the table's history."""
+    pending: Sequence[str]
+    """Batches that are still PREPARED, in words."""
+
+    @property
+    def problems(self) -> list[str]:
+        """See `find_problems`."""
+        return find_problems(self)
+
+    def __str__(self) -> str:
+        """The figures in one line, and a line for each problem."""
+        figures = (
+            f"{_count(self.rows, 'row')}: {self.lost:,} lost, {self.doubled:,} doubled; "
+            f"{_count(len(self.added), 'data file')}: {len(self.missing):,} missing, "
+            f"{self.orphans:,} orphaned; "
+            f"{_count(len(self.tokens), 'token')}"
+        )
+        return "\n".join([figures, *(f"- {problem}" for problem in self.problems)])
+
+
+def find_problems(observation: Observation) -> list[str]:
+    """What of the invariant does not hold, one sentence per kind of problem; empty if all of it holds.
+
+    Each source row exactly once, by multiset of ids; no data file named more than once; none of them missing
+    from storage; the tokens of each query ascending; no batch still PREPARED.
+    """
+    return [
+        *_row_problems(observation),
+        *_file_problems(observation),
+        *_token_problems(observation.tokens),
+        *_store_problems(observation.pending),
+    ]
+
+
+def _row_problems(seen: Observation) -> list[str]:
+    problems = []
+    if seen.lost:
+        problems.append(f"{_count(seen.lost, 'row')} of the source lost: not in the table")
+    if seen.doubled:
+        problems.append(f"{_count(seen.doubled, 'row')} doubled: in the table more often than in the source")
+    return problems
+
+
+def _file_problems(seen: Observation) -> list[str]:
+    problems = []
+    repeated = sorted(path for path, count in seen.added.items() if count > 1)
+    if repeated:
+        problems.append(
+            f"{_count(len(repeated), 'data file')} named more than once by the table, "
+            f"first {repeated[0]} ({seen.added[repeated[0]]} times)"
+        )
+    if seen.missing:
+        problems.append(
+            f"{_count(len(seen.missing), 'data file')} named by the table but missing from storage, "
+            f"so that it cannot be read, first {min(seen.missing)}"
+        )
+    return problems
+
+
+def _token_problems(tokens: Sequence[tuple[str, int, int]]) -> list[str]:
+    problems = []
+    last: dict[str, int] = {}
+    for query_id, batch_id, version in tokens:
+        before = last.get(query_id)
+        if before is not None and batch_id <= before:
+            problems.append(
+                f"the token of query {query_id} does not ascend: "
+                f"batch {batch_id} follows batch {before} in version {version} of the table"
+            )
+        last[query_id] = batch_id
+    return problems
+
+
+def _store_problems(pending: Sequence[str]) -> list[str]:
+    if not pending:
+        return []
+    word = "batch" if len(pending) == 1 else "batches"
+    return [f"{len(pending):,} {word} still PREPARED in the store after recovery, first {pending[0]}"]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
