@@ -213,7 +213,7 @@ class Cleanup:
         for names in self._table.names():
             _drop(left, names)
         batches = {(name.query_id, name.batch_id) for name in parsed.values() if name is not None}
-        for manifest in self._manifests_of(batches):
+        for manifest in self._manifests_of(sorted(batches)):
             _drop(left, self._names(manifest))
         return list(left.values())
 

@@ -35,7 +35,6 @@ from .contract import (
 from .errors import (
     CheckpointMismatchError,
     FencedError,
-    PenstockError,
     RetryableError,
     SchemaMismatchError,
     TableChangedError,
@@ -108,16 +107,17 @@ class TwoPhaseCommitter:
             CheckpointMismatchError: the batch id is committed with other source offsets.
         """
         self.recover(batch.stream, replay=batch)
+        # The table before the store: what a twin lands meanwhile is on record by the time it is looked for.
+        token = self._table.token(batch.stream.query_id)
         record = self._store.record(batch.stream, batch.batch_id)
         if record is not None and record.state is ManifestState.COMMITTED:
             if record.batch.digest != batch.digest:
                 raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
             return Decision.SKIP
-        return self._decide_by_token(batch)
+        return self._decide_by_token(batch, token)
 
-    def _decide_by_token(self, batch: Batch) -> Decision:
+    def _decide_by_token(self, batch: Batch, token: Token | None) -> Decision:
         """The store has not seen the batch committed. The table may have, if the store was lost."""
-        token = self._table.token(batch.stream.query_id)
         if token is None or token.batch_id < batch.batch_id:
             return Decision.WRITE
         if _holds(token, batch):
@@ -220,7 +220,7 @@ class TwoPhaseCommitter:
         """Phase one and two of a batch whose tasks have all succeeded.
 
         If an earlier manifest holds for the batch, that one is committed instead, and the files of this
-        one, which nothing names, are deleted.
+        one, which nothing names, are deleted. If files of the earlier one are gone, this one takes its place.
 
         Raises:
             FencedError: a newer run of the query has taken over.
@@ -229,6 +229,8 @@ class TwoPhaseCommitter:
         """
         batch, run_id = manifest.batch, committables[0].run_id
         prepared = self._prepare(manifest, committables)
+        if not prepared.is_ours and self._give_up_void(prepared.record):
+            prepared = self._prepare(manifest, committables)
         if prepared.is_ours:
             return self._land(manifest)
         if prepared.record.batch.digest != batch.digest:
@@ -251,6 +253,20 @@ class TwoPhaseCommitter:
             raise
         crash_points.reach("prepare.done", batch.batch_id)
         return prepared
+
+    def _give_up_void(self, record: ManifestRecord) -> bool:
+        """Give up an earlier manifest whose files are gone; False if they are there, or in the table.
+
+        A run whose `prepare` was not answered is aborted, and finds nothing on record: it deletes its files.
+        The database may still do what it was asked, after the next run has looked for pending batches.
+        """
+        if record.state is not ManifestState.PREPARED or self._is_in_table(record.batch):
+            return False
+        missing = self._table.missing_files(self._manifest(record.batch))
+        if missing:
+            reason = f"written again: {len(missing)} of {record.files} files are gone, first {missing[0]}"
+            self._finish(record, ManifestState.ABORTED, reason)
+        return bool(missing)
 
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is in the table indeed."""
@@ -326,8 +342,9 @@ class TwoPhaseCommitter:
     def _manifest(self, batch: Batch) -> Manifest:
         manifest = self._store.manifest(batch.stream, batch.batch_id)
         if manifest is None:
-            raise PenstockError(
-                f"The store has a record of batch {batch.batch_id} of {batch.stream} but no manifest."
+            raise RetryableError(
+                f"The store has a record of batch {batch.batch_id} of {batch.stream} but no manifest: it was "
+                "replaced meanwhile, or changed by hand. Start the query again."
             )
         return manifest
 

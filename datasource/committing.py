@@ -20,14 +20,19 @@ logger = logging.getLogger(__name__)
 
 def commit_stream_batch(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
     """Prepare, commit and mark the batch; if its tasks skipped it, check that it is committed."""
-    committables = checked_committables(messages)
     with open_store(store_url(sink.options)) as store:
-        committer = _committer(sink, store)
-        if committables[0].skipped:
-            committer.confirm_skipped(committables[0].batch)
-            return
-        committer.commit(manifest_of(messages), committables)
-        _maintain(sink, store, committables[0].batch.batch_id)
+        commit_batch(sink, store, messages)
+
+
+def commit_batch(sink: Sink[Any], store: SqlManifestStore, messages: Sequence[CommittableMessage]) -> None:
+    """`commit_stream_batch` with its store at hand."""
+    committables = checked_committables(messages)
+    committer = _committer(sink, store)
+    if committables[0].skipped:
+        committer.confirm_skipped(committables[0].batch)
+        return
+    committer.commit(manifest_of(messages), committables)
+    _maintain(sink, store, committables[0].batch.batch_id)
 
 
 def _maintain(sink: Sink[Any], store: SqlManifestStore, batch_id: int) -> None:
@@ -49,7 +54,12 @@ def commit_batch_write(sink: Sink[Any], messages: Sequence[CommittableMessage]) 
 def abort_stream_batch(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
     """Delete the files of the tasks that succeeded, unless a manifest names them."""
     with open_store(store_url(sink.options)) as store:
-        _committer(sink, store).abort([message.committable for message in messages])
+        abort_batch(sink, store, messages)
+
+
+def abort_batch(sink: Sink[Any], store: SqlManifestStore, messages: Sequence[CommittableMessage]) -> None:
+    """`abort_stream_batch` with its store at hand."""
+    _committer(sink, store).abort([message.committable for message in messages])
 
 
 def delete_unprepared(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:

@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
-from ..committers.errors import ConfigurationError
+from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.store.sql import open_store, sqlite_url
 from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path
@@ -18,7 +18,10 @@ from .sinks.sink import Sink, check_same_table
 from .types import arrow_schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from ..committers.store.sql import SqlManifestStore
 
 
 def plan_stream_batch(sink: Sink[Any], schema: StructType, overwrite: bool) -> BatchPlan:
@@ -29,15 +32,26 @@ def plan_stream_batch(sink: Sink[Any], schema: StructType, overwrite: bool) -> B
     """
     rows = arrow_schema(schema)
     running = open_checkpoint(sink).running_batch()
-    stream = StreamKey(running.query_id, sink.table_uri)
-    batch = Batch(stream, running.batch_id, running.digest)
-    table = sink.open_table()
+    batch = Batch(StreamKey(running.query_id, sink.table_uri), running.batch_id, running.digest)
     with open_store(store_url(sink.options)) as store:
-        check_same_table(store, table, stream)
+        return plan_batch(sink, store, batch, rows, overwrite)
+
+
+def plan_batch(
+    sink: Sink[Any], store: SqlManifestStore, batch: Batch, rows: pa.Schema, overwrite: bool
+) -> BatchPlan:
+    """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`."""
+    table = sink.open_table()
+    try:
+        check_same_table(store, table, batch.stream)
         if TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch) is Decision.SKIP:
             return BatchPlan(batch)
-        planned = sink.plan_table(table, rows, overwrite, batch.batch_id)
-        store.register(stream, sink.kind, sink.options.query_name, planned.content.table_id)
+    except TableChangedError:
+        # A store that was lost does not know the stream, and the operator could not accept the table.
+        store.register(batch.stream, sink.kind, sink.options.query_name)
+        raise
+    planned = sink.plan_table(table, rows, overwrite, batch.batch_id)
+    store.register(batch.stream, sink.kind, sink.options.query_name, planned.content.table_id)
     return BatchPlan(batch, planned.files, planned.content)
 
 

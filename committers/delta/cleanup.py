@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 from urllib.parse import unquote
@@ -74,10 +74,18 @@ class DeltaCleanableTable:
         return self._files.delete(paths)
 
     def _new_names(self) -> Iterator[set[str]]:
-        for info in self._fs.get_file_info(pafs.FileSelector(LOG, recursive=True, allow_not_found=True)):
+        for info in self._list_log():
             if info.path not in self._seen and info.path.endswith((".json", ".parquet")):
                 yield from self._names_in(info.path)
                 self._seen.add(info.path)
+
+    def _list_log(self) -> Sequence[pafs.FileInfo]:
+        everything = pafs.FileSelector(LOG, recursive=True, allow_not_found=True)
+        try:
+            entries: Sequence[pafs.FileInfo] = self._fs.get_file_info(everything)
+        except OSError as error:
+            raise self._unreadable(LOG, error) from error
+        return entries
 
     def _names_in(self, entry: str) -> Iterator[set[str]]:
         try:
@@ -88,10 +96,13 @@ class DeltaCleanableTable:
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise RetryableError(
-                f"{entry} of the Delta table {self._uri} cannot be read: {error}. Files that it may name "
-                "were not deleted. Check that the storage is reachable, then try again."
-            ) from error
+            raise self._unreadable(entry, error) from error
+
+    def _unreadable(self, entry: str, error: Exception) -> RetryableError:
+        return RetryableError(
+            f"{entry} of the Delta table {self._uri} cannot be read: {error}. Files that it may name "
+            "were not deleted. Check that the storage is reachable, then try again."
+        )
 
     def _names_in_json(self, entry: str) -> set[str]:
         with self._fs.open_input_file(entry) as stream:

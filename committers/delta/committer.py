@@ -1,9 +1,10 @@
 """The Delta table committer: one commit of a Delta table per batch, with the batch's token in it.
 
-The token is two application transactions (`txn` actions of the Delta protocol) per query:
+The token is three application transactions (`txn` actions of the Delta protocol) per query:
 
     penstock:{query_id}           the batch id
     penstock:{query_id}:digest    the first 60 bits of the digest of the batch's source offsets
+    penstock:{query_id}:version   the version of the table that the batch made
 
 Delta does not deduplicate by them: a fresh handle may commit a lower version again. So each attempt loads
 the table anew, looks for the token there, and commits on that very handle, for its next version only and
@@ -40,12 +41,11 @@ from .history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
 from .plan import NewTable, check_partitioning, in_words, open_or_create
 from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target
 from .table import (
-    IsLost,
     check_not_restored,
     check_same_table,
+    landed_version,
     load,
     load_if_there,
-    takes_back_token,
     token_actions,
     token_of,
 )
@@ -121,14 +121,14 @@ class DeltaTableCommitter:
         check_partitioning(table, partition_by)
         return plan_target(table, fields, evolve=evolve, created=created)
 
-    def check_unchanged(self, table_id: str | None, last_version: int | None) -> None:
-        """Is the table still the one that the stream wrote, with all that it delivered?
+    def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
+        """Is the table still the one that the query wrote, with all that it delivered?
 
-        Called at the query's start; costs nothing unless others committed since `last_version`.
+        Called at the start of each batch; costs nothing unless others committed since the last one.
 
         Args:
-            table_id: the id in the stream's last manifest; None if there is none
-            last_version: the version that holds the stream's last batch; None if not known
+            table_id: the id in the store; None if it knows none
+            last_version: the version that the store knows to hold all that was delivered; None if none
 
         Raises:
             TableChangedError: dropped, re-created, or restored to before the stream's last batch.
@@ -139,8 +139,9 @@ class DeltaTableCommitter:
                 load(self._uri, self._options)
             return
         check_same_table(table, table_id)
-        if last_version is not None:
-            self._check_log_since(table, last_version, lambda _, target: target < last_version)
+        known = [v for v in (last_version, landed_version(table, query_id)) if v is not None]
+        if known:
+            self._check_log_since(table, max(known), max(known))
 
     def accept(self, query_id: str) -> None:
         """Take the table as it is now for one that holds what the query has delivered.
@@ -148,7 +149,7 @@ class DeltaTableCommitter:
         Nothing to do: a RESTORE takes back no tokens, and which version counts as known is in the store.
         """
 
-    def _check_log_since(self, table: DeltaTable, version: int, is_lost: IsLost) -> Sequence[CommitInfo]:
+    def _check_log_since(self, table: DeltaTable, version: int, landed: int | None) -> Sequence[CommitInfo]:
         if table.version() < version:
             raise TableChangedError(
                 f"The Delta table {self._uri} is at version {table.version()}, but the stream has seen "
@@ -156,7 +157,7 @@ class DeltaTableCommitter:
                 "the query with a new checkpoint to write the table from the beginning."
             )
         commits = commits_since(table, version)
-        check_not_restored(table, self._options, commits, is_lost)
+        check_not_restored(table, self._options, commits, landed)
         return commits
 
     def token(self, query_id: str) -> Token | None:
@@ -200,18 +201,19 @@ class DeltaTableCommitter:
         """A handle that the batch may be committed on; or how the batch has ended."""
         batch = manifest.batch
         table = load(self._uri, self._options, content.table_id)
-        is_lost = takes_back_token(table, self._options, batch.stream.query_id)
-        commits = self._check_log_since(table, content.table_version, is_lost)
-        if self._is_in(table, batch):
-            return AlreadyCommitted(_version_of(batch, commits))
+        landed = landed_version(table, batch.stream.query_id)
+        commits = self._check_log_since(table, content.table_version, landed)
+        if token := self._token_if_in(table, batch):
+            return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
         self._check_not_vacuumed(commits, manifest)
         check_supported(table, overwrite=content.mode == "overwrite")
         return table
 
-    def _is_in(self, table: DeltaTable, batch: Batch) -> bool:
+    def _token_if_in(self, table: DeltaTable, batch: Batch) -> Token | None:
+        """The query's token if the batch is in the table: its own, or a later batch's."""
         token = token_of(table, batch.stream.query_id)
         if token is None or token.batch_id < batch.batch_id:
-            return False
+            return None
         if token.batch_id == batch.batch_id and not token.matches(batch.digest):
             raise CheckpointMismatchError(
                 f"The Delta table {self._uri} holds batch {batch.batch_id} of query "
@@ -220,7 +222,7 @@ class DeltaTableCommitter:
                 f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
                 "and put back the checkpoint that wrote the table, or start the query with a new one."
             )
-        return True
+        return token
 
     def _check_not_vacuumed(self, commits: Sequence[CommitInfo], manifest: Manifest) -> None:
         """A vacuum with a short retention deletes files that are not committed yet."""
@@ -270,7 +272,7 @@ class DeltaTableCommitter:
                 mode=content.mode,
                 schema=table.schema(),
                 partition_by=list(content.partition_by),
-                commit_properties=_commit_properties(manifest, content),
+                commit_properties=_commit_properties(manifest, content, version),
                 post_commithook_properties=_post_commit(table, version),
             )
         except Exception as error:  # noqa: BLE001  whatever it is, the table says whether the batch landed
@@ -291,10 +293,11 @@ class DeltaTableCommitter:
             ) from error
         try:
             table = load(self._uri, self._options, content.table_id)
-            landed = self._is_in(table, batch) and _version_of(batch, commits_since(table, version - 1))
+            token = self._token_if_in(table, batch)
+            landed = landed_version(table, batch.stream.query_id)
         except RetryableError as unreadable:
             raise self._state_unknown(batch, error) from unreadable
-        if landed is not False:
+        if token is not None:
             crash_points.reach("commit.landed", batch.batch_id)
             return Committed(version if landed is None else landed)
         if isinstance(error, CommitFailedError) and table.version() >= version:
@@ -337,10 +340,6 @@ class DeltaTableCommitter:
         return delta_files(self._uri, self._options)
 
 
-def _version_of(batch: Batch, commits: Sequence[CommitInfo]) -> int | None:
-    return next((commit.version for commit in commits if commit.holds(batch)), None)
-
-
 def _add_actions(content: LakeManifest, now_ms: int) -> list[AddAction]:
     return [
         AddAction(
@@ -355,14 +354,14 @@ def _add_actions(content: LakeManifest, now_ms: int) -> list[AddAction]:
     ]
 
 
-def _commit_properties(manifest: Manifest, content: LakeManifest) -> CommitProperties:
+def _commit_properties(manifest: Manifest, content: LakeManifest, version: int) -> CommitProperties:
     return CommitProperties(
         custom_metadata={
             NOTE_KEY: commit_note(manifest.batch, manifest.files, manifest.rows),
             "isBlindAppend": content.mode == "append",
         },
         max_commit_retries=0,
-        app_transactions=token_actions(manifest.batch),
+        app_transactions=token_actions(manifest.batch, version),
     )
 
 

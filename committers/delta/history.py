@@ -28,7 +28,6 @@ class CommitInfo:
     version: int
     operation: str
     parameters: Mapping[str, Any]
-    note: str
 
     @property
     def is_restore(self) -> bool:
@@ -37,14 +36,6 @@ class CommitInfo:
     @property
     def is_vacuum(self) -> bool:
         return self.operation.startswith("VACUUM")
-
-    def holds(self, batch: Batch) -> bool:
-        """True for the commit that Penstock made for this batch."""
-        try:
-            said = json.loads(self.note)["penstock"]
-            return (said["query_id"], said["batch_id"], said["digest"]) == _names(batch)
-        except (ValueError, KeyError, TypeError):
-            return False
 
     def restored_version(self, table: DeltaTable, storage_options: Mapping[str, str]) -> int | None:
         """The version that a RESTORE went back to; None if the log does not tell."""
@@ -69,14 +60,15 @@ def _moment(parameters: Mapping[str, Any]) -> datetime | None:
 
 
 def commit_note(batch: Batch, files: int, rows: int) -> str:
-    """What Penstock says of its commits, for people and for `CommitInfo.holds`."""
-    query_id, batch_id, digest = _names(batch)
-    said = {"query_id": query_id, "batch_id": batch_id, "digest": digest, "files": files, "rows": rows}
+    """What Penstock says of its commits, for people."""
+    said = {
+        "query_id": batch.stream.query_id,
+        "batch_id": batch.batch_id,
+        "digest": batch.digest,
+        "files": files,
+        "rows": rows,
+    }
     return json.dumps({"penstock": said})
-
-
-def _names(batch: Batch) -> tuple[str, int, str]:
-    return batch.stream.query_id, batch.batch_id, batch.digest
 
 
 def commits_since(table: DeltaTable, version: int) -> Sequence[CommitInfo]:
@@ -105,7 +97,6 @@ def _info(raw: Mapping[str, Any]) -> CommitInfo:
         version=int(raw["version"]),
         operation=str(raw.get("operation", "")),
         parameters=raw.get("operationParameters") or {},
-        note=str(raw.get(NOTE_KEY, "")),
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 from deltalake import DeltaTable, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 
 from ..contract import Batch, Token
 from ..errors import RetryableError, TableChangedError
@@ -14,8 +13,6 @@ from ..lake_manifest import Kind
 from .history import CommitInfo, in_short
 
 KIND: Kind = "delta"
-
-IsLost: TypeAlias = Callable[[CommitInfo, int], bool]
 
 DIGEST_CHARS = 15
 """Hex digits of the digest that fit into a `txn` version, a signed 64-bit number."""
@@ -74,29 +71,54 @@ def check_same_table(table: DeltaTable, table_id: str | None) -> None:
 
 
 def token_of(table: DeltaTable, query_id: str) -> Token | None:
-    """The query's token as this handle has it."""
-    batch_id = table.transaction_version(_app_id(query_id))
+    """The query's token as this handle has it.
+
+    Raises:
+        RetryableError: the log cannot be read now.
+    """
+    batch_id = _app_version(table, _app_id(query_id))
     if batch_id is None:
         return None
-    digest = table.transaction_version(_digest_app_id(query_id))
+    digest = _app_version(table, _app_id(query_id, "digest"))
     return Token(batch_id, "" if digest is None else f"{digest:0{DIGEST_CHARS}x}")
 
 
-def token_actions(batch: Batch) -> list[Transaction]:
-    """What makes the batch the query's token. Never with a time: a retention property would hide it."""
+def landed_version(table: DeltaTable, query_id: str) -> int | None:
+    """Version of the table that holds the query's last batch; None if there is none.
+
+    Raises:
+        RetryableError: the log cannot be read now.
+    """
+    return _app_version(table, _app_id(query_id, "version"))
+
+
+def token_actions(batch: Batch, version: int) -> list[Transaction]:
+    """What makes the batch the query's token. Never with a time: a retention property would hide it.
+
+    Args:
+        version: that the commit makes
+    """
     query_id = batch.stream.query_id
     return [
         Transaction(_app_id(query_id), batch.batch_id),
-        Transaction(_digest_app_id(query_id), int(batch.digest[:DIGEST_CHARS], 16)),
+        Transaction(_app_id(query_id, "digest"), int(batch.digest[:DIGEST_CHARS], 16)),
+        Transaction(_app_id(query_id, "version"), version),
     ]
 
 
-def _app_id(query_id: str) -> str:
-    return f"penstock:{query_id}"
+def _app_id(query_id: str, what: str = "") -> str:
+    return f"penstock:{query_id}:{what}" if what else f"penstock:{query_id}"
 
 
-def _digest_app_id(query_id: str) -> str:
-    return f"penstock:{query_id}:digest"
+def _app_version(table: DeltaTable, app_id: str) -> int | None:
+    """The library reads the log anew for each."""
+    try:
+        return table.transaction_version(app_id)
+    except Exception as error:
+        raise RetryableError(
+            f"The log of the Delta table {table.table_uri} cannot be read: {in_short(error)}. Nothing was "
+            "committed. Check that the storage is reachable, then start again."
+        ) from error
 
 
 # RESTORE ------------------------------------------------------------------------------------------
@@ -106,7 +128,7 @@ def check_not_restored(
     table: DeltaTable,
     storage_options: Mapping[str, str],
     commits: Sequence[CommitInfo],
-    is_lost: IsLost,
+    landed: int | None,
 ) -> None:
     """Delta's RESTORE takes back rows but not tokens: the table would claim batches that it has lost.
 
@@ -114,43 +136,23 @@ def check_not_restored(
 
     Args:
         commits: those since a version that is known to be good
-        is_lost: has this RESTORE to that version taken back what the stream delivered?
+        landed: version of the table that holds the stream's last batch; None if there is none
 
     Raises:
         TableChangedError: rows that the stream delivered are gone.
     """
     restores = [commit for commit in commits if commit.is_restore]
-    while restores:
+    while restores and landed is not None:
         restore = restores.pop()
         target = restore.restored_version(table, storage_options)
-        if target is None or is_lost(restore, target):
+        if restore.version > landed and (target is None or target < landed):
             raise TableChangedError(
                 f"The Delta table {table.table_uri} was restored, in version {restore.version}, to before "
                 "batches that the stream has delivered: their rows are gone, and going on would leave a "
                 "gap. Undo it with\n"
                 f"    RESTORE TABLE ... TO VERSION AS OF {restore.version - 1}\n"
+                "or accept the table as it is, without these rows:\n"
+                "    penstock recover --accept-table\n"
                 "or start the query with a new checkpoint to write the table from the beginning."
             )
-        restores = [earlier for earlier in restores if earlier.version <= target]
-
-
-def takes_back_token(table: DeltaTable, storage_options: Mapping[str, str], query_id: str) -> IsLost:
-    """For `check_not_restored` where the stream's last version is not known: by the query's tokens."""
-
-    def is_lost(restore: CommitInfo, target: int) -> bool:
-        before = _batch_id_at(table, storage_options, restore.version - 1, query_id)
-        return before is not None and before != _batch_id_at(table, storage_options, target, query_id)
-
-    return is_lost
-
-
-def _batch_id_at(
-    table: DeltaTable, storage_options: Mapping[str, str], version: int, query_id: str
-) -> int | None:
-    """The query's batch id at a version; None if there is none, or the version is cleaned up."""
-    try:
-        past = DeltaTable(table.table_uri, version=version, storage_options=dict(storage_options))
-    except (DeltaError, OSError):
-        return None
-    token = token_of(past, query_id)
-    return None if token is None else token.batch_id
+        restores = [] if target is None else [one for one in restores if one.version <= target]

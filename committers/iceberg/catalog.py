@@ -7,6 +7,7 @@ goes through `redacted`, and such an error is never the cause of ours.
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import threading
@@ -224,6 +225,8 @@ def _is_passing(error: Exception) -> bool:
 
     if isinstance(error, OperationalError):
         return "unable to open database file" not in str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return True
     passing = (ServerError, ServiceUnavailableError, TooManyRequestsError, ConnectionError, TimeoutError)
     return isinstance(error, (*passing, requests.ConnectionError, requests.Timeout))
 

@@ -98,14 +98,14 @@ class IcebergTableCommitter:
         self._first_look = ensure_branch(table, self._address)
         return plan_target(self._first_look, source, self._address.branch, evolve=evolve, created=created)
 
-    def check_unchanged(self, table_id: str | None, last_version: int | None) -> None:
-        """Is the table still the one that the stream wrote?
+    def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
+        """Is the table still the one that the query wrote, with all that it delivered?
 
-        Called at the query's start. Whether it was rolled back is looked at with the token, which knows.
+        Called at the start of each batch.
 
         Args:
-            table_id: the UUID in the stream's last manifest; None if there is none
-            last_version: snapshot id of the stream's last batch; None if not known
+            table_id: the UUID in the store; None if it knows none
+            last_version: not needed: the token says which snapshot holds the query's last batch
 
         Raises:
             TableChangedError: dropped, re-created, or rolled back to before the stream's last batch.
@@ -116,6 +116,7 @@ class IcebergTableCommitter:
                 load(self._catalog, self._address)
             return
         check_same_table(table, self._address, table_id)
+        self._landed(table.metadata, query_id)
 
     def accept(self, query_id: str) -> None:
         """Note the branch's head as the snapshot of the query's last batch, after a rollback that shall stay.

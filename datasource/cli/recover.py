@@ -65,8 +65,6 @@ def changed_table(
         ConfigurationError: there is nothing that could be accepted.
     """
     written = store.written_table(stream.key)
-    if written is None and not stream.pending:
-        raise ConfigurationError(f"The stream {stream.key} has committed nothing yet: it accepts any table.")
     now = look_at_table(stream, access)
     if now is None:
         raise ConfigurationError(
@@ -75,6 +73,10 @@ def changed_table(
         )
     error = recover_stream(store, stream, access).error
     if not isinstance(error, TableChangedError):
+        if written is None and not stream.pending:
+            raise ConfigurationError(
+                f"The stream {stream.key} has committed nothing yet: it accepts any table."
+            )
         return None
     wrote = "nothing yet" if written is None else f"table {written.table_id}, version {written.table_version}"
     return now, (

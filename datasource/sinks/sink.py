@@ -31,10 +31,10 @@ class PlannedTable:
 class LakeTable(TableCommitter, Protocol):
     """A table committer that knows its table from another."""
 
-    def check_unchanged(self, table_id: str | None, last_version: int | None) -> None:
+    def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
         """
         Raises:
-            TableChangedError: the table is not the one with `table_id`, or has lost `last_version`.
+            TableChangedError: the table is not the one with `table_id`, or has lost what the query delivered.
         """
         ...
 
@@ -95,11 +95,14 @@ def check_same_table(store: SqlManifestStore, table: LakeTable, stream: StreamKe
         TableChangedError: it is another one, or was put back to before the stream's last batch.
     """
     written = store.written_table(stream)
-    if written is None:
+    if written is None:  # the store may have been lost: the table itself knows
+        table.check_unchanged(stream.query_id, None, None)
         return
-    table.check_unchanged(written.table_id, written.table_version)
+    table.check_unchanged(stream.query_id, written.table_id, written.table_version)
+    if written.batch_id is None:
+        return
     token = table.token(stream.query_id)
-    if written.batch_id is not None and (token is None or token.batch_id < written.batch_id):
+    if token is None or token.batch_id < written.batch_id:
         holds = "no batch" if token is None else f"batch {token.batch_id} as the last one"
         raise TableChangedError(
             f"The table {stream.table_uri} holds {holds} of query {stream.query_id}, which has delivered "

@@ -32,9 +32,10 @@ from penstock.committers.contract import (
 from penstock.committers.errors import CommitStateUnknownError
 from penstock.committers.lake_manifest import Mode, build_manifest
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.committers.two_phase import Decision, Retry, TwoPhaseCommitter
+from penstock.committers.two_phase import Retry, TwoPhaseCommitter
+from penstock.datasource.planning import plan_batch
 from penstock.datasource.sinks.sink import LakeTable as SinkTable
-from penstock.datasource.sinks.sink import PlannedTable, check_same_table
+from penstock.datasource.sinks.sink import PlannedTable
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames
 
@@ -128,13 +129,8 @@ class Query:
     def plan(self, store: SqlManifestStore, batch: Batch, *, evolve: bool = False) -> PlannedTable | None:
         """What the planner does before any task runs; None if the tasks are to skip the batch."""
         sink = self.lake.sink(evolve=evolve)
-        table = sink.open_table()
-        check_same_table(store, table, self.stream)
-        if self.committer(store, table).begin(batch) is Decision.SKIP:
-            return None
-        planned = sink.plan_table(table, self.schema, self.mode == "overwrite", batch.batch_id)
-        store.register(self.stream, sink.kind, table_id=planned.content.table_id)
-        return planned
+        plan = plan_batch(sink, store, batch, self.schema, self.mode == "overwrite")
+        return None if plan.files is None or plan.content is None else PlannedTable(plan.files, plan.content)
 
     def write(self, planned: PlannedTable | None, batch: Batch, run_id: str, parts: Iterable[Ids]) -> Written:
         """What the tasks do, one for each of `parts`."""

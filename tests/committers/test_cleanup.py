@@ -309,6 +309,24 @@ def test_a_damaged_checkpoint_of_the_log_stops_clean_up(local_lake: Lake) -> Non
     assert local_lake.on_disk() == before
 
 
+def test_a_log_that_cannot_be_listed_stops_clean_up(
+    local_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_lake.write(0)
+    local_lake.commit(0, local_lake.write(0))
+    before = local_lake.on_disk()
+    table = DeltaCleanableTable(str(local_lake.table), {})
+
+    class Unreachable:
+        def get_file_info(self, _selector: object) -> None:
+            raise OSError("no connection")
+
+    monkeypatch.setattr(table, "_fs", Unreachable())
+    with pytest.raises(RetryableError, match=r"_delta_log of .* cannot be read: no connection"):
+        list(table.names())
+    assert local_lake.on_disk() == before
+
+
 def test_log_entries_that_vanish_while_they_are_read_are_listed_anew(
     local_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,7 +191,7 @@ def test_a_dropped_table_stops_the_stream(stream: DeltaStream) -> None:
     shutil.rmtree(stream.uri)
     for attempt in (
         lambda: stream.committer().commit(manifest),
-        lambda: stream.committer().check_unchanged(written, 1),
+        lambda: stream.committer().check_unchanged(stream.query_id, written, 1),
     ):
         with pytest.raises(TableChangedError, match="dropped or moved"):
             attempt()
@@ -204,7 +204,7 @@ def test_a_table_created_again_stops_the_stream(stream: DeltaStream) -> None:
     DeltaTable.create(stream.uri, SCHEMA)
     for attempt in (
         lambda: stream.committer().commit(manifest),
-        lambda: stream.committer().check_unchanged(written, 1),
+        lambda: stream.committer().check_unchanged(stream.query_id, written, 1),
     ):
         with pytest.raises(TableChangedError, match="created again"):
             attempt()
@@ -224,17 +224,17 @@ def test_a_log_put_back_from_a_copy_stops_the_stream(stream: DeltaStream) -> Non
     stream.commit(1, [2])
     (Path(stream.uri) / "_delta_log" / f"{2:020}.json").unlink()
     with pytest.raises(TableChangedError, match="at version 1"):
-        stream.committer().check_unchanged(table_id(stream), 2)
+        stream.committer().check_unchanged(stream.query_id, table_id(stream), 2)
 
 
 def test_a_table_that_nobody_has_touched_is_unchanged(stream: DeltaStream) -> None:
-    stream.committer().check_unchanged(table_id(stream), 1)
+    stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
     append(stream, 100)
-    stream.committer().check_unchanged(table_id(stream), 1)
+    stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
 
 
 def test_a_stream_that_has_committed_nothing_accepts_any_table(tmp_path: Path) -> None:
-    stream_in(tmp_path).committer().check_unchanged(None, None)
+    stream_in(tmp_path).committer().check_unchanged("query-1", None, None)
 
 
 def by_version(stream: DeltaStream, version: int) -> None:
@@ -264,7 +264,7 @@ def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
     for attempt in (
         lambda: stream.committer().commit(replayed),
         lambda: stream.committer().commit(following),
-        lambda: stream.committer().check_unchanged(table_id(stream), 2),
+        lambda: stream.committer().check_unchanged(stream.query_id, table_id(stream), 2),
     ):
         with pytest.raises(TableChangedError, match=r"(?s)restored, in version 3, .*TO VERSION AS OF 2"):
             attempt()
@@ -276,7 +276,7 @@ def test_a_restore_that_was_undone_is_no_matter(stream: DeltaStream) -> None:
     manifest = stream.prepare(2, [3])
     by_version(stream, 1)
     by_version(stream, 2)
-    stream.committer().check_unchanged(table_id(stream), 2)
+    stream.committer().check_unchanged(stream.query_id, table_id(stream), 2)
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert ids(stream) == [1, 2, 3]
 
@@ -288,14 +288,14 @@ def test_a_restore_back_into_a_restored_state_stops_the_stream(stream: DeltaStre
     by_version(stream, 2)
     by_version(stream, 4)
     with pytest.raises(TableChangedError):
-        stream.committer().check_unchanged(table_id(stream), 2)
+        stream.committer().check_unchanged(stream.query_id, table_id(stream), 2)
 
 
 def test_a_restore_that_takes_back_only_foreign_rows_is_no_matter(stream: DeltaStream) -> None:
     append(stream, 100)
     manifest = stream.prepare(1, [2])
     by_version(stream, 1)
-    stream.committer().check_unchanged(table_id(stream), 1)
+    stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert ids(stream) == [1, 2]
 
@@ -304,7 +304,7 @@ def test_a_restore_by_spark_to_a_time_stops_the_stream(stream: DeltaStream) -> N
     """Spark notes the time in a zone that the log does not name: what it took back cannot be told."""
     append(stream, 100)
     by_version(stream, 1)
-    stream.committer().check_unchanged(table_id(stream), 1)
+    stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
     commit = Path(stream.uri) / "_delta_log" / f"{3:020}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
     for line in lines:
@@ -312,4 +312,4 @@ def test_a_restore_by_spark_to_a_time_stops_the_stream(stream: DeltaStream) -> N
             line["commitInfo"]["operationParameters"] = {"version": None, "timestamp": "2026-01-01 00:00:00"}
     commit.write_text("\n".join(json.dumps(line) for line in lines))
     with pytest.raises(TableChangedError):
-        stream.committer().check_unchanged(table_id(stream), 1)
+        stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)

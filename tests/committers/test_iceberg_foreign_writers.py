@@ -241,7 +241,7 @@ def test_a_table_that_is_gone_stops_the_stream(stream: IcebergStream, change: Ch
     change(stream)
     for attempt in (
         lambda: stream.committer().commit(manifest),
-        lambda: stream.committer().check_unchanged(table_id, None),
+        lambda: stream.committer().check_unchanged(stream.query_id, table_id, None),
     ):
         with pytest.raises(TableChangedError, match=says):
             attempt()
@@ -267,8 +267,8 @@ def test_an_empty_table_created_again_between_look_and_commit_takes_no_batch(tmp
 
 
 def test_a_stream_that_has_committed_nothing_accepts_any_table(stream: IcebergStream, tmp_path: Path) -> None:
-    stream.committer().check_unchanged(None, None)
-    IcebergStream(tmp_path / "nowhere").committer().check_unchanged(None, None)
+    stream.committer().check_unchanged(stream.query_id, None, None)
+    IcebergStream(tmp_path / "nowhere").committer().check_unchanged("query-1", None, None)
 
 
 def test_a_table_renamed_back_goes_on(stream: IcebergStream) -> None:

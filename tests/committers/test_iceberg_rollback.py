@@ -40,7 +40,9 @@ def main(tmp_path: Path) -> IcebergStream:
 
 
 def snapshot_of(stream: IcebergStream, batch_id: int) -> int:
-    return next(version for _, batch, version in stream.on_disk.tokens() if batch == batch_id)
+    snapshots = stream.on_disk.metadata()["snapshots"]
+    of_batch = [s for s in snapshots if s["summary"].get("penstock.batch-id") == str(batch_id)]
+    return int(of_batch[0]["snapshot-id"])
 
 
 def set_branch(stream: IcebergStream, snapshot_id: int) -> None:

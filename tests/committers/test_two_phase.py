@@ -12,14 +12,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from tests.committers.faults import (
+    SCHEMA,
     BusyTable,
     Fault,
     FaultyTable,
+    ForgetfulStore,
     Ids,
     Query,
     Strand,
@@ -29,10 +32,17 @@ from tests.committers.faults import (
     strands,
 )
 from tests.committers.lakes import LAKES, DeltaLake, IcebergLake, LakeTable
-from tests.invariants import Findings, check
 from tests.tables import rows
 
-from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
+from penstock import testing
+from penstock.committers.contract import (
+    AlreadyCommitted,
+    Committed,
+    ManifestRecord,
+    ManifestState,
+    ManifestStore,
+    StreamKey,
+)
 from penstock.committers.crash_points import CRASH_POINTS
 from penstock.committers.errors import (
     CheckpointMismatchError,
@@ -84,9 +94,9 @@ def sqlite_store(tmp_path: Path) -> Iterator[SqlManifestStore]:
         yield opened
 
 
-def findings(query: Query, ids: Ids) -> Findings:
+def findings(query: Query, ids: Ids) -> testing.Observation:
     """What is wrong with the table, if it is to hold these ids."""
-    return check(query.lake.on_disk, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)")
+    return testing.check(query.lake.on_disk, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)")
 
 
 def holds(query: Query, store: SqlManifestStore, ids: Ids) -> bool:
@@ -376,6 +386,24 @@ def test_a_batch_whose_files_are_gone_is_written_again_by_its_replay(
     written = prepare_only(query, store)
     (query.lake.data_folder / min(written.paths)).unlink()
     query.run(store, written.batch, PARTS, "r2")
+    record = store.record(query.stream, 0)
+    assert record is not None
+    assert (record.state, record.run_id) == (COMMITTED, "r2")
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_a_manifest_that_arrives_after_its_run_was_aborted_is_written_again(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """The database took its time with what it was asked, and the abort in between found nothing on record."""
+    batch = query.batch(0)
+    late = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    store.claim(query.stream, "r1")
+    query.committer(store).abort(late.committables)
+    written = query.write(query.plan(store, batch), batch, "r2", PARTS)
+    store.prepare(late.manifest, "r1")
+
+    query.commit(store, written)
     record = store.record(query.stream, 0)
     assert record is not None
     assert (record.state, record.run_id) == (COMMITTED, "r2")
@@ -737,6 +765,28 @@ def race(query: Query, store: SqlManifestStore, written: Written, start: threadi
         return
 
 
+def test_a_twin_that_lands_while_the_planner_looks_is_no_mismatch(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """The store knew nothing of the batch, and by now the table is ahead: nobody has changed the offsets."""
+    batch = query.batch(0)
+
+    class TwinActs(ForgetfulStore):
+        def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
+            found = store.record(stream, batch_id)
+            query.run(store, batch, PARTS, "twin")
+            query.run(store, query.batch(1), [[4]], "twin")
+            return found
+
+    planned = query.committer(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
+    assert planned is Decision.WRITE
+    written = query.write(
+        query.lake.sink().plan_table(query.open_table(), SCHEMA, False, 0), batch, "r1", PARTS
+    )
+    query.commit(store, written)
+    assert holds(query, store, [1, 2, 3, 4])
+
+
 def test_a_driver_that_wakes_up_after_later_batches_adds_no_rows(
     query: Query, store: SqlManifestStore
 ) -> None:
@@ -961,6 +1011,26 @@ def test_a_table_restored_to_before_the_last_batch_stops_the_query(
     with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
         query.run(store, query.batch(3), [[3]], "r1")
     assert findings(query, [0, 1]).problems == []
+
+
+def test_a_rollback_is_noticed_and_can_be_accepted_when_the_store_was_lost(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """The table knows by itself what it has lost, and the new store knows whom the operator means."""
+    query.run(store, query.batch(0), [[0]], "r1")
+    before = query.lake.version()
+    query.run(store, query.batch(1), PARTS, "r1")
+    query.lake.go_back(before)
+
+    with open_store(f"sqlite:///{tmp_path}/new.db") as new:
+        with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
+            query.plan(new, query.batch(2))
+        assert [known.key for known in new.streams()] == [query.stream]
+        now = query.lake.sink().plan_table(query.open_table(), SCHEMA, False, 2).content
+        new.accept_table(query.stream, now.table_id, now.table_version)
+        query.open_table().accept(query.query_id)
+        query.run(new, query.batch(2), [[4]], "r2")
+        assert holds(query, new, [0, 4])
 
 
 def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) -> None:
