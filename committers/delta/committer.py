@@ -156,7 +156,7 @@ class DeltaTableCommitter:
                 f"version {version}: its log was put back from a copy. Put back the whole log, or start "
                 "the query with a new checkpoint to write the table from the beginning."
             )
-        commits = commits_since(table, version)
+        commits = commits_since(table, self._options, version)
         check_not_restored(table, self._options, commits, landed)
         return commits
 

@@ -6,13 +6,16 @@ Reads the commit infos of the versions in question only; in the normal case ther
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from deltalake.fs import DeltaStorageHandler
 
 from ..contract import Batch
 from ..errors import RetryableError
@@ -38,7 +41,7 @@ class CommitInfo:
         return self.operation.startswith("VACUUM")
 
     def restored_version(self, table: DeltaTable, storage_options: Mapping[str, str]) -> int | None:
-        """The version that a RESTORE went back to; None if the log does not tell."""
+        """The version that a RESTORE went back to; None if nobody can tell any more, or just now."""
         wanted = self.parameters.get("version")
         if wanted not in (None, ""):
             return int(wanted)
@@ -48,9 +51,12 @@ class CommitInfo:
         try:
             past = DeltaTable(table.table_uri, storage_options=dict(storage_options))
             past.load_as_version(moment)
+            # Of a time that the log no longer reaches back to, the library gives the oldest version left.
+            entry = _log(table.table_uri, storage_options).get_file_info(_entry(past.version()))
         except (DeltaError, OSError):
             return None
-        return past.version()
+        was_there = entry.mtime is not None and entry.mtime <= moment
+        return past.version() if was_there else None
 
 
 def _moment(parameters: Mapping[str, Any]) -> datetime | None:
@@ -71,33 +77,61 @@ def commit_note(batch: Batch, files: int, rows: int) -> str:
     return json.dumps({"penstock": said})
 
 
-def commits_since(table: DeltaTable, version: int) -> Sequence[CommitInfo]:
+def commits_since(
+    table: DeltaTable, storage_options: Mapping[str, str], version: int
+) -> Sequence[CommitInfo]:
     """Commits after `version` up to the handle's own, oldest first.
 
-    Those whose log file is cleaned up, or that carry no commit info, are left out.
+    Read by their names in the log: the library's `history` of a handle that others have overtaken numbers
+    the commits wrongly, and may leave out the very ones that were asked for. Those whose log file is cleaned
+    up, or that carry no commit info, are left out.
 
     Raises:
         RetryableError: the log cannot be read now.
     """
-    count = table.version() - version
-    if count <= 0:
-        return ()
+    versions = range(version + 1, table.version() + 1)
+    return list(_commits(table.table_uri, storage_options, versions)) if versions else ()
+
+
+def _commits(
+    table_uri: str, storage_options: Mapping[str, str], versions: Iterable[int]
+) -> Iterator[CommitInfo]:
+    with _log_errors(table_uri):
+        log = _log(table_uri, storage_options)
+        for version in versions:
+            with suppress(FileNotFoundError):
+                with log.open_input_file(_entry(version)) as entry:
+                    yield from _infos(version, entry.read())
+
+
+def _log(table_uri: str, storage_options: Mapping[str, str]) -> pafs.FileSystem:
+    return pafs.PyFileSystem(DeltaStorageHandler(table_uri, dict(storage_options)))
+
+
+def _entry(version: int) -> str:
+    """Its time of modification is the version's time."""
+    return f"_delta_log/{version:020d}.json"
+
+
+@contextmanager
+def _log_errors(table_uri: str) -> Iterator[None]:
     try:
-        infos = [_info(raw) for raw in table.history(count)]
-    except Exception as error:
+        yield
+    except (DeltaError, OSError, ValueError) as error:
         raise RetryableError(
-            f"The log of the Delta table {table.table_uri} cannot be read: {in_short(error)}. Nothing was "
+            f"The log of the Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was "
             "committed. Check that the storage is reachable, then start again."
         ) from error
-    return sorted((info for info in infos if info.version > version), key=lambda info: info.version)
 
 
-def _info(raw: Mapping[str, Any]) -> CommitInfo:
-    return CommitInfo(
-        version=int(raw["version"]),
-        operation=str(raw.get("operation", "")),
-        parameters=raw.get("operationParameters") or {},
-    )
+def _infos(version: int, entry: bytes) -> Iterator[CommitInfo]:
+    for line in entry.splitlines():
+        if b'"commitInfo"' in line and (raw := json.loads(line).get("commitInfo")) is not None:
+            yield CommitInfo(
+                version=version,
+                operation=str(raw.get("operation", "")),
+                parameters=raw.get("operationParameters") or {},
+            )
 
 
 def in_short(error: BaseException) -> str:

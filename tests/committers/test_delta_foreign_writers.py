@@ -271,6 +271,39 @@ def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
     assert ids(stream) == [1]
 
 
+def test_a_restore_is_noticed_though_others_commit_after_the_look(
+    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library numbers the history of a handle that others have overtaken wrongly."""
+    append(stream, 100)
+    by_version(stream, 0)
+    committer = stream.committer()
+    assert committer.token("query-1") is not None
+    append(stream, 101)
+    append(stream, 102)
+    with pytest.raises(TableChangedError, match="restored, in version 3"):
+        committer.check_unchanged(stream.query_id, table_id(stream), 1)
+
+
+def test_a_restore_to_a_time_before_the_log_that_is_left_stops_the_stream(stream: DeltaStream) -> None:
+    """The library takes the oldest version that is left for that of the time."""
+    stream.commit(1, [2])
+    DeltaTable(stream.uri).create_checkpoint()
+    stream.commit(2, [3])
+    by_version(stream, 2)
+    log = Path(stream.uri) / "_delta_log"
+    commit = log / f"{4:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        if "commitInfo" in line:
+            line["commitInfo"]["operationParameters"] = {"version": None, "datetime": "30000"}
+    commit.write_text("\n".join(json.dumps(line) for line in lines))
+    for version in range(3):
+        (log / f"{version:020}.json").unlink()
+    with pytest.raises(TableChangedError, match="restored, in version 4"):
+        stream.committer().check_unchanged(stream.query_id, table_id(stream), 3)
+
+
 def test_a_restore_that_was_undone_is_no_matter(stream: DeltaStream) -> None:
     stream.commit(1, [2])
     manifest = stream.prepare(2, [3])
