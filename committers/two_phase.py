@@ -296,7 +296,11 @@ class TwoPhaseCommitter:
     def _land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
         """Commit with bounded retries, then mark. The token is checked anew on every attempt."""
         batch = manifest.batch
-        outcome = self._commit_with_retries(manifest)
+        try:
+            outcome = self._commit_with_retries(manifest)
+        except CheckpointMismatchError as error:  # it can never land, and later tokens must not hide that
+            self._store.finish(batch, ManifestState.ABORTED, reason=str(error))
+            raise
         marked = self._store.finish(batch, ManifestState.COMMITTED, table_version=outcome.table_version)
         crash_points.reach("mark.done", batch.batch_id)
         if not marked and self._state(batch) is not ManifestState.COMMITTED:

@@ -57,6 +57,10 @@ _CHECKPOINT_INTERVAL = 100
 """Commits between two log checkpoints of a table that does not say, as the Delta library has it."""
 
 
+_COMMITS_LOOKED_BACK = 50
+"""For a batch before the last one: asked for only if its checkpoint or store was copied or put back."""
+
+
 class DeltaTableCommitter:
     """Commits manifests to one Delta table. Runs on the driver and in the delivery process, one per call.
 
@@ -214,7 +218,7 @@ class DeltaTableCommitter:
         token = token_of(table, batch.stream.query_id)
         if token is None or token.batch_id < batch.batch_id:
             return None
-        if token.batch_id == batch.batch_id and not token.matches(batch.digest):
+        if not self._may_be(table, token, batch):
             raise CheckpointMismatchError(
                 f"The Delta table {self._uri} holds batch {batch.batch_id} of query "
                 f"{batch.stream.query_id} with other source offsets: the checkpoint was reset, rewound or "
@@ -223,6 +227,15 @@ class DeltaTableCommitter:
                 "and put back the checkpoint that wrote the table, or start the query with a new one."
             )
         return token
+
+    def _may_be(self, table: DeltaTable, token: Token, batch: Batch) -> bool:
+        """Has the batch id that the table holds the same offsets? Of an earlier one only the log may tell."""
+        if token.batch_id == batch.batch_id:
+            return token.matches(batch.digest)
+        end = landed_version(table, batch.stream.query_id) or table.version()
+        commits = commits_since(table, self._options, max(end - _COMMITS_LOOKED_BACK, -1))
+        digests = (commit.digest_of(batch) for commit in commits)
+        return next(filter(None, digests), batch.digest) == batch.digest
 
     def _check_not_vacuumed(self, commits: Sequence[CommitInfo], manifest: Manifest) -> None:
         """A vacuum with a short retention deletes files that are not committed yet."""

@@ -31,6 +31,7 @@ class CommitInfo:
     version: int
     operation: str
     parameters: Mapping[str, Any]
+    note: str
 
     @property
     def is_restore(self) -> bool:
@@ -39,6 +40,15 @@ class CommitInfo:
     @property
     def is_vacuum(self) -> bool:
         return self.operation.startswith("VACUUM")
+
+    def digest_of(self, batch: Batch) -> str | None:
+        """Digest of the batch of this query and id that Penstock put here; None if it is another commit."""
+        try:
+            said = json.loads(self.note)["penstock"]
+            is_it = (said["query_id"], said["batch_id"]) == (batch.stream.query_id, batch.batch_id)
+            return str(said["digest"]) if is_it else None
+        except (ValueError, KeyError, TypeError):
+            return None
 
     def restored_version(self, table: DeltaTable, storage_options: Mapping[str, str]) -> int | None:
         """The version that a RESTORE went back to; None if nobody can tell any more, or just now."""
@@ -66,7 +76,7 @@ def _moment(parameters: Mapping[str, Any]) -> datetime | None:
 
 
 def commit_note(batch: Batch, files: int, rows: int) -> str:
-    """What Penstock says of its commits, for people."""
+    """What Penstock says of its commits, for people and for `CommitInfo.digest_of`."""
     said = {
         "query_id": batch.stream.query_id,
         "batch_id": batch.batch_id,
@@ -131,6 +141,7 @@ def _infos(version: int, entry: bytes) -> Iterator[CommitInfo]:
                 version=version,
                 operation=str(raw.get("operation", "")),
                 parameters=raw.get("operationParameters") or {},
+                note=str(raw.get(NOTE_KEY, "")),
             )
 
 

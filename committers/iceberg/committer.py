@@ -40,6 +40,7 @@ from .table import (
     LandedBatch,
     check_not_rolled_back,
     check_same_table,
+    digest_of,
     landed_batch,
     load,
     load_if_there,
@@ -177,12 +178,14 @@ class IcebergTableCommitter:
         content = decode(manifest)
         table = load(self._catalog, self._address, content.table_id)
         landed = self._landed(table.metadata, manifest.batch.stream.query_id)
-        if landed is not None and self._is_in(landed, manifest.batch):
+        if landed is not None and self._is_in(table.metadata, landed, manifest.batch):
             return AlreadyCommitted(landed.snapshot_id if landed.holds(manifest.batch) else None)
         return self._land(self._prepare(table, manifest, content), manifest, content)
 
-    def _is_in(self, landed: LandedBatch, batch: Batch) -> bool:
-        if landed.batch_id == batch.batch_id and not landed.holds(batch):
+    def _is_in(self, metadata: TableMetadata, landed: LandedBatch, batch: Batch) -> bool:
+        if landed.batch_id < batch.batch_id:
+            return False
+        if digest_of(metadata, self._address.branch, landed, batch) not in (None, batch.digest):
             raise CheckpointMismatchError(
                 f"The Iceberg table {self._address.uri} holds batch {batch.batch_id} of query "
                 f"{batch.stream.query_id} with other source offsets: the checkpoint was reset, rewound or "
@@ -190,7 +193,7 @@ class IcebergTableCommitter:
                 f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
                 "and put back the checkpoint that wrote the table, or start the query with a new one."
             )
-        return landed.batch_id >= batch.batch_id
+        return True
 
     def _prepare(self, table: Table, manifest: Manifest, content: LakeManifest) -> Attempt:
         batch, branch = manifest.batch, self._address.branch
@@ -235,7 +238,7 @@ class IcebergTableCommitter:
             landed = self._landed(table.metadata, batch.stream.query_id)
         except (RetryableError, ConfigurationError):
             raise self._state_unknown(batch, error) from None
-        if landed is not None and self._is_in(landed, batch):
+        if landed is not None and self._is_in(table.metadata, landed, batch):
             crash_points.reach("commit.landed", batch.batch_id)
             return Committed(landed.snapshot_id)
         if isinstance(error, CommitFailedException):

@@ -37,7 +37,15 @@ from ..lake_manifest import LakeManifest
 from .data_files import iceberg_data_files
 from .expiry import delete_files, delete_old_metadata
 from .schema import column_path
-from .table import LandedBatch, forgettable_tokens, token_property, token_value
+from .table import (
+    SUMMARY_BATCH,
+    SUMMARY_DIGEST,
+    SUMMARY_QUERY,
+    LandedBatch,
+    forgettable_tokens,
+    token_property,
+    token_value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +203,12 @@ def _replace_all(transaction: Transaction, branch: str, summary: dict[str, str])
 
 
 def _summary(manifest: Manifest) -> dict[str, str]:
-    """For people who look at the table's snapshots; nothing is decided by it."""
+    """For people who look at the table's snapshots, and for `digest_of`."""
     batch = manifest.batch
     return {
-        "penstock.query-id": batch.stream.query_id,
-        "penstock.batch-id": str(batch.batch_id),
-        "penstock.digest": batch.digest,
+        SUMMARY_QUERY: batch.stream.query_id,
+        SUMMARY_BATCH: str(batch.batch_id),
+        SUMMARY_DIGEST: batch.digest,
         "penstock.files": str(manifest.files),
         "penstock.rows": str(manifest.rows),
     }

@@ -28,6 +28,7 @@ from .target import NO_SNAPSHOT
 TOKEN_PREFIX = "penstock."  # noqa: S105  the beginning of a table property's name
 BATCH_WRITE_TOKEN_KEPT_MS = 7 * 24 * 3600 * 1000
 """Longer than a batch write tries to commit."""
+SUMMARY_QUERY, SUMMARY_BATCH, SUMMARY_DIGEST = "penstock.query-id", "penstock.batch-id", "penstock.digest"
 CHERRY_PICKED_FROM = "source-snapshot-id"
 """Where engines note, in a snapshot's summary, which one they have applied once more to another branch."""
 
@@ -141,6 +142,21 @@ def token_of(metadata: TableMetadata, query_id: str, branch: str) -> Token | Non
     """The query's token as this metadata has it."""
     landed = landed_batch(metadata, query_id, branch)
     return None if landed is None else landed.token
+
+
+def digest_of(metadata: TableMetadata, branch: str, landed: LandedBatch, batch: Batch) -> str | None:
+    """Digest of the offsets that the batch id was delivered from.
+
+    None if nobody can tell any more: for a batch before the last one, once its snapshot has expired.
+    """
+    if landed.batch_id == batch.batch_id:
+        return landed.digest
+    wanted = (batch.stream.query_id, str(batch.batch_id))
+    for snapshot in line_of(metadata, branch):
+        said = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if (said.get(SUMMARY_QUERY), said.get(SUMMARY_BATCH)) == wanted:
+            return said.get(SUMMARY_DIGEST)
+    return None
 
 
 def token_value(batch_id: int, digest: str, snapshot: Snapshot) -> str:
