@@ -44,12 +44,14 @@ def plan_batch(
     table = sink.open_table()
     try:
         check_same_table(store, table, batch.stream)
-        if TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch) is Decision.SKIP:
-            return BatchPlan(batch)
+        decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch)
+        check_same_table(store, table, batch.stream)  # recovery has looked anew, and gives way to the replay
     except TableChangedError:
         # A store that was lost does not know the stream, and the operator could not accept the table.
         store.register(batch.stream, sink.kind, sink.options.query_name)
         raise
+    if decision is Decision.SKIP:
+        return BatchPlan(batch)
     planned = sink.plan_table(table, rows, overwrite, batch.batch_id)
     store.register(batch.stream, sink.kind, sink.options.query_name, planned.content.table_id)
     return BatchPlan(batch, planned.files, planned.content)

@@ -1032,6 +1032,26 @@ def test_a_table_restored_to_before_the_last_batch_stops_the_query(
     assert findings(query, [0, 1]).problems == []
 
 
+@pytest.mark.parametrize("point", ["recover.start", "recover.done"])
+def test_a_table_restored_during_recovery_stops_the_query(
+    query: Query, store: SqlManifestStore, point: str
+) -> None:
+    """Recovery gives the pending batch up for its replay, which must not go on over the gap."""
+    batch = query.batch(0)
+    planned = query.plan(store, batch)
+    before = query.lake.version()
+    query.commit(store, query.write(planned, batch, "r1", [[0]]))
+    if before == -1:  # a new Iceberg table has no snapshot to go back to
+        before = query.lake.version()
+        query.run(store, query.batch(1), [[6]], "r1")
+    prepare_only(query, store, batch_id=2)
+    with at_point(point, lambda: query.lake.go_back(before)):
+        with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
+            query.plan(store, query.batch(2))
+    with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
+        query.plan(store, query.batch(2))
+
+
 def test_a_rollback_is_noticed_and_can_be_accepted_when_the_store_was_lost(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
