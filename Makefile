@@ -63,6 +63,23 @@ test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest sup
 kills: .venv/.installed java ## SIGKILL the driver three times at every crash point; figures at the end
 	@PENSTOCK_KILLS=3 $(BIN)/pytest -m kills -s $(PYTEST_ARGS)
 
+# make simulate SEEDS=100000; one history again, in words: make simulate ARGS="--seed 4711"
+SEEDS ?= 10000
+.PHONY: simulate
+simulate: .venv/.installed ## Play SEEDS random histories of crashes, lost requests and twins in memory
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+.PHONY: mutants
+mutants: .venv/.installed ## Take each guard away and count the histories until the simulation notices
+	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
+
+# make chaos MINUTES=10 SEED=4711; of one format or store: make chaos ARGS="--lakes delta --stores sqlite"
+MINUTES ?= 60
+SEED ?=
+.PHONY: chaos
+chaos: .venv/.installed java ## Kill, pause, starve and cut off real streams for MINUTES, and check every row
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: bench
 bench: .venv/.installed java ## All benchmarks, each with hardware, rows and seconds
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done

@@ -1,0 +1,219 @@
+"""A Delta table in a simulation: the product's own code for it, over a fake of the Delta library."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
+from tests.simulation.delta_log import LOG, DeltaLog
+from tests.simulation.delta_versions import Entry, TableVersion
+from tests.simulation.fake_deltalake import CheckpointFile, FakeDeltaTable, TableFileSystem, table_class
+from tests.simulation.lake import Seen
+from tests.simulation.object_store import ObjectStore
+from tests.simulation.scheduler import Scheduler, UnreachableError
+
+from penstock.committers.delta import cleanup, committer, files, history, plan, table
+from penstock.committers.delta.cleanup import DeltaCleanableTable
+from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.delta.table import KIND
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.sinks.sink import PlannedTable
+
+ROWS = pa.schema([("id", pa.int64())])
+WIDER_ROWS = ROWS.append(pa.field("extra", pa.string()))
+
+_OF_OTHERS = "-of-others.parquet"
+
+
+class DeltaSimLake:
+    """See `SimulatedLake`."""
+
+    kind = KIND
+
+    def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
+        self.objects = ObjectStore(scheduler, is_remote=is_remote)
+        self.table_uri = "s3://lake/table" if is_remote else "/lake/table"
+        self.log = DeltaLog(self.objects, self.table_uri)
+        self.wider_from: int | None = None
+        """The first batch whose rows have a column more; None for none."""
+        self._scheduler = scheduler
+        self.delta_table = table_class(self.log)
+        """In the place of the library's class."""
+        self._files_of_others = 0
+
+    @property
+    def data_location(self) -> str:
+        return self.table_uri
+
+    # The product --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Inside, the product's modules use the fakes of this lake instead of the library."""
+        library_files = SimpleNamespace(PyFileSystem=lambda opened: opened, FileSelector=pafs.FileSelector)
+
+        def open_location(table_uri: str, options: Any) -> TableFileSystem:
+            assert table_uri.rstrip("/").endswith(self.table_uri)
+            return TableFileSystem(self.log)
+
+        with ExitStack() as stack:
+            for module in (table, plan, committer, history):
+                stack.enter_context(patch.object(module, "DeltaTable", self.delta_table))
+            for module in (files, cleanup, history):
+                stack.enter_context(patch.object(module, "DeltaStorageHandler", open_location))
+                stack.enter_context(patch.object(module, "pafs", library_files))
+            stack.enter_context(patch.object(cleanup, "pq", SimpleNamespace(ParquetFile=CheckpointFile)))
+            yield
+
+    def open_table(self) -> DeltaTableCommitter:
+        return DeltaTableCommitter(self.table_uri, now_ms=lambda: self.log.now_ms)
+
+    def plan_table(self, table: DeltaTableCommitter, batch_id: int) -> PlannedTable:
+        is_wider = self.wider_from is not None and batch_id >= self.wider_from
+        sink = DeltaSink(DeltaOptions(path=self.table_uri, add_columns=is_wider))
+        return sink.plan_table(table, WIDER_ROWS if is_wider else ROWS, False, batch_id)
+
+    def cleanable_table(self, store: Any) -> DeltaCleanableTable:
+        return DeltaCleanableTable(self.table_uri, {})
+
+    def maintain(self, store: Any, batch_id: int) -> None:
+        DeltaSink(DeltaOptions(path=self.table_uri)).maintain(store, batch_id)
+
+    # Others -------------------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        return self.log.has_files()
+
+    def append(self, row_id: int) -> None:
+        with _giving_up():
+            seen = self.delta_table(self.table_uri)
+            self._commit(seen, self._entry("WRITE", add=[self._write((row_id,))]))
+
+    def compact(self) -> None:
+        with _giving_up():
+            seen = self.delta_table(self.table_uri)
+            small = list(seen.at.files.values())
+            if len(small) > 1:
+                ids = self.log.read("read files", lambda: self._ids_in(small))
+                big = self._write(ids)
+                self._commit(seen, self._entry("OPTIMIZE", add=[big], remove=small, data_change=False))
+
+    def vacuum(self, older_than_s: float) -> None:
+        """As delta-rs does it: it decides, notes its start in the log, deletes, and notes its end."""
+        with _giving_up():
+            seen = self.delta_table(self.table_uri)
+            unneeded = self._unneeded(seen.at, self._scheduler.now - older_than_s)
+            if unneeded:
+                retention = {"specifiedRetentionMillis": str(int(older_than_s * 1000))}
+                self._commit(seen, self._entry("VACUUM START", retention))
+                for path in unneeded:
+                    self.objects.delete(path)
+                self._commit(seen, self._entry("VACUUM END", {"status": "COMPLETED"}))
+
+    def expire(self) -> None:
+        """A log checkpoint, and the entries before it deleted, however young they are."""
+        with _giving_up():
+            seen = self.delta_table(self.table_uri)
+            self.log.write_checkpoint(seen.at)
+            self.log.drop_before(seen.version(), self._scheduler.now)
+
+    def versions(self) -> Sequence[int]:
+        return [version.number for version in self._readable()[:-1]]
+
+    def go_back(self, version: int) -> None:
+        """To the version's number or, every other time, to its time: the log notes either."""
+        moment = math.ceil(self.log.written_at(version) * 1000) / 1000
+        is_by_time = self._scheduler.rng.random() < 0.5 and self.log.number_at(moment) == version
+        with _giving_up():
+            seen = self.delta_table(self.table_uri)
+            seen.restore(datetime.fromtimestamp(moment, timezone.utc) if is_by_time else version)
+
+    def _commit(self, seen: FakeDeltaTable, entry: Entry) -> None:
+        self.log.after_commit(self.log.commit(seen.version(), entry))
+
+    def _entry(self, operation: str, parameters: Mapping[str, str] | None = None, **actions: Any) -> Entry:
+        info = {"operation": operation, "operationParameters": parameters or {}}
+        return Entry(info, self.log.now_ms, **actions)
+
+    def _write(self, ids: Sequence[int]) -> AddAction:
+        self._files_of_others += 1
+        path = f"part-{self._files_of_others:05}{_OF_OTHERS}"
+        self.objects.put(f"{self.table_uri}/{path}", tuple(ids), size_bytes=len(ids))
+        return AddAction(path, len(ids), {}, self.log.now_ms, True, "{}")
+
+    def _ids_in(self, files: Sequence[AddAction]) -> list[int]:
+        missing = [file.path for file in files if not self.log.has(file.path)]
+        if missing:
+            raise FileNotFoundError(missing[0])
+        stored = self.objects.objects
+        return [row_id for file in files for row_id in stored[f"{self.table_uri}/{file.path}"].content]
+
+    def _unneeded(self, version: TableVersion, older_than: float) -> list[str]:
+        """What a full vacuum deletes: neither in the version, nor taken out of one or written lately."""
+        skipped, found = len(self.table_uri) + 1, []
+        for path, stored in self.objects.list(f"{self.table_uri}/").items():
+            name = path[skipped:]
+            since = version.tombstones.get(name, stored.modified_at * 1000)
+            if not name.startswith(LOG) and name not in version.files and since < older_than * 1000:
+                found.append(path)
+        return found
+
+    # The end ------------------------------------------------------------------------------------------
+
+    def see(self) -> Seen:
+        newest = self.log.segment().version()
+        stored, place = self.objects.objects, f"{self.table_uri}/"
+        there = [path for path in newest.files if place + path in stored]
+        named = {path for version in self._readable() for path in version.files}
+        data_files = [path.removeprefix(place) for path in stored if path.startswith(place)]
+        return Seen(
+            rows=Counter(row_id for path in there for row_id in stored[place + path].content),
+            added=Counter(file.path for version in newest.lineage() for file in _added(version)),
+            missing=[path for path in newest.files if place + path not in stored],
+            orphans=[path for path in data_files if not path.startswith(LOG) and path not in named],
+            tokens=[token for version in newest.lineage() for token in _tokens(version)],
+        )
+
+    def _readable(self) -> list[TableVersion]:
+        """Versions that the log can still make, oldest first, without a step."""
+        found = []
+        for number in range(self.log.segment().number + 1):
+            with suppress(DeltaError):
+                found.append(self.log.segment(number).version())
+        return found
+
+
+@contextmanager
+def _giving_up() -> Iterator[None]:
+    """Others whose request fails or who lose a race go away."""
+    with suppress(DeltaError, OSError, UnreachableError):
+        yield
+
+
+def _added(version: TableVersion) -> Iterator[AddAction]:
+    """Files of the product that the version has for the first time.
+
+    RESTORE brings back those of earlier versions. Others add a file twice when their request is sent twice,
+    as delta-rs does; a path is still one file.
+    """
+    if version.entry.info["operation"] != "RESTORE":
+        yield from (file for file in version.entry.add if not file.path.endswith(_OF_OTHERS))
+
+
+def _tokens(version: TableVersion) -> Iterator[tuple[str, int, int]]:
+    for app_id, batch_id in version.entry.txn.items():
+        product, query_id, *what = app_id.split(":")
+        if product == "penstock" and not what:
+            yield query_id, batch_id, version.number

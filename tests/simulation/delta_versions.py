@@ -1,0 +1,160 @@
+"""What a Delta log says: commits, and the versions of the table that they make. Values, no storage.
+
+Entries of the log are Python objects, and rendered as JSON only for who reads them as files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+from deltalake.transaction import AddAction
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A `metaData` action, and what `DeltaTable.metadata()` shows of it."""
+
+    id: str
+    schema_json: str
+    partition_columns: list[str]
+    configuration: Mapping[str, str]
+    created_time: int
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One commit: what one JSON file of the log holds."""
+
+    info: Mapping[str, Any]
+    timestamp: int
+    """Milliseconds since 1970."""
+    add: Sequence[AddAction] = ()
+    remove: Sequence[AddAction] = ()
+    txn: Mapping[str, int] = field(default_factory=dict)
+    metadata: Metadata | None = None
+    data_change: bool = True
+    """False if it only arranges rows in other files."""
+    version: TableVersion | None = None
+    """The version of the table that it makes, once somebody has read it."""
+    _json: bytes | None = None
+
+    def again(self) -> Entry:
+        """The same, for another place in the log."""
+        return replace(self, version=None)
+
+    def to_json(self) -> bytes:
+        if self._json is None:
+            lines = [json.dumps(action) for action in self._actions()]
+            self._json = "\n".join(lines).encode()
+        return self._json
+
+    def _actions(self) -> Iterable[Mapping[str, Any]]:
+        yield {"commitInfo": {"timestamp": self.timestamp, **self.info}}
+        for app_id, version in self.txn.items():
+            yield {"txn": {"appId": app_id, "version": version}}
+        if self.metadata is not None:
+            yield {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+            yield {"metaData": {"id": self.metadata.id, "schemaString": self.metadata.schema_json}}
+        for file in self.add:
+            yield {"add": {"path": quote(file.path), "size": file.size}}
+        for file in self.remove:
+            yield {"remove": {"path": quote(file.path), "deletionTimestamp": self.timestamp}}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TableVersion:
+    """The table after a commit. Shared by all who read it: nobody changes it."""
+
+    number: int
+    metadata: Metadata
+    files: Mapping[str, AddAction]
+    tombstones: Mapping[str, int]
+    """Removed files, and when, in milliseconds since 1970."""
+    txn: Mapping[str, int]
+    entry: Entry
+    previous: TableVersion | None
+    """The one before, also if the log does not tell any more."""
+
+    def lineage(self) -> list[TableVersion]:
+        """All versions up to this one, oldest first."""
+        found, version = [], self
+        while True:
+            found.append(version)
+            if version.previous is None:
+                return found[::-1]
+            version = version.previous
+
+
+def fold(before: TableVersion | None, entry: Entry) -> TableVersion:
+    """The version that an entry makes of the one before."""
+    if before is None:
+        assert entry.metadata is not None, "a log begins with metadata"
+        return TableVersion(
+            0, entry.metadata, {file.path: file for file in entry.add}, {}, entry.txn, entry, None
+        )
+    files, tombstones = before.files, before.tombstones
+    if entry.add or entry.remove:
+        files = dict(files)
+        for file in entry.remove:
+            files.pop(file.path, None)
+        for file in entry.add:
+            files[file.path] = file
+        if entry.remove or tombstones:
+            tombstones = {**tombstones, **{file.path: entry.timestamp for file in entry.remove}}
+            for file in entry.add:
+                tombstones.pop(file.path, None)
+    txn = {**before.txn, **entry.txn} if entry.txn else before.txn
+    return TableVersion(
+        before.number + 1, entry.metadata or before.metadata, files, tombstones, txn, entry, before
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Checkpoint:
+    """A log checkpoint: one version, and those of its tombstones that were young when it was written."""
+
+    version: TableVersion
+    removed: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Segment:
+    """The part of the log that one version is read from."""
+
+    first: int
+    """The oldest of its JSON entries; `number + 1` if there is none."""
+    number: int
+    entries: Sequence[Entry]
+    checkpoint: Checkpoint | None
+
+    def version(self) -> TableVersion:
+        known = len(self.entries)
+        while known and self.entries[known - 1].version is None:
+            known -= 1
+        if known:
+            version = self.entries[known - 1].version
+        else:
+            version = None if self.checkpoint is None else self.checkpoint.version
+        for entry in self.entries[known:]:
+            version = entry.version = fold(version, entry)
+        assert version is not None
+        return version
+
+
+def find_conflict(other: Entry, entry: Entry) -> str:
+    """Why the library does not commit the entry on top of another one that it did not know; else empty.
+
+    Two compactions of the same files do not conflict in delta-rs, which doubles their rows. Here they do.
+    """
+    if other.metadata is not None:
+        return "Metadata changed since last commit."
+    if other.remove and other.data_change:
+        return "Commit failed: a concurrent transaction deleted data this operation read."
+    removed = {file.path for file in other.remove}
+    if not entry.data_change and any(file.path in removed for file in entry.remove):
+        return "Commit failed: a concurrent transaction deleted the same data."
+    return "Concurrent transaction failed." if entry.txn.keys() & other.txn.keys() else ""

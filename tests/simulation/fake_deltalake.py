@@ -1,0 +1,249 @@
+"""The `deltalake` classes that the product uses, over a Delta log in memory.
+
+`test_fake_delta.py` holds them against the library.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError, SchemaMismatchError
+from deltalake.table import ProtocolVersions
+from deltalake.transaction import AddAction
+from tests.simulation.delta_log import DeltaLog
+from tests.simulation.delta_versions import Checkpoint, Entry, Metadata, Segment, TableVersion
+from tests.simulation.object_store import LocationFileSystem
+from tests.simulation.scheduler import UnreachableError
+
+PROTOCOL = ProtocolVersions(1, 2, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSchema:
+    """What the product asks of a `deltalake.Schema`."""
+
+    json: str
+
+    def to_json(self) -> str:
+        return self.json
+
+
+class FakeDeltaTable:
+    """What the product asks of a `deltalake.DeltaTable`: a handle on one version. See `table_class`."""
+
+    log: ClassVar[DeltaLog]
+
+    def __init__(
+        self, table_uri: str, version: int | None = None, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        assert table_uri in (self.log.table_uri, self.table_uri), "one table in a simulation"
+        self._take(self.log.load(version))
+
+    def _take(self, segment: Segment) -> None:
+        self._segment = segment
+        self._version = segment.version()
+
+    @property
+    def table_uri(self) -> str:
+        """As the library spells it."""
+        return self.log.table_uri if self.log.objects.is_remote else f"file://{self.log.table_uri}"
+
+    @property
+    def at(self) -> TableVersion:
+        """For others than the product."""
+        return self._version
+
+    def version(self) -> int:
+        return self._segment.number
+
+    def metadata(self) -> Metadata:
+        return self._version.metadata
+
+    def schema(self) -> FakeSchema:
+        return FakeSchema(self._version.metadata.schema_json)
+
+    def protocol(self) -> ProtocolVersions:
+        return PROTOCOL
+
+    def transaction_version(self, app_id: str) -> int | None:
+        return self.log.transaction_version(self._segment, app_id)
+
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        return self.log.history(self.version(), limit)
+
+    def load_as_version(self, version: int | datetime) -> None:
+        self._take(
+            self.log.load(self.log.find_number_at(version) if isinstance(version, datetime) else version)
+        )
+
+    # Commits
+
+    @classmethod
+    def create(
+        cls,
+        table_uri: str,
+        schema: Any,
+        mode: str,
+        partition_by: Sequence[str],
+        configuration: Mapping[str, str],
+        storage_options: Mapping[str, str],
+        commit_properties: Any,
+        raise_if_key_not_exists: bool,
+    ) -> FakeDeltaTable:
+        assert mode == "error"
+        log = cls.log
+        if log.read("list log", lambda: log.has_files()):
+            raise DeltaError("Generic error: A Delta Lake table already exists at that location.")
+        table_id = str(uuid.UUID(int=log.objects.scheduler.rng.getrandbits(128)))
+        metadata = Metadata(table_id, schema.to_json(), list(partition_by), dict(configuration), log.now_ms)
+        info = {"operation": "CREATE TABLE", "operationParameters": {"mode": "ErrorIfExists"}}
+        entry = Entry(info, log.now_ms, metadata=metadata)
+        retries = commit_properties.max_commit_retries
+        log.read_back(log.commit_new_table(entry, retries))
+        return cls(table_uri, storage_options=storage_options)
+
+    def create_write_transaction(
+        self,
+        actions: Sequence[AddAction],
+        mode: str,
+        schema: FakeSchema,
+        partition_by: Sequence[str],
+        commit_properties: Any,
+        post_commithook_properties: Any,
+    ) -> None:
+        """The handle stays at its version."""
+        info = {
+            "operation": "WRITE",
+            "operationParameters": {"mode": mode.title(), "partitionBy": json.dumps(list(partition_by))},
+            **(commit_properties.custom_metadata or {}),
+        }
+        txn = {one.app_id: one.version for one in commit_properties.app_transactions or ()}
+        removed = list(self._version.files.values()) if mode == "overwrite" else ()
+        entry = Entry(info, self.log.now_ms, tuple(actions), removed, txn)
+        hooks = post_commithook_properties
+        self.log.after_commit(
+            self.log.commit(self.version(), entry, commit_properties.max_commit_retries),
+            checkpoint=hooks.create_checkpoint,
+            drop_expired=hooks.cleanup_expired_logs is not False,
+        )
+
+    @property
+    def alter(self) -> FakeAlter:
+        return FakeAlter(self)
+
+    def commit_metadata(self, info: Mapping[str, Any], metadata: Metadata, retries: int | None) -> None:
+        """The handle moves on to the new version."""
+        entry = Entry(info, self.log.now_ms, metadata=metadata)
+        self._move_on(self.log.commit(self.version(), entry, retries))
+
+    def _move_on(self, number: int) -> None:
+        self.log.after_commit(number)
+        self._take(self.log.segment(number))
+
+    def restore(self, target: int | datetime) -> None:
+        """The handle moves on to the new version."""
+        log, now = self.log, self._version
+        number = log.find_number_at(target) if isinstance(target, datetime) else target
+        then = log.load(number).version()
+        if number >= self.version():
+            raise DeltaError(f"Generic error: Version to restore {number} should be less then {now.number}.")
+        back = [file for path, file in then.files.items() if path not in now.files]
+        gone = [file for path, file in now.files.items() if path not in then.files]
+        missing = log.read("look for files", lambda: [file.path for file in back if not log.has(file.path)])
+        if missing:
+            raise DeltaError(f"Generic error: Find missing file {missing[0]} when restore.")
+        info = {"operation": "RESTORE", "operationParameters": _restored(target)}
+        log.put_next(self.version() + 1, Entry(info, log.now_ms, back, gone, metadata=then.metadata))
+        self._move_on(self.version() + 1)
+
+
+class FakeAlter:
+    """What the product asks of `DeltaTable.alter`."""
+
+    def __init__(self, table: FakeDeltaTable) -> None:
+        self._table = table
+
+    def add_columns(self, fields: Sequence[Any], commit_properties: Any) -> None:
+        metadata, added = self._table.metadata(), [json.loads(one.to_json()) for one in fields]
+        schema = json.loads(metadata.schema_json)
+        for one in added:
+            _add_field(schema["fields"], one)
+        info = {"operation": "ADD COLUMN", "operationParameters": {"fields": json.dumps(added)}}
+        metadata = replace(metadata, schema_json=json.dumps(schema))
+        self._table.commit_metadata(info, metadata, commit_properties.max_commit_retries)
+
+
+def _add_field(fields: list[Any], added: Any) -> None:
+    for there in fields:
+        if there["name"] == added["name"] and there["type"] != added["type"]:
+            raise SchemaMismatchError(f"Schema error: Cannot merge types of {added['name']}")
+        if there["name"] == added["name"]:
+            return
+        if there["name"].lower() == added["name"].lower():
+            raise Exception(f"External error: Schema error: Duplicate field name: {added['name']!r}")
+    fields.append(added)
+
+
+def _restored(target: int | datetime) -> dict[str, str]:
+    if isinstance(target, datetime):
+        return {"datetime": str(int(target.timestamp() * 1000))}
+    return {"version": str(target)}
+
+
+def table_class(log: DeltaLog) -> type[FakeDeltaTable]:
+    """What stands for the library's class in a simulation of that table."""
+    return type("DeltaTable", (FakeDeltaTable,), {"log": log})
+
+
+# Files as clean-up looks at them ---------------------------------------------------------------------------
+
+
+class TableFileSystem(LocationFileSystem):
+    """`deltalake.fs` over the location of a table: data files and the log."""
+
+    def __init__(self, log: DeltaLog) -> None:
+        log.check_location()
+        super().__init__(log.objects, log.table_uri)
+        self._log = log
+
+    def open_input_file(self, path: str) -> io.BytesIO:
+        """An entry of the log as JSON; of a checkpoint what `CheckpointFile` reads."""
+        try:
+            content = self._log.objects.get(f"{self._log.table_uri}/{path}").content
+        except UnreachableError as error:
+            raise OSError(str(error)) from error
+        return CheckpointStream(content) if isinstance(content, Checkpoint) else io.BytesIO(content.to_json())
+
+
+class CheckpointStream(io.BytesIO):
+    """A log checkpoint that was opened."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
+        self.checkpoint = checkpoint
+
+
+class CheckpointFile:
+    """What clean-up asks of a `pq.ParquetFile` over a log checkpoint."""
+
+    schema_arrow = pa.schema(
+        [("add", pa.struct([("path", pa.string())])), ("remove", pa.struct([("path", pa.string())]))]
+    )
+
+    def __init__(self, stream: CheckpointStream) -> None:
+        self._checkpoint = stream.checkpoint
+
+    def iter_batches(self, rows: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        assert columns == ["add.path", "remove.path"]
+        added = [{"path": quote(path)} for path in self._checkpoint.version.files]
+        removed = [{"path": quote(path)} for path in self._checkpoint.removed]
+        values = [added + [None] * len(removed), [None] * len(added) + removed]
+        yield pa.record_batch(values, schema=self.schema_arrow)

@@ -1,0 +1,241 @@
+"""One Iceberg table of a simulation: the product over pyiceberg in memory, and what others do to it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from tests.simulation.fake_iceberg_catalog import CatalogState, EmbeddedCatalog, RemoteCatalog
+from tests.simulation.fake_pyiceberg import Clock, InlineExecutor, patched, pyiceberg_in_memory
+from tests.simulation.iceberg_engine import METRICS, IcebergEngine
+from tests.simulation.lake import Seen
+from tests.simulation.object_store import LocationFileSystem, ObjectStore
+from tests.simulation.scheduler import Scheduler
+
+from penstock.committers.contract import DataFile
+from penstock.committers.files import TableFiles
+from penstock.committers.iceberg import catalog, cleanup, committer, expiry, new_table, snapshot, table
+from penstock.committers.iceberg.cleanup import IcebergCleanableTable
+from penstock.committers.iceberg.committer import IcebergTableCommitter
+from penstock.committers.iceberg.data_files import iceberg_data_files
+from penstock.committers.iceberg.fit import check_files_fit
+from penstock.committers.iceberg.plan import plan_target
+from penstock.committers.iceberg.table import line_of, load_if_there, version_of
+from penstock.committers.iceberg.target import IcebergTarget
+from penstock.committers.lake_manifest import LakeManifest
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.sinks import iceberg as sink
+from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.sinks.sink import PlannedTable
+
+TABLE = ("sales", "orders")
+ROWS = pa.schema([("id", pa.int64())])
+MAINTENANCE_EVERY = 2
+"""Batches."""
+KEEP_SNAPSHOTS = 3
+TABLE_PROPERTIES = {"commit.manifest.min-count-to-merge": "3", "write.metadata.previous-versions-max": "3"}
+"""So that a history of a few batches has merged manifests, and old metadata files to delete."""
+
+_NO_STATISTICS = json.dumps({**{name: {} for name in METRICS}, "split_offsets": [4]})
+
+
+class IcebergSimLake:
+    """See `SimulatedLake`. The sink, the committer and all below it are the product's own.
+
+    Args:
+        is_remote: a REST catalog over an object store; else the embedded catalog, on the local disk
+    """
+
+    kind = "iceberg"
+
+    def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
+        self.objects = ObjectStore(scheduler, is_remote=is_remote)
+        self._clock = Clock(scheduler)
+        warehouse = "s3://lake" if is_remote else "/lake"
+        self._sink = _sink(warehouse, is_remote)
+        self._state = CatalogState(
+            self.objects, self._clock, warehouse if is_remote else f"file://{warehouse}"
+        )
+        self._catalog = (RemoteCatalog if is_remote else EmbeddedCatalog)(self._state, "lake")
+        self._engine = IcebergEngine(self._catalog, TABLE, self.objects, self.data_location)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        def open_catalog(config: object) -> Any:
+            return self._catalog
+
+        def known_properties(config: object) -> dict[str, str]:
+            return {}
+
+        with (
+            pyiceberg_in_memory(self._clock),
+            patched(
+                (table, "open_catalog", open_catalog),
+                (new_table, "open_catalog", open_catalog),
+                *(
+                    (module, "known_properties", known_properties)
+                    for module in (catalog, committer, sink, table)
+                ),
+                (committer, "iceberg_files", self._files),
+                (cleanup, "iceberg_files", self._files),
+                (committer, "check_files_fit", _remembering_fit()),
+                (committer, "plan_target", _remembering_target()),
+                (snapshot, "iceberg_data_files", _data_files),
+                (expiry, "ThreadPoolExecutor", InlineExecutor),
+                (expiry, "uuid", self._clock),
+                (sink, "datetime", self._clock),
+                (sink, "BATCHES_PER_MAINTENANCE", MAINTENANCE_EVERY),
+            ),
+        ):
+            yield
+
+    def _files(self, location: str, io_properties: Mapping[str, str]) -> TableFiles:
+        opened: Any = LocationFileSystem(self.objects, location)
+        return TableFiles(location, "the catalog.* options", lambda: opened)
+
+    # The product ------------------------------------------------------------------------------------
+
+    @property
+    def table_uri(self) -> str:
+        return self._sink.table_uri
+
+    @property
+    def data_location(self) -> str:
+        return f"{self._state.location_of(TABLE)}/data"
+
+    def open_table(self) -> IcebergTableCommitter:
+        return self._sink.open_table()
+
+    def plan_table(self, table: Any, batch_id: int) -> PlannedTable:
+        return self._sink.plan_table(table, ROWS, overwrite=False, batch_id=batch_id)
+
+    def cleanable_table(self, store: Any) -> IcebergCleanableTable:
+        catalog, address = self._sink._catalog, self._sink._address
+        return IcebergCleanableTable(
+            lambda: load_if_there(catalog, address), address.uri, address.branch, store.expiries
+        )
+
+    def maintain(self, store: Any, batch_id: int) -> None:
+        self._sink.maintain(store, batch_id)
+
+    # Others -----------------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        return TABLE in self._state.locations
+
+    def append(self, row_id: int) -> None:
+        self._engine.append(row_id)
+
+    def compact(self) -> None:
+        self._engine.compact()
+
+    def vacuum(self, older_than_s: float) -> None:
+        self._engine.remove_orphans(older_than_s)
+
+    def expire(self) -> None:
+        self._engine.expire(keep=self.objects.scheduler.rng.choice((1, 2, 3)))
+
+    def versions(self) -> Sequence[int]:
+        metadata = self._state.metadata(TABLE)
+        return [] if metadata is None else [one.snapshot_id for one in line_of(metadata, "main")][:0:-1]
+
+    def go_back(self, version: int) -> None:
+        self._engine.roll_back(version)
+
+    def drop(self) -> None:
+        self._engine.drop()
+
+    # At the end -------------------------------------------------------------------------------------
+
+    def see(self) -> Seen:
+        metadata = self._state.metadata(TABLE)
+        if metadata is None:
+            return Seen(Counter(), self._state.added.copy(), [], [], list(self._state.tokens))
+        stored = self.objects.objects
+        head = metadata.snapshot_by_name("main")
+        live = list(self._live([head] if head else []))
+        readable = set(self._live(metadata.snapshots))
+        below = f"{self.data_location}/"
+        return Seen(
+            rows=Counter(row for path in live if path in stored for row in stored[path].content),
+            added=self._state.added.copy(),
+            missing=[path for path in live if path not in stored],
+            orphans=[path for path in stored if path.startswith(below) and path not in readable],
+            tokens=list(self._state.tokens),
+        )
+
+    def metadata(self) -> TableMetadata | None:
+        """Without a step."""
+        return self._state.metadata(TABLE)
+
+    def _live(self, snapshots: Iterable[Snapshot]) -> Iterator[str]:
+        """Their data files. A manifest or a manifest list that is gone stands for what it names."""
+        for one in snapshots:
+            for manifest in self._peek(one.manifest_list):
+                for entry in (manifest,) if isinstance(manifest, str) else self._peek(manifest.manifest_path):
+                    if isinstance(entry, str):
+                        yield entry
+                    elif entry.status is not ManifestEntryStatus.DELETED:
+                        yield entry.data_file.file_path
+
+    def _peek(self, path: str) -> Sequence[Any]:
+        """The records of a file; its path if it is gone."""
+        stored = self.objects.objects.get(path)
+        return (path,) if stored is None else stored.content
+
+
+def _sink(warehouse: str, is_remote: bool) -> IcebergSink:
+    place: dict[str, Any] = {"warehouse": warehouse}
+    if is_remote:
+        place = {"catalog": "lake", "catalog_properties": {"uri": "http://lake", "warehouse": warehouse}}
+    options = IcebergOptions(
+        table=".".join(TABLE),
+        table_properties=TABLE_PROPERTIES,
+        snapshots_max=KEEP_SNAPSHOTS,
+        snapshot_grace_s=3600.0,
+        **place,
+    )
+    return IcebergSink(options)
+
+
+def _remembering_fit() -> Any:
+    """What fits a schema and a partitioning once, always does."""
+    known: dict[Any, list[str]] = {}
+
+    def fit(metadata: TableMetadata, content: LakeManifest) -> list[str]:
+        ids = (metadata.current_schema_id, metadata.default_spec_id, metadata.last_column_id)
+        key = (metadata.table_uuid, *ids, content.schema_json, content.new_columns, content.partition_spec_id)
+        if key not in known:
+            known[key] = check_files_fit(metadata, content)
+        return list(known[key])
+
+    return fit
+
+
+def _remembering_target() -> Any:
+    """Nobody alters the columns, layout or write properties of a table: only its version changes."""
+    known: dict[Any, IcebergTarget] = {}
+
+    def target(table: Table, source: pa.Schema, branch: str, *, evolve: bool, created: bool) -> Any:
+        key = table.metadata.table_uuid
+        if key not in known:
+            known[key] = plan_target(table, source, branch, evolve=evolve, created=created)
+        return replace(known[key], table_version=version_of(table.metadata, branch), created=created)
+
+    return target
+
+
+def _data_files(files: Iterable[DataFile], *about: Any) -> Iterator[Any]:
+    """The product's own, over files without statistics."""
+    with_statistics = [replace(file, statistics=file.statistics or _NO_STATISTICS) for file in files]
+    return iceberg_data_files(with_statistics, *about)

@@ -1,0 +1,128 @@
+"""Remove one guard of the product after another: the simulation must notice each within a bounded time.
+
+`python -m tests.simulation.mutants` prints, for each guard, after how many histories the invariant broke. A
+guard that nothing misses is either not needed or not tested: the run ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tests.simulation.mutations import MUTATIONS, Mutation
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one mutation."""
+
+    mutation: Mutation
+    seeds: int
+    """Histories until the invariant broke, or all of them."""
+    problem: str
+    """Empty if it never broke."""
+
+
+class MutatedLoader(SourceFileLoader):
+    """Loads a module from its source with one guard removed."""
+
+    def __init__(self, fullname: str, path: str, mutation: Mutation) -> None:
+        super().__init__(fullname, path)
+        self._mutation = mutation
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self._mutation.apply(Path(self.path).read_text())
+        code: CodeType = compile(source, self.path, "exec", dont_inherit=True)
+        return code
+
+
+class MutatedFinder(MetaPathFinder):
+    """Finds the module of the mutation before anybody else does."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        self._mutation = mutation
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._mutation.module:
+            return None
+        location = str(ROOT / self._mutation.file)
+        return spec_from_file_location(
+            fullname, location, loader=MutatedLoader(fullname, location, self._mutation)
+        )
+
+
+def judge(number: int, seeds_max: int) -> Verdict:
+    """Play histories with the mutation in place until one breaks the invariant. In a process of its own."""
+    mutation = MUTATIONS[number]
+    sys.meta_path.insert(0, MutatedFinder(mutation))
+    from tests.simulation.playing import play
+
+    for seed in range(seeds_max):
+        lake = mutation.lakes[seed % len(mutation.lakes)]
+        failure = play(seed, lake, mutation.store)
+        if failure is not None:
+            return Verdict(mutation, seed + 1, failure.problems[0])
+    return Verdict(mutation, seeds_max, "")
+
+
+def _judge(task: tuple[int, int]) -> Verdict:
+    return judge(*task)
+
+
+def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Verdict]:
+    """Side by side, each in a fresh process."""
+    console = Console(stderr=True)
+    verdicts = []
+    with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
+        tasks = [(number, seeds_max) for number in numbers]
+        for verdict in pool.imap(_judge, tasks, chunksize=1):
+            found = f"{verdict.seeds:,} histories: {verdict.problem}" if verdict.problem else "NOT FOUND"
+            console.print(f"{verdict.mutation.guard}: {found}", markup=False, highlight=False, soft_wrap=True)
+            verdicts.append(verdict)
+    return verdicts
+
+
+def table_of(verdicts: Sequence[Verdict]) -> Table:
+    table = Table("guard", "without it", "where", "histories until found", "what broke")
+    for verdict in verdicts:
+        mutation = verdict.mutation
+        seeds = f"{verdict.seeds:,}" if verdict.problem else f"not in {verdict.seeds:,}"
+        table.add_row(mutation.guard, mutation.without, mutation.file, seeds, verdict.problem[:100])
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20_000, help="histories for each guard at most")
+    parser.add_argument("--only", default="", help="guards whose names contain this")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    numbers = [number for number, one in enumerate(MUTATIONS) if arguments.only in one.guard]
+    verdicts = judge_all(numbers, arguments.seeds, arguments.processes)
+    Console(width=200 if not sys.stdout.isatty() else None).print(table_of(verdicts))
+    missed = [verdict for verdict in verdicts if not verdict.problem]
+    print(f"{len(verdicts) - len(missed)} of {len(verdicts)} removed guards were noticed")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        os.execve(
+            sys.executable, [sys.executable, "-m", "tests.simulation.mutants", *sys.argv[1:]], environment
+        )
+    sys.exit(main())

@@ -1,0 +1,665 @@
+"""The guards of the commit protocol, each with a change of the source that takes it away.
+
+A mutation names its lines literally: when they change, it fails to apply, and has to be thought over anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BOTH = ("delta", "iceberg")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Lines of the source, and what stands there instead. Both begin with a newline, for the eye."""
+
+    old: str
+    new: str
+
+
+class Mutation:
+    """One guard removed.
+
+    Args:
+        without: what the product does then
+        lakes: where it is looked for
+        store: `sqlite` for guards that are in the real store
+    """
+
+    def __init__(
+        self,
+        guard: str,
+        without: str,
+        file: str,
+        *edits: Edit,
+        lakes: tuple[str, ...] = BOTH,
+        store: str = "memory",
+    ) -> None:
+        self.guard = guard
+        self.without = without
+        self.file = file
+        self.lakes = lakes
+        self.store = store
+        self._edits = edits
+
+    @property
+    def module(self) -> str:
+        return "penstock." + self.file.removesuffix(".py").replace("/", ".")
+
+    def apply(self, source: str) -> str:
+        """The source without the guard.
+
+        Raises:
+            ValueError: these lines are not there, or not once.
+        """
+        for edit in self._edits:
+            old, new = edit.old.removeprefix("\n"), edit.new.removeprefix("\n")
+            if (count := source.count(old)) != 1:
+                raise ValueError(f"{self.guard}: {self.file} has these lines {count} times:\n{old}")
+            source = source.replace(old, new)
+        return source
+
+
+TWO_PHASE = "committers/two_phase.py"
+DELTA = "committers/delta/committer.py"
+ICEBERG = "committers/iceberg/committer.py"
+SNAPSHOT = "committers/iceberg/snapshot.py"
+REACHABILITY = "committers/iceberg/reachability.py"
+CLEANUP = "committers/cleanup.py"
+STORE = "committers/store/sql.py"
+QUERIES = "committers/store/queries.py"
+
+MUTATIONS: tuple[Mutation, ...] = (
+    # The table
+    Mutation(
+        "token check (Delta)",
+        "commits without looking for the batch's token",
+        DELTA,
+        Edit(
+            """
+        if token := self._token_if_in(table, batch):
+""",
+            """
+        if (token := self._token_if_in(table, batch)) and False:
+""",
+        ),
+        lakes=("delta",),
+    ),
+    Mutation(
+        "token check (Iceberg)",
+        "commits without looking for the batch's token",
+        ICEBERG,
+        Edit(
+            """
+        if landed is not None and self._is_in(table.metadata, landed, manifest.batch):
+""",
+            """
+        if False:
+""",
+        ),
+        lakes=("iceberg",),
+    ),
+    Mutation(
+        "same-handle check (Delta)",
+        "commits on a newer version than the one whose token was looked at",
+        DELTA,
+        Edit(
+            """
+        return self._land(attempt, manifest, content) if isinstance(attempt, DeltaTable) else attempt
+""",
+            """
+        attempt = load(self._uri, self._options) if isinstance(attempt, DeltaTable) else attempt
+        return self._land(attempt, manifest, content) if isinstance(attempt, DeltaTable) else attempt
+""",
+        ),
+        lakes=("delta",),
+    ),
+    Mutation(
+        "compare-and-set of the branch's head (Iceberg)",
+        "sends the snapshot without the requirement that the head is the one looked at",
+        SNAPSHOT,
+        Edit(
+            """
+        *transaction._requirements,
+""",
+            "",
+        ),
+        lakes=("iceberg",),
+    ),
+    Mutation(
+        "digest in the table's token (Delta)",
+        "takes another batch of the same id for this one",
+        DELTA,
+        Edit(
+            """
+        if not self._may_be(table, token, batch):
+""",
+            """
+        if False:
+""",
+        ),
+        lakes=("delta",),
+    ),
+    Mutation(
+        "digest in the table's token (Iceberg)",
+        "takes another batch of the same id for this one",
+        ICEBERG,
+        Edit(
+            """
+        if digest_of(metadata, self._address.branch, landed, batch) not in (None, batch.digest):
+""",
+            """
+        if False:
+""",
+        ),
+        lakes=("iceberg",),
+    ),
+    Mutation(
+        "RESTORE check (Delta)",
+        "believes the token of a table that was restored",
+        "committers/delta/table.py",
+        Edit(
+            """
+        if restore.version > landed and (target is None or target < landed):
+""",
+            """
+        if False:
+""",
+        ),
+        lakes=("delta",),
+    ),
+    Mutation(
+        "rollback check (Iceberg)",
+        "believes the token of a branch that was rolled back",
+        "committers/iceberg/table.py",
+        Edit(
+            """
+    if landed is None or _is_behind_head(metadata, address.branch, landed):
+""",
+            """
+    if True:
+""",
+        ),
+        lakes=("iceberg",),
+    ),
+    Mutation(
+        "vacuum check (Delta)",
+        "commits files that a vacuum has deleted since recovery looked",
+        DELTA,
+        Edit(
+            """
+        self._check_not_vacuumed(commits, manifest)
+""",
+            "",
+        ),
+        lakes=("delta",),
+    ),
+    Mutation(
+        "unknown end is no failure (Iceberg)",
+        "deletes an attempt's manifests although its request may still land",
+        ICEBERG,
+        Edit(
+            """
+        if self._catalog.is_embedded:  # then no request is on its way that could land later
+""",
+            """
+        if True:
+""",
+        ),
+        lakes=("iceberg",),
+    ),
+    # The two-phase committer
+    Mutation(
+        "digest of a committed batch",
+        "skips a batch id that was committed from other offsets",
+        TWO_PHASE,
+        Edit(
+            """
+            if record.batch.digest != batch.digest:
+                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+""",
+            """
+            if False:
+                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+""",
+        ),
+    ),
+    Mutation(
+        "digest of the token, before the write",
+        "skips when the table holds the batch id from whatever offsets",
+        TWO_PHASE,
+        Edit(
+            """
+    return token.batch_id == batch.batch_id and token.matches(batch.digest)
+""",
+            """
+    return token.batch_id == batch.batch_id
+""",
+        ),
+    ),
+    Mutation(
+        "token decides when the store knows nothing",
+        "writes a batch that the store has not seen, whatever the table holds",
+        TWO_PHASE,
+        Edit(
+            """
+        if token is None or token.batch_id < batch.batch_id:
+            return Decision.WRITE
+""",
+            """
+        if True:
+            return Decision.WRITE
+""",
+        ),
+    ),
+    Mutation(
+        "a batch behind the token is refused",
+        "skips a batch behind the table's token that the store does not know",
+        TWO_PHASE,
+        Edit(
+            """
+        raise CheckpointMismatchError(
+            _mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
+""",
+            """
+        return Decision.SKIP
+        raise CheckpointMismatchError(
+            _mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
+""",
+        ),
+    ),
+    Mutation(
+        "other offsets supersede a pending batch",
+        "commits the old manifest under a batch id that has other offsets now",
+        TWO_PHASE,
+        Edit(
+            """
+        if is_replayed and replay is not None and replay.digest != batch.digest:
+""",
+            """
+        if False:
+""",
+        ),
+    ),
+    Mutation(
+        "existence check",
+        "recovers a manifest whose files are gone",
+        TWO_PHASE,
+        Edit(
+            """
+        if missing:
+            reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
+""",
+            """
+        if False:
+            reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
+""",
+        ),
+    ),
+    Mutation(
+        "recovery ends at the first batch that stays pending",
+        "goes on with the batches after it",
+        TWO_PHASE,
+        Edit(
+            """
+            if recovered.state is not ManifestState.COMMITTED:
+                return
+""",
+            """
+            if False:
+                return
+""",
+        ),
+    ),
+    Mutation(
+        "recovery leaves batches after the replayed one",
+        "commits pending batches of a rewound checkpoint before their replay",
+        TWO_PHASE,
+        Edit(
+            """
+            if replay is not None and record.batch.batch_id > replay.batch_id:
+                return
+""",
+            "",
+        ),
+    ),
+    Mutation(
+        "first prepared wins, in the committer",
+        "commits its own manifest although another one holds for the batch",
+        TWO_PHASE,
+        Edit(
+            """
+        if prepared.is_ours:
+            return self._land(manifest)
+""",
+            """
+        if True:
+            return self._land(manifest)
+""",
+        ),
+    ),
+    Mutation(
+        "digest of an earlier manifest",
+        "commits an earlier run's manifest of the batch, from whatever offsets",
+        TWO_PHASE,
+        Edit(
+            """
+        if prepared.record.batch.digest != batch.digest:
+""",
+            """
+        if False:
+""",
+        ),
+    ),
+    Mutation(
+        "abort rule: on record",
+        "deletes the files of a batch that failed although a manifest names them",
+        TWO_PHASE,
+        Edit(
+            """
+        if self._store.record(batch.stream, batch.batch_id) is not None or self._is_in_table(batch):
+""",
+            """
+        if self._is_in_table(batch):
+""",
+        ),
+    ),
+    Mutation(
+        "abort rule: in the table",
+        "deletes the files of a batch that failed although the table names them",
+        TWO_PHASE,
+        Edit(
+            """
+        if self._store.record(batch.stream, batch.batch_id) is not None or self._is_in_table(batch):
+""",
+            """
+        if self._store.record(batch.stream, batch.batch_id) is not None:
+""",
+        ),
+    ),
+    Mutation(
+        "mark only what has landed",
+        "marks a batch COMMITTED whatever the table said",
+        TWO_PHASE,
+        Edit(
+            """
+        batch = manifest.batch
+        try:
+""",
+            """
+        batch = manifest.batch
+        self._store.finish(batch, ManifestState.COMMITTED)
+        try:
+""",
+        ),
+    ),
+    Mutation(
+        "a batch given up while it landed is no success",
+        "goes on although another run has given the batch up",
+        TWO_PHASE,
+        Edit(
+            """
+        if not marked and self._state(batch) is not ManifestState.COMMITTED:
+""",
+            """
+        if False:
+""",
+        ),
+    ),
+    Mutation(
+        "what can never land is given up at once",
+        "leaves a manifest pending that the table has refused for its offsets",
+        TWO_PHASE,
+        Edit(
+            """
+            self._store.finish(batch, ManifestState.ABORTED, reason=str(error))
+            raise
+""",
+            """
+            raise
+""",
+        ),
+    ),
+    Mutation(
+        "an earlier manifest whose files are gone gives way",
+        "commits the manifest of a run that was aborted before its prepare arrived",
+        TWO_PHASE,
+        Edit(
+            """
+        if not prepared.is_ours and self._give_up_void(prepared.record):
+""",
+            """
+        if False:
+""",
+        ),
+    ),
+    Mutation(
+        "the table is looked at before the store",
+        "takes a batch that a twin has just landed for one with other offsets",
+        TWO_PHASE,
+        Edit(
+            """
+        return self._decide_by_token(batch, token)
+""",
+            """
+        return self._decide_by_token(batch, self._table.token(batch.stream.query_id))
+""",
+        ),
+    ),
+    # The store
+    Mutation(
+        "fence: prepare needs the claim (real store)",
+        "lets a run prepare that was taken over",
+        STORE,
+        Edit(
+            """
+            if current is None or current.run_id != run_id:
+                raise _fenced(batch.stream, run_id, current)
+""",
+            """
+            if current is None:
+                raise _fenced(batch.stream, run_id, current)
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "fence: a run that was taken over stays so (real store)",
+        "lets a run that was taken over claim the stream again",
+        STORE,
+        Edit(
+            """
+                if queries.was_seen(connection, stream_id, run_id):
+                    raise _fenced(stream, run_id, current)
+                queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
+""",
+            """
+                if queries.was_seen(connection, stream_id, run_id):
+                    connection.execute(sa.text('DELETE FROM penstock_runs WHERE run_id = :r'), {'r': run_id})
+                queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "first prepared wins (real store)",
+        "replaces a manifest that is PREPARED",
+        STORE,
+        Edit(
+            """
+            if row is not None and row.state == ManifestState.ABORTED.value:
+""",
+            """
+            if row is not None and row.state != ManifestState.COMMITTED.value:
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "compare-and-set of the mark (real store)",
+        "changes the state of a batch whatever it is",
+        QUERIES,
+        Edit(
+            """
+        .where(manifests.c.digest == batch.digest, manifests.c.state == ManifestState.PREPARED.value)
+""",
+            "",
+        ),
+        store="sqlite",
+    ),
+    # Clean-up
+    Mutation(
+        "clean-up: settled",
+        "deletes files of batches that may still be committed",
+        CLEANUP,
+        Edit(
+            """
+    if name.batch_id > settled[name.query_id]:
+        return Verdict.UNSETTLED
+""",
+            "",
+        ),
+        Edit(
+            """
+            if name is not None and name.batch_id <= settled.get(name.query_id, -1)
+""",
+            """
+            if name is not None
+""",
+        ),
+    ),
+    Mutation(
+        "clean-up: named by the table",
+        "deletes files that a version of the table names",
+        CLEANUP,
+        Edit(
+            """
+        for names in self._table.names():
+            _drop(files, names)
+""",
+            "",
+        ),
+        Edit(
+            """
+        for names in self._table.names():
+            _drop(left, names)
+""",
+            "",
+        ),
+        Edit(
+            """
+            if any(verdict is Verdict.UNNEEDED for _, verdict in files.values()):
+""",
+            """
+            if False:
+""",
+        ),
+        Edit(
+            """
+                if query_id == stream.query_id and self._holds(stream, batch_id):
+""",
+            """
+                if False:
+""",
+        ),
+    ),
+    Mutation(
+        "clean-up: ours",
+        "deletes files that others have written",
+        CLEANUP,
+        Edit(
+            """
+    if name is None or name.query_id not in settled:
+        return Verdict.NOT_OURS
+""",
+            """
+    if name is None:
+        return Verdict.UNNEEDED
+    if name.query_id not in settled:
+        return Verdict.NOT_OURS
+""",
+        ),
+        Edit(
+            """
+        for names in self._table.names():
+            _drop(files, names)
+""",
+            "",
+        ),
+        Edit(
+            """
+            if name is not None and name.batch_id <= settled.get(name.query_id, -1)
+""",
+            """
+            if name is None or name.batch_id <= settled.get(name.query_id, -1)
+""",
+        ),
+        Edit(
+            """
+        for names in self._table.names():
+            _drop(left, names)
+""",
+            "",
+        ),
+    ),
+    Mutation(
+        "clean-up: grace period",
+        "deletes files however young they are",
+        CLEANUP,
+        Edit(
+            """
+    return Verdict.UNNEEDED if file.modified_at < written_before else Verdict.YOUNG
+""",
+            """
+    return Verdict.UNNEEDED
+""",
+        ),
+    ),
+    # Snapshot expiry
+    Mutation(
+        "expiry: what stays is needed",
+        "deletes files that snapshots which stay need as well",
+        REACHABILITY,
+        Edit(
+            """
+    kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone]
+""",
+            """
+    kept: list[Snapshot] = []
+""",
+        ),
+        Edit(
+            """
+    needed = data_files - without_live(data_files, io, fresh)
+    return needed | before.intersection(current) | metadata_files(metadata, metadata.snapshots)
+""",
+            """
+    return set()
+""",
+        ),
+        lakes=("iceberg",),
+    ),
+    Mutation(
+        "expiry: files go after the snapshots",
+        "deletes the files of a plan although its snapshots are still in the table",
+        "committers/iceberg/expiry.py",
+        Edit(
+            """
+            if expiry.expired_at is not None:
+""",
+            """
+            if True:
+""",
+        ),
+        Edit(
+            """
+            needed = needed_again(table.io, table.metadata, files)
+""",
+            """
+            needed: set[str] = set()
+""",
+        ),
+        lakes=("iceberg",),
+    ),
+)

@@ -1,0 +1,260 @@
+"""Who else acts: other engines on the table, operators, clean-up, and fate on store and checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.lake import Seen
+from tests.simulation.manifest_store import clock_of
+from tests.simulation.query import HEALED_BY_RESTART, Query
+from tests.simulation.scheduler import DAY_S, HOUR_S
+from tests.simulation.spark import Checkpoint
+
+from penstock.committers.cleanup import Cleanup
+from penstock.committers.contract import Manifest, ManifestState
+from penstock.committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
+from penstock.committers.lake_manifest import decode
+from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.sinks.sink import check_same_table
+from penstock.writers.plan import parse_file_name
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+ENGINES = ("append", "compact", "vacuum", "expire", "go_back")
+"""Of these, what other engines do to the table."""
+
+
+@dataclass
+class Others:
+    """Who else acts on the table, the store and the checkpoint: other writers, operators, fate."""
+
+    world: World
+    appended: list[int] = field(default_factory=list)
+    """Ids that other writers have added for sure."""
+    taken_back: set[int] = field(default_factory=set)
+    """Ids that a rollback of the table has taken back."""
+    went_back: bool = False
+    noticed: bool = False
+    """A query or an operator was told so."""
+    _backups: dict[int, Any] = field(default_factory=dict)
+    _ids: int = 0
+
+    def act(self, name: str) -> None:
+        """Other engines deal with lost requests in ways of their own: here none of theirs gets lost."""
+        with self.world.scheduler.reliable() if name in ENGINES else nullcontext():
+            try:
+                getattr(self, name)()
+            except PenstockError as error:
+                self.judge(error, name)
+
+    def judge(self, error: PenstockError, name: str) -> None:
+        """Which errors an operator may see."""
+        self.world.scheduler.tell(f"  {name}: {type(error).__name__}: {str(error)[:300]}")
+        is_diverged = any(query.is_diverged for query in self.world.queries)
+        if isinstance(error, TableChangedError) and self.went_back:
+            self.noticed = True
+        elif isinstance(error, CheckpointMismatchError) and is_diverged:
+            pass
+        elif not isinstance(error, HEALED_BY_RESTART):
+            self.world.problems.append(f"{name}: {error!r}")
+
+    # Other writers
+
+    def append(self) -> None:
+        if not self.world.lake.exists:
+            return
+        self._ids += 1
+        self.world.lake.append(-self._ids)
+        if self.world.lake.see().rows[-self._ids]:
+            self.appended.append(-self._ids)
+
+    def compact(self) -> None:
+        if self.world.lake.exists:
+            self.world.lake.compact()
+
+    def vacuum(self) -> None:
+        """With a short retention only where the format's commits notice it: see docs/protocol.md, Limits."""
+        lake, scheduler = self.world.lake, self.world.scheduler
+        is_noticed = lake.kind == "delta" or not (self._is_anybody_writing() or scheduler.in_flight)
+        if lake.exists and is_noticed:
+            # At once: one that has looked at the table before a batch landed would take that for orphans.
+            with scheduler.undisturbed():
+                lake.vacuum(scheduler.rng.choice((0.0, HOUR_S, 7 * DAY_S)))
+
+    def _is_anybody_writing(self) -> bool:
+        return any(not actor.has_ended for query in self.world.queries for actor in query.drivers)
+
+    def expire(self) -> None:
+        """Not after a rollback, which could then not be noticed: see docs/protocol.md, Limits."""
+        if self.world.lake.exists and not self.went_back:
+            self.world.lake.expire()
+
+    def go_back(self) -> None:
+        lake, rng = self.world.lake, self.world.scheduler.rng
+        versions = lake.versions() if lake.exists else ()
+        if not versions or self.went_back:
+            return
+        before = lake.see().rows
+        with self.world.scheduler.undisturbed():
+            lake.go_back(rng.choice(versions))
+        gone = set(before - lake.see().rows)
+        self.taken_back |= gone
+        self.went_back |= bool(gone)
+        self.world.scheduler.tell(f"  rows gone: {sorted(gone)}")
+
+    # Operators
+
+    def recover(self) -> None:
+        """`penstock recover`."""
+        world = self.world
+        for query in world.queries:
+            try:
+                self._recover(query)
+            except PenstockError as error:
+                self.judge(error, "recover")
+
+    def _recover(self, query: Query) -> None:
+        world, store = self.world, query.connect()
+        query.is_unharmed = False  # what was pending is committed, whatever its checkpoint says by now
+        table = world.sink.open_table()
+        check_same_table(store, table, query.stream)  # type: ignore[arg-type]
+        committer = TwoPhaseCommitter(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
+        for recovered in committer.recover_each(query.stream):
+            batch_id, state = recovered.record.batch.batch_id, recovered.state.value
+            world.scheduler.tell(f"  recovered batch {batch_id}: {state}, {recovered.reason}")
+
+    def accept_table(self, query: Query) -> None:
+        """`penstock recover --accept-table`."""
+        lake = self.world.lake
+        self.world.scheduler.tell("accepts the table as it is")
+        now = lake.plan_table(lake.open_table(), 0).content
+        query.store.accept_table(query.stream, now.table_id, now.table_version)
+        lake.open_table().accept(query.checkpoint.query_id)
+        TwoPhaseCommitter(query.store, lake.open_table()).accept_pending(query.stream)
+
+    def collect_garbage(self) -> None:
+        """`penstock gc --delete`, with whatever grace period."""
+        world = self.world
+        if not world.lake.exists:
+            return
+        now, rng = clock_of(world.scheduler)(), world.scheduler.rng
+        grace = timedelta(seconds=rng.choice((0.0, HOUR_S, 7 * DAY_S)))
+        for query in {id(query.store): query for query in world.queries}.values():
+            store, streams = query.connect(), query.store.stream_keys()
+            cleanup = Cleanup(
+                store, world.lake.cleanable_table(store), streams, streams, parse_file_name, paths_of
+            )
+            found = cleanup.find(now - grace)
+            deleted = sum(cleanup.delete(found))
+            world.scheduler.tell(f"  {deleted} files deleted")
+
+    # The store
+
+    def lose_store(self) -> None:
+        self._some_query().store.lose()
+
+    def back_up_store(self) -> None:
+        query = self._some_query()
+        self._backups[id(query.store)] = query.store.back_up()
+
+    def restore_store(self) -> None:
+        store = self._some_query().store
+        if id(store) in self._backups:
+            store.restore(self._backups[id(store)])
+
+    def _some_query(self) -> Query:
+        return self.world.scheduler.rng.choice(self.world.queries)
+
+    # The checkpoint
+
+    def rewind_checkpoint(self) -> None:
+        """An operator stops all drivers and takes the newest batches out of both logs."""
+        query, rng = self._some_query(), self.world.scheduler.rng
+        checkpoint = query.checkpoint
+        if checkpoint.newest < 0 or query.is_retired:
+            return
+        self._stop_drivers()
+        first = rng.randint(0, checkpoint.newest)
+        query.is_unharmed = query.is_unharmed and self._has_committed_nothing(query, first)
+        for batch_id in range(first, checkpoint.newest + 1):
+            del checkpoint.offsets[batch_id]
+            checkpoint.commits.discard(batch_id)
+        self._diverge()
+        self.world.scheduler.tell(f"  {checkpoint.name} begins again at batch {first}")
+
+    def _has_committed_nothing(self, query: Query, first: int) -> bool:
+        """Of the batches from this one on, and nothing is on its way that could."""
+        seen = self.world.lake.see().tokens if self.world.lake.exists else ()
+        batch_ids = [batch_id for query_id, batch_id, _ in seen if query_id == query.checkpoint.query_id]
+        batch_ids += [  # empty ones leave no token
+            record.batch.batch_id
+            for record in query.store.history(query.stream, 100)
+            if record.state is ManifestState.COMMITTED
+        ]
+        return max(batch_ids, default=-1) < first and not self.world.scheduler.in_flight
+
+    def copy_checkpoint(self) -> None:
+        """A copy takes the store with it where that is a file in the checkpoint. Somebody starts it."""
+        query, plan = self._some_query(), self.world.plan
+        if len(self.world.queries) > 1 or query.is_retired:
+            return
+        original = query.checkpoint
+        checkpoint = replace(
+            original, name="copy", offsets=dict(original.offsets), commits=set(original.commits)
+        )
+        store = query.store
+        if not plan.has_shared_store:
+            store = self.world.new_store()
+            store.restore(query.store.back_up())
+        self.world.queries.append(Query(self.world, checkpoint, store))
+        self._diverge()
+        for one in self.world.queries:
+            one.is_unharmed = False
+            one.start(self.world.some_start())
+
+    def reset_checkpoint(self) -> None:
+        """An operator deletes the checkpoint: a new query writes the source again, as rows of its own."""
+        query = self._some_query()
+        if query.is_retired:
+            return
+        self._stop_drivers()
+        query.is_retired = True
+        number = len(self.world.queries) + 1
+        checkpoint = Checkpoint(f"checkpoint {number}", f"q{number}", first_id=1000 * number)
+        plan, store = self.world.plan, query.store
+        if not plan.has_shared_store:
+            store = self.world.new_store()
+        self.world.queries.append(Query(self.world, checkpoint, store))
+
+    def _stop_drivers(self) -> None:
+        for query in self.world.queries:
+            for driver in query.drivers:
+                self.world.scheduler.kill(driver)
+
+    def _diverge(self) -> None:
+        for query in self.world.queries:
+            query.is_diverged = True
+
+    # At the end
+
+    def _is_read_by_a_query(self, row_id: int) -> bool:
+        """By one whose checkpoint is still there."""
+        sources = [query.checkpoint.first_id for query in self.world.queries if not query.is_retired]
+        return any(first <= row_id < first + self.world.source_rows for first in sources)
+
+    def check(self, seen: Seen) -> Iterator[str]:
+        gone = [i for i in self.appended if seen.rows[i] != 1 and i not in self.taken_back]
+        if gone:
+            yield f"rows {gone} of other writers are gone or doubled"
+        ours = {i for i in self.taken_back if not seen.rows[i] and self._is_read_by_a_query(i)}
+        if ours and not self.noticed:
+            yield f"the table was rolled back, rows {sorted(ours)} are gone, and no query said so"
+
+
+def paths_of(manifest: Manifest) -> Iterator[str]:
+    return (file.path for file in decode(manifest).files)

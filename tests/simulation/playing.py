@@ -1,0 +1,52 @@
+"""Play one history, or tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.simulation.delta_lake import DeltaSimLake
+from tests.simulation.iceberg_lake import IcebergSimLake
+from tests.simulation.lake import SimulatedLake
+from tests.simulation.manifest_store import Clock, MemoryStore, RealStore, SimulatedStore
+from tests.simulation.world import World
+
+LAKES: dict[str, type[SimulatedLake]] = {"delta": DeltaSimLake, "iceberg": IcebergSimLake}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A history at whose end the invariant did not hold."""
+
+    seed: int
+    lake: str
+    problems: Sequence[str]
+
+    def __str__(self) -> str:
+        return "\n".join([f"seed {self.seed}, {self.lake}:", *(f"  {problem}" for problem in self.problems)])
+
+
+def play(seed: int, lake: str, store: str = "memory") -> Failure | None:
+    """One history."""
+    problems = World(seed, LAKES[lake], stores(store)).play()
+    return Failure(seed, lake, problems) if problems else None
+
+
+def timeline(seed: int, lake: str, store: str = "memory") -> Iterator[str]:
+    """The same history in words."""
+    world = World(seed, LAKES[lake], stores(store), is_recorded=True)
+    problems = world.play()
+    yield f"seed {seed}, {lake}. Seconds since the beginning, who, what:"
+    yield from world.scheduler.timeline or ()
+    yield from (f"PROBLEM: {problem}" for problem in problems)
+    yield "" if problems else "The invariant holds."
+
+
+def stores(name: str) -> Callable[[Clock], SimulatedStore]:
+    """
+    Args:
+        name: `memory`, `sqlite`, or the URL of a Postgres database
+    """
+    if name == "memory":
+        return MemoryStore
+    return RealStore if name == "sqlite" else lambda clock: RealStore(clock, name)

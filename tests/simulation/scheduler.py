@@ -1,0 +1,344 @@
+"""One scheduler for everything that happens in a simulation: actors, requests on their way, and the clock.
+
+An actor stands for a process, or a thread of one: it runs product code as it is, in a greenlet. Wherever
+that code leaves the process, to an object store, a catalog, a database, the clock, it comes to `step` or
+`request`. There the scheduler decides, by one seeded random generator, who goes on: somebody else may run,
+time may pass, the actor may die, its request may get lost, be sent twice, or arrive hours after the actor
+gave up on it. So a seed is a history, and the same seed is the same history.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+T = TypeVar("T")
+
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+
+
+class Crash(BaseException):
+    """The process dies here: no `except Exception` sees it, and what a dead process asks for is not done."""
+
+
+class UnreachableError(Exception):
+    """A request or its answer got lost. Each fake turns it into the error of its library."""
+
+
+class DiskFullError(OSError):
+    """No space is left; nothing was written."""
+
+
+class StuckError(Exception):
+    """The simulation does not come to an end within its bound of steps."""
+
+
+@dataclass
+class Hazards:
+    """How often what goes wrong: probabilities per step or per request, and 0 for what does not happen.
+
+    Each seed has a selection of its own: histories in which everything happens at once hide what one fault
+    alone would show.
+    """
+
+    crash: float = 0.0
+    """Per step: the actor dies."""
+    pause: float = 0.0
+    """Per step: the actor stops for seconds up to days."""
+    unsent: float = 0.0
+    """Per request: it gets lost, and the caller cannot know."""
+    unanswered: float = 0.0
+    """Per request: it is done, its answer gets lost."""
+    late: float = 0.0
+    """Per request: the caller gives up while it is on its way; it is done later, or never."""
+    repeated: float = 0.0
+    """Per request: the transport loses the first answer, asks again, and hands on the second answer."""
+    full: float = 0.0
+    """Per write: the disk is full."""
+
+    def calm(self) -> None:
+        """Nothing goes wrong any more."""
+        for one in fields(self):
+            setattr(self, one.name, 0.0)
+
+
+@dataclass(eq=False)
+class Actor:
+    """Something that acts by itself, until it ends or dies."""
+
+    name: str
+    body: Callable[[], object]
+    process: greenlet = field(init=False)
+    wakes_at: float = 0.0
+    waits_for: Callable[[], bool] | None = None
+    is_mortal: bool = True
+    is_reliable: bool = False
+    """No request of its own goes wrong."""
+    is_dead: bool = False
+    error: Exception | None = None
+    """What its body ended with."""
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.process.dead)
+
+
+@dataclass(eq=False)
+class Request:
+    """A request whose sender has given up on it, on its way to a server."""
+
+    what: str
+    act: Callable[[], object]
+    arrives_at: float
+
+
+class Scheduler:
+    """Who runs next, and what goes wrong.
+
+    Args:
+        seed: of all that is random
+        is_recorded: is the timeline kept? Costs more time than all the rest
+    """
+
+    def __init__(self, seed: int, *, is_recorded: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.now = 1_800_000_000.0
+        self.hazards = Hazards()
+        self.actors: list[Actor] = []
+        self.in_flight: list[Request] = []
+        self.steps = 0
+        self.stickiness = 0.7
+        """How likely the one that runs goes on at a step."""
+        self.timeline: list[str] | None = [] if is_recorded else None
+        self.errors: list[tuple[str, Exception]] = []
+        """What actors have ended with."""
+        self._is_undisturbed = False
+        self._main = getcurrent()
+        self._began_at = self.now
+        self._current: Actor | None = None
+
+    # What product code comes to ----------------------------------------------------------------------
+
+    def step(self, what: str, about: object = "") -> None:
+        """The boundary of a process: before this, others may act, time may pass, the caller may die.
+
+        Outside of actors nothing happens. What a dead actor comes to is refused with its own death.
+        """
+        actor = self._current
+        if actor is None or self._is_undisturbed:
+            return
+        if actor.is_dead:
+            raise Crash(what)
+        self.steps += 1
+        self.now += self.rng.random()
+        if self.timeline is not None:
+            self.tell(f"{what} {about}".rstrip())
+        hazards, chance = self.hazards, self.rng.random()
+        if actor.is_mortal and chance < hazards.crash:
+            self._die(actor)
+        if chance > 1 - hazards.pause:
+            self.pause(actor)
+        elif self.rng.random() < self.stickiness:
+            return
+        self._main.switch()
+        if actor.is_dead:
+            raise Crash(what)
+
+    def request(
+        self, what: str, act: Callable[[], T], *, about: object = "", writes: bool = True, remote: bool = True
+    ) -> T:
+        """Ask a server to do something, which it does as a whole or not at all.
+
+        Args:
+            act: what the server does when the request arrives; it checks there what it has to check
+            writes: does it change anything? If not, only the answer matters
+            remote: can it arrive after its sender gave up? Not if the server is the sender's own machine
+
+        Raises:
+            UnreachableError: nobody knows whether it was done.
+            DiskFullError: it was not done.
+        """
+        self.step(what, about)
+        hazards, chance = self.hazards, self.rng.random()
+        if self._current is None or self._is_undisturbed or self._current.is_reliable:
+            return act()
+        if chance < hazards.unsent:
+            self.tell(f"  {what} {about}: got lost")
+            raise UnreachableError(f"{what} {about}: no connection")
+        if not writes:
+            return act()
+        if (chance := chance - hazards.unsent) < hazards.full:
+            self.tell(f"  {what} {about}: the disk is full")
+            raise DiskFullError(28, f"No space left on device: {what} {about}")
+        if (chance := chance - hazards.full) < hazards.unanswered:
+            with suppress(Exception):
+                act()
+            self.tell(f"  {what} {about}: done, the answer got lost")
+            raise UnreachableError(f"{what} {about}: no answer")
+        if not remote:
+            return act()
+        if (chance := chance - hazards.unanswered) < hazards.repeated:
+            with suppress(Exception):
+                act()
+            self.tell(f"  {what} {about}: done, and the transport asks again")
+        elif chance - hazards.repeated < hazards.late:
+            self.in_flight.append(Request(f"{what} {about}", act, self.now + self._long_or_short()))
+            self.tell(f"  {what} {about}: on its way")
+            raise UnreachableError(f"{what} {about}: no answer in time")
+        return act()
+
+    @contextmanager
+    def reliable(self) -> Iterator[None]:
+        """Inside, no request of the actor that runs goes wrong; others act meanwhile."""
+        actor = self._current
+        assert actor is not None, "only actors send requests"
+        actor.is_reliable = True
+        try:
+            yield
+        finally:
+            actor.is_reliable = False
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Inside, the actor that runs acts as if it took no time."""
+        self._is_undisturbed = True
+        try:
+            yield
+        finally:
+            self._is_undisturbed = False
+
+    def sleep(self, seconds: float) -> None:
+        """Of the actor that runs."""
+        if self._current is not None:
+            self._current.wakes_at = self.now + seconds
+            self._main.switch()
+            self.step("wake up")
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Until somebody else has made it so."""
+        actor = self._current
+        assert actor is not None, "only actors wait"
+        if not condition():
+            actor.waits_for = condition
+            self._main.switch()
+            actor.waits_for = None
+        self.step("go on")
+
+    # Actors ------------------------------------------------------------------------------------------
+
+    def spawn(self, name: str, body: Callable[[], object], *, is_mortal: bool = True) -> Actor:
+        """Somebody begins to act. Only an immortal one is never killed by chance."""
+        actor = Actor(name, body, is_mortal=is_mortal, wakes_at=self.now)
+        actor.process = greenlet(lambda: self._live(actor), self._main)
+        self.actors.append(actor)
+        return actor
+
+    def kill(self, actor: Actor) -> None:
+        """The process of the actor dies where it is."""
+        if not actor.has_ended and not actor.is_dead:
+            self.tell(f"{actor.name} is killed")
+            actor.is_dead = True
+
+    def pause(self, actor: Actor) -> None:
+        """The actor stops where it is, for seconds up to days."""
+        actor.wakes_at = self.now + self._long_or_short()
+        self.tell(f"  {actor.name} pauses for {actor.wakes_at - self.now:,.0f} s")
+
+    def tell(self, what: str) -> None:
+        """Into the timeline."""
+        if self.timeline is not None:
+            who = self._current.name if self._current is not None else ""
+            self.timeline.append(f"{self.now - self._began_at:12,.1f}  {who:<14} {what}")
+
+    def _live(self, actor: Actor) -> None:
+        try:
+            if not actor.is_dead:
+                actor.body()
+        except Crash:
+            pass
+        except Exception as error:  # noqa: BLE001  whoever started it looks at it
+            actor.error = error
+            self.errors.append((actor.name, error))
+            self.tell(f"ends with {type(error).__name__}: {str(error)[:300]}")
+
+    def _die(self, actor: Actor) -> None:
+        self.tell("dies")
+        actor.is_dead = True
+        raise Crash("killed")
+
+    def _long_or_short(self) -> float:
+        return self.rng.choice((1.0, 10.0, MINUTE_S, 10 * MINUTE_S, HOUR_S, 6 * HOUR_S, 2 * DAY_S))
+
+    # The loop ----------------------------------------------------------------------------------------
+
+    def run(self, steps_max: int, until: Callable[[], bool] = lambda: False) -> None:
+        """Let everybody act until all have ended and no request is on its way, or `until` says so.
+
+        Raises:
+            StuckError: that takes more than so many steps.
+        """
+        steps_max += self.steps
+        while not until():
+            if self.steps > steps_max:
+                raise StuckError(f"not at an end after {steps_max:,} steps")
+            self.actors = [actor for actor in self.actors if not actor.has_ended]
+            if not self._run_one():
+                return
+
+    def _run_one(self) -> bool:
+        """One actor or request; False if there is none."""
+        self.steps += 1
+        ready: list[Any] = [actor for actor in self.actors if self._is_ready(actor)]
+        if self.in_flight:
+            ready += [request for request in self.in_flight if request.arrives_at <= self.now]
+        if not ready:
+            return self._advance()
+        chosen = ready[int(self.rng.random() * len(ready))]
+        if isinstance(chosen, Actor):
+            self._resume(chosen)
+        else:
+            self.arrive(chosen)
+        return True
+
+    def _is_ready(self, actor: Actor) -> bool:
+        if actor.is_dead:
+            return True
+        return actor.wakes_at <= self.now and (actor.waits_for is None or actor.waits_for())
+
+    def _advance(self) -> bool:
+        """Nobody is awake: time passes until somebody is."""
+        times = [actor.wakes_at for actor in self.actors if actor.wakes_at > self.now]
+        times += [request.arrives_at for request in self.in_flight]
+        if times:
+            self.now = min(times)
+        return bool(times)
+
+    def _resume(self, actor: Actor) -> None:
+        self._current = actor
+        try:
+            actor.process.switch()
+        finally:
+            self._current = None
+
+    def arrive(self, request: Request) -> None:
+        """A late request is done, if the server accepts it."""
+        self.in_flight.remove(request)
+        try:
+            request.act()
+            self.tell(f"late: {request.what}")
+        except Exception as error:  # noqa: BLE001  nobody hears the server's answer any more
+            self.tell(f"late: {request.what}: refused, {error}")
+
+    def end(self) -> None:
+        """Whoever is left dies, so that no greenlet is left behind."""
+        for actor in self.actors:
+            actor.is_dead = True
+            while not actor.has_ended:
+                self._resume(actor)
+        self.actors.clear()
+        self.in_flight.clear()

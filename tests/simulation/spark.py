@@ -1,0 +1,275 @@
+"""Spark, as far as a sink sees it: a checkpoint, drivers that run batches, tasks that write files.
+
+The order is Spark's: offsets log, plan, tasks, `commit`, commits log; a commit that raises is followed by an
+abort with all messages. Tasks are processes of their own: they die alone and are tried again, run twice, and
+go on after the driver has died or the stage has long ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+from tests.simulation.lake import SimulatedLake
+from tests.simulation.manifest_store import StoreConnection
+from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
+
+from penstock.committers.contract import Batch, Committable, DataFile, StreamKey
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
+from penstock.datasource.committing import abort_batch, commit_batch
+from penstock.datasource.options.common import LakeOptions
+from penstock.datasource.planning import plan_batch
+from penstock.datasource.sinks.sink import LakeTable, PlannedTable
+from penstock.datasource.task import TaskAttempt
+from penstock.writers.plan import FileNames
+
+ROWS = pa.schema([("id", pa.int64())])
+TASK_ATTEMPTS_MAX = 3
+
+
+class SparkError(Exception):
+    """Spark itself ends the query."""
+
+
+@dataclass
+class Checkpoint:
+    """Spark's two logs. A source offset is a number of rows."""
+
+    name: str
+    query_id: str
+    first_id: int = 0
+    """The id of the source's first row, as a query under this id reads it."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+
+    @property
+    def newest(self) -> int:
+        return max(self.offsets, default=-1)
+
+    def next_batch(self) -> int:
+        """At a start: the newest batch again, unless it is logged as done."""
+        return self.newest if self.newest >= 0 and self.newest not in self.commits else self.newest + 1
+
+    def ids(self, batch_id: int) -> range:
+        start, end = self.offsets.get(batch_id - 1, 0), self.offsets[batch_id]
+        return range(self.first_id + start, self.first_id + end)
+
+    def batch(self, batch_id: int, table_uri: str) -> Batch:
+        """As `datasource.checkpoint` has it: the digest covers the end offsets of the batch, nothing else."""
+        digest = hashlib.sha256(f"{self.offsets[batch_id]}\n".encode()).hexdigest()
+        return Batch(StreamKey(self.query_id, table_uri), batch_id, digest)
+
+    def log_offsets(self, batch_id: int, end: int) -> None:
+        if batch_id in self.offsets:
+            raise SparkError(f"another driver has logged offsets of batch {batch_id}")
+        self.offsets[batch_id] = end
+
+    def log_commit(self, batch_id: int) -> None:
+        if batch_id in self.commits:
+            raise SparkError(f"another driver has logged the commit of batch {batch_id}")
+        self.commits.add(batch_id)
+
+
+@dataclass(frozen=True)
+class SimulatedSink:
+    """The sink of one query, as `datasource.sinks` has them."""
+
+    lake: SimulatedLake
+    options: LakeOptions
+
+    @property
+    def kind(self) -> str:
+        return self.lake.kind
+
+    @property
+    def table_uri(self) -> str:
+        return self.lake.table_uri
+
+    def open_table(self) -> LakeTable:
+        return self.lake.open_table()
+
+    def plan_table(self, table: LakeTable, rows: pa.Schema, overwrite: bool, batch_id: int) -> PlannedTable:
+        return self.lake.plan_table(table, batch_id)
+
+    def open_filesystem(self, location: str) -> Any:
+        raise NotImplementedError("the checkpoint of a simulation is in memory")
+
+    def maintain(self, store: Any, batch_id: int) -> None:
+        self.lake.maintain(store, batch_id)
+
+
+@dataclass(frozen=True)
+class Start:
+    """How one start of a query goes."""
+
+    batch_rows: int = 2
+    """Rows of each new batch; the first one is empty if this is 0."""
+    partitions: int = 2
+    speculation: float = 0.0
+    """How likely a task is run twice."""
+
+
+class Driver:
+    """One run of a query.
+
+    Args:
+        source_rows: how many rows the source has now
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        sink: SimulatedSink,
+        store: StoreConnection,
+        checkpoint: Checkpoint,
+        start: Start,
+        run_id: str,
+        source_rows: Callable[[], int],
+    ) -> None:
+        self._scheduler = scheduler
+        self._sink = sink
+        self._store = cast(SqlManifestStore, store)
+        self._checkpoint = checkpoint
+        self._start = start
+        self._run_id = run_id
+        self._source_rows = source_rows
+        self._task_attempts = 0
+
+    def main(self) -> None:
+        """Run batches until the source has no more rows."""
+        checkpoint, step = self._checkpoint, self._scheduler.step
+        step("start", self._run_id)
+        batch_id = checkpoint.next_batch()
+        is_replay = batch_id in checkpoint.offsets
+        is_first = True
+        while is_replay or self._construct(batch_id, is_first):
+            self._run(batch_id)
+            step("spark: log commit", batch_id)
+            checkpoint.log_commit(batch_id)
+            batch_id, is_replay, is_first = batch_id + 1, False, False
+
+    def _construct(self, batch_id: int, is_first: bool) -> bool:
+        """Log the offsets of a new batch; False if there is nothing to read."""
+        start, end = self._checkpoint.offsets.get(batch_id - 1, 0), self._source_rows()
+        is_empty = is_first and self._start.batch_rows == 0
+        if start >= end and not is_empty:
+            return False
+        end = start if is_empty else min(end, start + (self._start.batch_rows or 2))
+        self._scheduler.step("spark: log offsets", f"batch {batch_id} up to {end}")
+        self._checkpoint.log_offsets(batch_id, end)
+        return True
+
+    def _run(self, batch_id: int) -> None:
+        self._scheduler.step("spark: plan", batch_id)
+        # The planner knows no batch id: it takes the newest of the log, which may be a twin's.
+        newest = self._checkpoint.batch(self._checkpoint.newest, self._sink.table_uri)
+        plan = plan_batch(self._sink, self._store, newest, ROWS, overwrite=False)
+        self._scheduler.tell(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
+        messages = self._run_tasks(plan, batch_id)
+        self._scheduler.step("spark: commit", batch_id)
+        try:
+            commit_batch(self._sink, self._store, messages)
+        except Exception as error:
+            self._scheduler.tell(f"  commit: {type(error).__name__}: {str(error)[:300]}")
+            self._abort(messages)
+            raise
+
+    def _abort(self, messages: Sequence[CommittableMessage]) -> None:
+        """Spark logs what an abort raises, and ends the query with the first error."""
+        self._scheduler.step("spark: abort")
+        try:
+            abort_batch(self._sink, self._store, messages)
+        except Exception as error:  # noqa: BLE001
+            self._scheduler.tell(f"  abort: {type(error).__name__}: {str(error)[:300]}")
+
+    # Tasks -------------------------------------------------------------------------------------------
+
+    def _run_tasks(self, plan: BatchPlan, batch_id: int) -> list[CommittableMessage]:
+        """The messages in the order of the partitions, one of each."""
+        ids, count = self._checkpoint.ids(batch_id), self._start.partitions
+        tasks = [Task(self, plan, batch_id, partition, ids[partition::count]) for partition in range(count)]
+        for task in tasks:
+            task.try_again()
+            if self._scheduler.rng.random() < self._start.speculation:
+                task.try_again()
+        while any(task.message is None for task in tasks):
+            self._scheduler.wait(lambda: all(task.is_over for task in tasks))
+            for task in tasks:
+                if task.message is None and task.attempts >= TASK_ATTEMPTS_MAX:
+                    self._abort([other.message for other in tasks if other.message is not None])
+                    raise SparkError(f"partition {task.partition} of batch {batch_id} has failed too often")
+                if task.message is None:
+                    task.try_again()
+        return [task.message for task in tasks if task.message is not None]
+
+    def start_attempt(self, task: Task) -> Actor:
+        self._task_attempts += 1
+        number = self._task_attempts
+        attempt = TaskAttempt(task.partition, number, self._run_id, self._checkpoint.query_id, task.batch_id)
+        name = f"{self._run_id}.task{number}"
+        return self._scheduler.spawn(name, lambda: task.attempt(attempt))
+
+    def write(self, plan: BatchPlan, task: TaskAttempt, ids: Sequence[int]) -> CommittableMessage:
+        """What a task attempt does: `BatchPlan.write`, with files that are nothing but ids."""
+        plan.check_task(task)
+        names = FileNames(
+            plan.batch.stream.query_id, task.run_id, plan.batch.batch_id, task.partition, task.attempt
+        )
+        files = () if plan.content is None else self._write_files(names, ids)
+        skipped = plan.content is None
+        committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files, skipped)
+        return CommittableMessage(committable, plan.content)
+
+    def _write_files(self, names: FileNames, ids: Sequence[int]) -> tuple[DataFile, ...]:
+        lake, files = self._sink.lake, list[DataFile]()
+        try:
+            for sequence, some in enumerate(filter(None, (ids[:2], ids[2:]))):
+                name = str(names.name(sequence, "zstd"))
+                files.append(DataFile(name, len(some), len(some)))
+                lake.objects.put(
+                    f"{lake.data_location.rstrip('/')}/{name}", tuple(some), size_bytes=len(some)
+                )
+        except Exception:
+            for file in files:
+                lake.objects.delete(f"{lake.data_location.rstrip('/')}/{file.path}")
+            raise
+        return tuple(files)
+
+
+class Task:
+    """One partition of one batch, with all its attempts: the first to end well has its message heard."""
+
+    def __init__(
+        self, driver: Driver, plan: BatchPlan, batch_id: int, partition: int, ids: Sequence[int]
+    ) -> None:
+        self.batch_id = batch_id
+        self.partition = partition
+        self.message: CommittableMessage | None = None
+        self._driver = driver
+        self._plan = plan
+        self._ids = ids
+        self._running: list[Actor] = []
+
+    @property
+    def attempts(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_over(self) -> bool:
+        return self.message is not None or all(actor.has_ended for actor in self._running)
+
+    def try_again(self) -> None:
+        self._running.append(self._driver.start_attempt(self))
+
+    def attempt(self, attempt: TaskAttempt) -> None:
+        """Body of an attempt's actor."""
+        try:
+            message = self._driver.write(self._plan, attempt, self._ids)
+        except (UnreachableError, DiskFullError):
+            return
+        if self.message is None:
+            self.message = message

@@ -1,0 +1,94 @@
+"""The simulation in short: some histories, and that it can be trusted to be the same again and to notice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.simulation import __main__ as program
+from tests.simulation.mutants import judge_all
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.playing import LAKES, Failure, play, timeline
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 300
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_the_invariant_holds_after_any_history(lake: str) -> None:
+    failures = [failure for seed in range(SEEDS) if (failure := play(seed, lake))]
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_the_invariant_holds_on_the_real_store(lake: str) -> None:
+    failures = [failure for seed in range(40) if (failure := play(seed, lake, "sqlite"))]
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_the_invariant_holds_on_postgres(lake: str, new_postgres_url: Callable[[], str]) -> None:
+    url = new_postgres_url()
+    failures = [failure for seed in range(8) if (failure := play(seed, lake, url))]
+    assert not failures, "\n".join(map(str, failures))
+
+
+@pytest.mark.parametrize("lake", LAKES)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_seed_is_the_same_history_again(lake: str, seed: int) -> None:
+    assert list(timeline(seed, lake)) == list(timeline(seed, lake))
+
+
+def test_a_history_is_the_same_in_another_process() -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "--seed", "11"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(number)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for number in (0, 1)
+    ]
+    assert told[0] == told[1]
+    assert "The invariant holds." in told[0]
+
+
+def test_a_broken_invariant_is_told_and_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Failure(11, "delta", ["a row is gone"])
+    monkeypatch.setattr(program, "play_all", lambda *_args: [broken])
+    monkeypatch.setattr(sys, "argv", ["tests.simulation", "--seeds", "1"])
+    assert program.main() == 1
+    told = capsys.readouterr().out
+    assert "seed 11, delta:\n  a row is gone" in told
+    assert "spark: log offsets batch 0" in told
+    assert "Again: python -m tests.simulation --lake delta --seed 11" in told
+
+
+NOTICED_SOON = (
+    "token check (Delta)",
+    "compare-and-set of the branch's head (Iceberg)",
+    "mark only what has landed",
+    "abort rule: on record",
+)
+
+
+def test_a_guard_that_is_taken_away_is_noticed() -> None:
+    """A few of them; `make mutants` takes away each."""
+    numbers = [number for number, mutation in enumerate(MUTATIONS) if mutation.guard in NOTICED_SOON]
+    assert len(numbers) == len(NOTICED_SOON)
+    missed = [verdict.mutation.guard for verdict in judge_all(numbers, 300, 1) if not verdict.problem]
+    assert missed == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: str(mutation.guard))
+def test_every_mutation_still_applies(mutation: Mutation) -> None:
+    mutated = mutation.apply((ROOT / mutation.file).read_text())
+    compile(mutated, mutation.file, "exec")

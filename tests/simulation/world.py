@@ -1,0 +1,243 @@
+"""One history: a query and its table, who else acts on them, what goes wrong, healing, and the invariant.
+
+First drivers, other writers of the table, operators and clean-up act side by side while processes die, pause
+and lose requests. Then nothing goes wrong any more: what is still on its way arrives or is lost, who sleeps
+wakes up, the query is started until its source is exhausted, clean-up runs. At last the invariant must hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
+
+from tests.simulation.lake import Seen, SimulatedLake
+from tests.simulation.manifest_store import Clock, MemoryStore, SimulatedStore, clock_of
+from tests.simulation.others import Others, paths_of
+from tests.simulation.plan import Plan
+from tests.simulation.query import STEPS_MAX, Query, has_ended
+from tests.simulation.scheduler import (
+    DAY_S,
+    HOUR_S,
+    MINUTE_S,
+    DiskFullError,
+    Scheduler,
+    StuckError,
+    UnreachableError,
+)
+from tests.simulation.spark import Checkpoint, SimulatedSink, SparkError, Start
+
+from penstock.committers import crash_points
+from penstock.committers.contract import ManifestState
+from penstock.committers.errors import PenstockError
+from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.options.common import LakeOptions
+from penstock.testing.invariant import Observation, find_problems
+
+
+class World:
+    """Everything there is, and what is known to have happened.
+
+    Args:
+        make_lake: the table's format
+        make_store: a manifest store, empty, with this clock
+        is_recorded: is the timeline kept?
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        make_lake: Callable[..., SimulatedLake],
+        make_store: Callable[[Clock], SimulatedStore] = MemoryStore,
+        *,
+        is_recorded: bool = False,
+    ) -> None:
+        self._make_store = make_store
+        self.scheduler = Scheduler(seed, is_recorded=is_recorded)
+        self.plan = Plan.of(self.scheduler.rng)
+        self.scheduler.stickiness = self.plan.stickiness
+        self.lake = make_lake(self.scheduler, is_remote=self.plan.is_remote)
+        self.sink = SimulatedSink(self.lake, LakeOptions(commit_attempts_max=6))
+        self.source_rows = self.plan.source_rows
+        self.queries = [Query(self, Checkpoint("checkpoint", "q1"), self.new_store())]
+        self.others = Others(self)
+        self.problems: list[str] = []
+        self.is_healing = False
+        self._runs = 0
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Product code runs over the fakes, and sleeps by their clock."""
+        committer = partial(TwoPhaseCommitter, sleep=self.scheduler.sleep, rng=self.scheduler.rng)
+        with ExitStack() as stack:
+            stack.enter_context(self.lake.installed())
+            for module in ("planning", "committing"):
+                stack.enter_context(patch(f"penstock.datasource.{module}.TwoPhaseCommitter", committer))
+            logger = logging.getLogger("penstock")
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL)  # what is put off to the next batch is no news here
+            stack.callback(crash_points.install, None)
+            crash_points.install(lambda point, batch_id: self.scheduler.step(f"point: {point}", batch_id))
+            yield
+
+    def play(self) -> list[str]:
+        """The whole history; what is wrong at its end."""
+        scheduler = self.scheduler
+        with self.installed():
+            try:
+                self._begin()
+                scheduler.run(STEPS_MAX)
+                self._heal()
+                self._check()
+            except StuckError as error:
+                self.problems.append(str(error))
+            finally:
+                scheduler.end()
+        return self.problems
+
+    # While things go wrong
+
+    def _begin(self) -> None:
+        scheduler = self.scheduler
+        scheduler.hazards = replace(self.plan.hazards)
+        scheduler.tell(f"{self.lake.kind}, {self.plan}")
+        scheduler.spawn("spark", self._start_drivers, is_mortal=False)
+        if self.plan.others:
+            scheduler.spawn("others", self._let_others_act, is_mortal=False)
+
+    def _start_drivers(self) -> None:
+        rng, scheduler = self.scheduler.rng, self.scheduler
+        for _ in range(self.plan.drivers):
+            scheduler.sleep(rng.choice((0.0, 1.0, MINUTE_S)))
+            query = rng.choice(self.queries)
+            driver = query.start(self.some_start())
+            if not (self.plan.twins and rng.random() < 0.5):
+                scheduler.wait(partial(has_ended, driver))
+            if rng.random() < 0.5:
+                self.source_rows += rng.randint(1, 3)
+
+    def some_start(self) -> Start:
+        rng = self.scheduler.rng
+        return Start(
+            batch_rows=rng.randint(0 if self.plan.empty_batches else 1, 4),
+            partitions=rng.randint(1, 3),
+            speculation=self.plan.speculation,
+        )
+
+    def _let_others_act(self) -> None:
+        rng = self.scheduler.rng
+        for _ in range(self.plan.acts):
+            self.scheduler.sleep(rng.choice((1.0, 10.0, 30.0, MINUTE_S, HOUR_S, DAY_S)) * rng.random())
+            name = rng.choice(self.plan.others)
+            self.scheduler.step("others:", name)
+            self.others.act(name)
+
+    def new_store(self) -> SimulatedStore:
+        return self._make_store(clock_of(self.scheduler))
+
+    @property
+    def may_be_confused(self) -> bool:
+        """May a driver have slept while a twin went on and the store was lost? Not once everything heals."""
+        is_lost = {"lose_store", "restore_store"}.intersection(self.plan.others)
+        return self.plan.twins and bool(is_lost) and not self.is_healing
+
+    def next_run(self) -> str:
+        self._runs += 1
+        return f"r{self._runs}"
+
+    # Healing
+
+    def _heal(self) -> None:
+        """Who sleeps wakes up before or after the query was started again, and it must not matter."""
+        scheduler = self.scheduler
+        scheduler.tell("-- from here on nothing goes wrong")
+        scheduler.hazards.calm()
+        self.is_healing = True
+        self.source_rows += 1
+        for query in self.queries:
+            query.heal()
+        self.source_rows += 1
+        scheduler.run(STEPS_MAX)
+        for query in self.queries:
+            query.heal()
+        self._run_to_end("operator", self.others.recover)
+        scheduler.now += 30 * DAY_S
+        self._run_to_end("gc", self.others.collect_garbage)
+
+    def _run_to_end(self, name: str, body: Callable[[], object]) -> None:
+        actor = self.scheduler.spawn(name, body, is_mortal=False)
+        self.scheduler.run(STEPS_MAX)
+        if actor.error is not None and not any(query.is_refused for query in self.queries):
+            self.problems.append(f"{name}: {actor.error!r}")
+
+    # The invariant
+
+    def _check(self) -> None:
+        for query in self.queries:
+            self.problems += query.problems
+        expected = (PenstockError, SparkError, UnreachableError, DiskFullError)
+        self.problems += [
+            f"{name} ends with {error!r}"
+            for name, error in self.scheduler.errors
+            if not isinstance(error, expected)
+        ]
+        if not self.lake.exists:
+            if any(query.checkpoint.commits for query in self.queries):
+                self.problems.append("there is no table")
+            return
+        seen = self.lake.see()
+        self.problems += find_problems(self._observe(seen))
+        self.problems += self._check_logged_batches(seen.rows)
+        self.problems += self._check_store(seen.added)
+        self.problems += self.others.check(seen)
+
+    def _observe(self, seen: Seen) -> Observation:
+        """A checkpoint that was refused may leave rows unread, never doubled."""
+        lost = doubled = 0
+        for first_id in {query.checkpoint.first_id for query in self.queries}:
+            queries = [query for query in self.queries if query.checkpoint.first_id == first_id]
+            is_complete = any(query.is_exhausted for query in queries)
+            for row_id in range(first_id, first_id + self.source_rows):
+                count = seen.rows[row_id]
+                doubled += max(count - 1, 0)
+                lost += is_complete and count == 0 and row_id not in self.others.taken_back
+        return Observation(
+            rows=sum(seen.rows.values()),
+            lost=lost,
+            doubled=doubled,
+            added=seen.added,
+            missing=seen.missing,
+            orphans=len(seen.orphans),
+            tokens=seen.tokens,
+            pending=[one for query in self.queries for one in query.pending()],
+        )
+
+    def _check_logged_batches(self, rows: Counter[int]) -> Iterator[str]:
+        """What Spark has been told is committed, is."""
+        for query in self.queries:
+            checkpoint = query.checkpoint
+            for batch_id in sorted(checkpoint.commits & set(checkpoint.offsets)):
+                gone = [
+                    i for i in checkpoint.ids(batch_id) if not rows[i] and i not in self.others.taken_back
+                ]
+                if gone:
+                    yield f"batch {batch_id} of {checkpoint.name} is logged, but its rows {gone} are gone"
+
+    def _check_store(self, added: Counter[str]) -> Iterator[str]:
+        """What the store says is committed is what the table got: gc and people believe it.
+
+        Not if the store was lost or put back, so that a batch was prepared twice, or copied, so that it was
+        prepared elsewhere too, or the table has forgotten its history, as Iceberg does.
+        """
+        unsure = {"lose_store", "restore_store", "copy_checkpoint", "expire", "go_back"}
+        if self.lake.kind == "iceberg" or unsure.intersection(self.plan.others):
+            return
+        for query in self.queries:
+            for manifest in query.store.manifests(query.stream, ManifestState.COMMITTED):
+                strange = [path for path in paths_of(manifest) if not added[path]]
+                if strange:
+                    yield f"batch {manifest.batch.batch_id} is COMMITTED, the table never had {strange[0]}"
