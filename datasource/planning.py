@@ -41,11 +41,11 @@ def plan_batch(
     sink: Sink[Any], store: SqlManifestStore, batch: Batch, rows: pa.Schema, overwrite: bool
 ) -> BatchPlan:
     """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`."""
-    table = sink.open_table()
+    table, written = sink.open_table(), store.written_table(batch.stream)
     try:
-        check_same_table(store, table, batch.stream)
+        check_same_table(table, batch.stream, written)
         decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch)
-        check_same_table(store, table, batch.stream)  # recovery has looked anew, and gives way to the replay
+        check_same_table(table, batch.stream, written)  # recovery has looked anew, and gives way to a replay
     except TableChangedError:
         # A store that was lost does not know the stream, and the operator could not accept the table.
         store.register(batch.stream, sink.kind, sink.options.query_name)

@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from penstock.committers.contract import Batch, Committable, StreamKey
 from penstock.committers.store.sql import open_store
-from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.datasource.batch_plan import CommittableMessage
+from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_stream_batch
-from penstock.datasource.planning import store_url
-from penstock.datasource.sinks.sink import PlannedTable, Sink, check_same_table
+from penstock.datasource.planning import plan_batch, store_url
+from penstock.datasource.sinks.sink import Sink
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames
 
@@ -36,6 +35,7 @@ class SinkStream:
             StreamKey(self.query_id, self.sink.table_uri), self.next_batch, f"{self.next_batch:064x}"
         )
         planned = self._plan(batch, schema or rows.schema)
+        assert planned.files is not None, "the batch is in the table already"
         writer = DataFileWriter(planned.files, FileNames(self.query_id, "run", batch.batch_id, 0, 0))
         for part in rows.to_batches():
             writer.write(part)
@@ -43,11 +43,6 @@ class SinkStream:
         commit_stream_batch(self.sink, [CommittableMessage(committable, planned.content)])
         self.next_batch += 1
 
-    def _plan(self, batch: Batch, schema: pa.Schema) -> PlannedTable:
-        table = self.sink.open_table()
+    def _plan(self, batch: Batch, schema: pa.Schema) -> BatchPlan:
         with open_store(store_url(self.sink.options)) as store:
-            check_same_table(store, table, batch.stream)
-            TwoPhaseCommitter(store, table).begin(batch)
-            planned = self.sink.plan_table(table, schema, False, batch.batch_id)
-            store.register(batch.stream, self.sink.kind, table_id=planned.content.table_id)
-        return planned
+            return plan_batch(self.sink, store, batch, schema, overwrite=False)

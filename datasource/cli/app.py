@@ -198,7 +198,7 @@ def _look(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) ->
 
     table, token, problem = open_table(stream, access), None, ""
     try:
-        check_same_table(store, table, stream.key)
+        check_same_table(table, stream.key, store.written_table(stream.key))
         token = table.token(stream.key.query_id)
     except TableChangedError as error:
         problem = str(error)

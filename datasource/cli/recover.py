@@ -37,7 +37,7 @@ def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableA
     name = output.title(stream)
     try:
         table = open_table(stream, access)
-        check_same_table(store, table, stream.key)
+        check_same_table(table, stream.key, store.written_table(stream.key))
         with output.console(stderr=True).status(f"{name}: {stream.pending} batches") as progress:
             for batch in TwoPhaseCommitter(store, table).recover_each(stream.key):
                 recovery.batches.append(batch)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.store.sql import SqlManifestStore
+    from ...committers.store.sql import SqlManifestStore, WrittenTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,15 @@ class Sink(Protocol[TableT]):
         ...
 
 
-def check_same_table(store: SqlManifestStore, table: LakeTable, stream: StreamKey) -> None:
+def check_same_table(table: LakeTable, stream: StreamKey, written: WrittenTable | None) -> None:
     """The table must be the one that the stream's committed batches went into, and still claim to hold them.
+
+    Args:
+        written: what the store knew of it before the table was looked at; None if nothing
 
     Raises:
         TableChangedError: it is another one, or was put back to before the stream's last batch.
     """
-    written = store.written_table(stream)
     if written is None:  # the store may have been lost: the table itself knows
         table.check_unchanged(stream.query_id, None, None)
         return

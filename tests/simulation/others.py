@@ -122,7 +122,7 @@ class Others:
         world, store = self.world, query.connect()
         query.is_unharmed = False  # what was pending is committed, whatever its checkpoint says by now
         table = world.sink.open_table()
-        check_same_table(store, table, query.stream)  # type: ignore[arg-type]
+        check_same_table(table, query.stream, store.written_table(query.stream))
         committer = TwoPhaseCommitter(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
         for recovered in committer.recover_each(query.stream):
             batch_id, state = recovered.record.batch.batch_id, recovered.state.value
