@@ -227,8 +227,10 @@ def _is_passing(error: Exception) -> bool:
         return "unable to open database file" not in str(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         return True
+    if isinstance(error, requests.RequestException):
+        return not isinstance(error, ValueError)  # such as an address that is none
     passing = (ServerError, ServiceUnavailableError, TooManyRequestsError, ConnectionError, TimeoutError)
-    return isinstance(error, (*passing, requests.ConnectionError, requests.Timeout))
+    return isinstance(error, passing)
 
 
 def known_properties(config: CatalogConfig) -> dict[str, str]:

@@ -37,6 +37,7 @@ CONNECT_TIMEOUT_S = 10
 SUPPORTED = "sqlite:////path/to/store.db or postgresql+psycopg://user:password@host/database"
 
 _FAILURES = (exc.DBAPIError, exc.TimeoutError)
+_PASSING_SQLITE_ERRORS = ("database is locked", "disk I/O error", "database or disk is full")
 _UPGRADE_LOCK_KEY = 0x70656E73746F636B  # "penstock" in ASCII: the key of the Postgres advisory lock
 _upgrade_lock = threading.Lock()  # Alembic's `op` and `context` are globals of the process
 
@@ -138,6 +139,12 @@ class Database:
                 self._upgrade()
         except (*_FAILURES, OSError) as error:
             self.close()
+            if self._is_sqlite and any(passing in str(error) for passing in _PASSING_SQLITE_ERRORS):
+                raise RetryableError(
+                    f"The manifest store {self.name} cannot be opened now: {_said(error)}. Either the disk is "
+                    "full, or another process holds the store: a driver that was stopped in the middle of a "
+                    "transaction. Make room, or end that process, then start the query again."
+                ) from error
             raise ConfigurationError(
                 f"The manifest store {self.name} cannot be opened: {_said(error)}. {self._hint()}"
             ) from error

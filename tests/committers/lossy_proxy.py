@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -22,6 +22,7 @@ Fault = Literal[
     "request lost",
     "request late",  # the client loses the connection at once; the server gets it at `deliver_late()`
     "response lost",
+    "response cut",  # the connection ends before the last byte
     "answered 500",
     "answered 502",
     "answered 503",
@@ -67,13 +68,19 @@ class LossyProxy:
 
 
 @contextmanager
-def lossy_proxy(backend: str) -> Iterator[LossyProxy]:
+def lossy_proxy(backend: str, errors: IO[bytes] | None = None) -> Iterator[LossyProxy]:
+    """
+    Args:
+        errors: where tracebacks go, such as those about clients that are gone; None: to this process's own
+    """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
         listener.set_inheritable(True)
         proxy = subprocess.Popen(
-            [sys.executable, __file__, backend, str(listener.fileno())], pass_fds=[listener.fileno()]
+            [sys.executable, __file__, backend, str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            stderr=errors,
         )
         try:
             yield LossyProxy(f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -176,6 +183,9 @@ def _handler(backend: str, faults: _Faults) -> type[BaseHTTPRequestHandler]:
             status, headers, answer = _send(backend, request)
             if fault == "response lost":
                 self._hang_up()
+            elif fault == "response cut":
+                self._answer(status, headers, answer, missing=1)
+                self._hang_up()
             elif fault is not None:
                 self._fail(fault)
             else:
@@ -188,9 +198,11 @@ def _handler(backend: str, faults: _Faults) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
 
-        def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        def _answer(self, status: int, headers: dict[str, str], body: bytes, missing: int = 0) -> None:
             headers = {name.lower(): value for name, value in headers.items()}
-            length = headers.pop("content-length", "0") if self.command == "HEAD" else str(len(body))
+            length = (
+                headers.pop("content-length", "0") if self.command == "HEAD" else str(len(body) + missing)
+            )
             self.send_response_only(status)
             for name, value in headers.items():
                 if name not in ("content-length", "transfer-encoding", "connection"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+import requests
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 from tests.committers.iceberg_tables import SCHEMA, Tables, tables_in
@@ -287,6 +289,22 @@ def test_secrets_of_pyiceberg_s_own_configuration_do_not_show(monkeypatch: pytes
 def test_a_catalog_that_cannot_be_reached_may_be_tried_again(tmp_path: Path) -> None:
     error = _open_with_secrets(tmp_path, {"type": "rest", "uri": "http://127.0.0.1:1"})
     assert isinstance(error, RetryableError)
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        requests.exceptions.ChunkedEncodingError("the response was cut"),
+        requests.Timeout("no answer"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_passes_is_no_wrong_configuration(passing: Exception) -> None:
+    config = CatalogConfig.of("prod", {})
+    assert isinstance(catalog_error(passing, "cannot be opened", config), RetryableError)
+    lasting = requests.exceptions.InvalidURL("no host")
+    assert isinstance(catalog_error(lasting, "cannot be opened", config), ConfigurationError)
 
 
 def test_an_unknown_type_of_catalog_is_a_configuration_error(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import traceback
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import penstock
-from penstock.committers.errors import ConfigurationError
+from penstock.committers.errors import ConfigurationError, RetryableError
 from penstock.committers.store import database
 from penstock.committers.store.sql import open_store
 from penstock.committers.store.tables import SCHEMA_VERSIONS, VERSION_TABLE, metadata
@@ -176,3 +178,15 @@ def test_an_error_in_a_migration_is_not_taken_for_a_wrong_configuration(
             open_store(store_url)
     with open_store(store_url) as store, store.engine.connect() as connection:
         assert not sa.inspect(connection).has_table("penstock_half_done")
+
+
+def test_a_store_that_another_process_holds_is_no_wrong_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a driver that was stopped in the middle of its first transaction."""
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(RetryableError, match=r"(?s)database is locked.*start the query again"):
+            open_store(f"sqlite:///{tmp_path}/store.db")
+    open_store(f"sqlite:///{tmp_path}/store.db").close()

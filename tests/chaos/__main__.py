@@ -1,0 +1,87 @@
+"""`python -m tests.chaos --minutes 60`: kill, pause, starve and cut off streams, and check their tables.
+
+Life after life: each a stream into another format, environment and store. The same seed plans the same
+faults; at which instruction they hit is up to the machine.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from tests.chaos.campaign import FAULTS_IN_LIFE, Campaign, empty, run_until
+from tests.chaos.disks import why_no_permissions
+from tests.chaos.places import FORMATS, STORES, Place, all_places, why_not
+from tests.chaos.report import Report, Screen
+from tests.chaos.servers import Servers
+
+OUTPUT = Path(__file__).resolve().parents[2] / "build" / "chaos"
+
+
+def main(
+    minutes: Annotated[float, typer.Option(min=0.1, help="For how long faults are made.")] = 60,
+    seed: Annotated[int | None, typer.Option(help="Of all that is random. Default: another one.")] = None,
+    lakes: Annotated[str, typer.Option(help="Formats of tables, with commas.")] = ",".join(FORMATS),
+    stores: Annotated[str, typer.Option(help="Manifest stores, with commas.")] = ",".join(STORES),
+    life: Annotated[int | None, typer.Option(help="Live only the life of this number.")] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the files of lives that went well, too.")] = False,
+) -> None:
+    signal.signal(signal.SIGTERM, _stop)
+    seed = random.randrange(1_000_000) if seed is None else seed
+    command = f"make chaos MINUTES={minutes:g} SEED={seed}"
+    screen = Screen(Console())
+    empty(OUTPUT)
+    began = time.monotonic()
+    try:
+        with Servers(OUTPUT) as servers:
+            campaign = Campaign(seed, OUTPUT, servers, screen, keep)
+            places, skipped = _possible(all_places(_chosen(lakes, FORMATS), _chosen(stores, STORES)), servers)
+            screen.say(f"seed {seed}: {command}")
+            for reason in skipped:
+                screen.say(f"skipped: {reason}", "yellow")
+            if life is None:
+                results = run_until(campaign, places, began + 60 * minutes)
+            else:
+                place = next(place for number, place in campaign.lives(places) if number == life)
+                results = [campaign.live(life, place, lambda faults: faults >= FAULTS_IN_LIFE)]
+    except KeyboardInterrupt:
+        screen.say("Stopped. No process is left running.")
+        sys.exit(130)
+    finally:
+        screen.close()
+    report = Report(seed, minutes, command, time.monotonic() - began, results, skipped)
+    report.write(OUTPUT)
+    screen.say("\n" + report.markdown())
+    screen.say(f"written to {OUTPUT}/report.md and report.json; files of lives that failed are beside them")
+    sys.exit(0 if report.is_good else 1)
+
+
+def _possible(places: Sequence[Place], servers: Servers) -> tuple[list[Place], list[str]]:
+    """The places that this machine can offer; and why others, and some faults, are left out."""
+    reasons = {place: why_not(place, servers) for place in places}
+    skipped = sorted({f"{place.environment}: {reason}" for place, reason in reasons.items() if reason})
+    if reason := why_no_permissions():
+        skipped.append(f"revoked permissions: {reason}")
+    return [place for place, reason in reasons.items() if reason is None], skipped
+
+
+def _chosen(names: str, known: Sequence[str]) -> list[str]:
+    chosen = [name.strip() for name in names.split(",")]
+    if unknown := set(chosen) - set(known):
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: none of {', '.join(known)}")
+    return chosen
+
+
+def _stop(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    typer.run(main)

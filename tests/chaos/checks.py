@@ -1,0 +1,90 @@
+"""What a second engine finds in the table: while the stream lives, and when its source is exhausted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+from tests.chaos.places import Site
+from tests.chaos.source import Progress, Source
+
+from penstock import testing
+from penstock.committers.errors import ConfigurationError
+from penstock.committers.store.sql import open_store
+from penstock.testing.table import Table
+
+ROW = "id, day"
+"""Rows are compared whole, not by their id alone."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the invariant says of a table."""
+
+    rows: int = 0
+    lost: int = 0
+    """Rows that the table must have and has not."""
+    doubled: int = 0
+    files_twice: int = 0
+    orphans: int = 0
+    problems: Sequence[str] = ()
+
+
+def check_during_life(site: Site, source: Source) -> Verdict:
+    """Nothing doubled, nothing that Spark has logged as committed lost, no file twice, tokens ascending.
+
+    The driver may go on meanwhile: what must be there is read before the table.
+    """
+    must_be_there = Progress(site.checkpoint).committed_files()
+    try:
+        return _verdict(site.read_table(), source, must_be_there, pending=[])
+    except (duckdb.Error, ConfigurationError) as error:
+        return Verdict(problems=[f"the table cannot be read: {error}"])
+
+
+def check_after_life(site: Site, source: Source) -> Verdict:
+    """The whole invariant: each source row once, and nothing pending."""
+    every_file = sorted(source.folder.glob("*.parquet"))
+    return _verdict(site.read_table(), source, every_file, _pending(site.store_url))
+
+
+def _verdict(table: Table, source: Source, must_be_there: Sequence[Path], pending: Sequence[str]) -> Verdict:
+    with duckdb.connect() as connection:
+        if not must_be_there and not _has_rows(table, connection):
+            return Verdict()
+        found = testing.check(table, source.relation, columns=ROW, connection=connection)
+        lost = 0 if found.missing else _lost(connection, _relation(must_be_there), table.relation(connection))
+    found = replace(found, lost=lost, pending=pending)
+    twice = sum(count > 1 for count in found.added.values())
+    return Verdict(found.rows, found.lost, found.doubled, twice, found.orphans, found.problems)
+
+
+def _has_rows(table: Table, connection: duckdb.DuckDBPyConnection) -> bool:
+    """False before the first commit, when there may be no table at all."""
+    try:
+        return bool(table.read(connection).live)
+    except ConfigurationError:
+        return False
+
+
+def _lost(connection: duckdb.DuckDBPyConnection, source: str, table: str) -> int:
+    query = f"SELECT count(*) FROM (SELECT {ROW} FROM {source} EXCEPT ALL SELECT {ROW} FROM {table})"
+    ((count,),) = connection.execute(query).fetchall()
+    return int(count)
+
+
+def _pending(store_url: str) -> list[str]:
+    with open_store(store_url) as store:
+        return [
+            f"batch {record.batch.batch_id} of query {stream.key.query_id}"
+            for stream in store.streams()
+            for record in store.pending(stream.key)
+        ]
+
+
+def _relation(files: Sequence[Path]) -> str:
+    if not files:
+        return "(SELECT 0 AS id, '' AS day LIMIT 0)"
+    return "read_parquet([" + ", ".join(f"'{file}'" for file in files) + "])"

@@ -1,0 +1,39 @@
+"""All faults of the campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.chaos.fault import Fault
+from tests.chaos.kills import KillDriver, KillPartOfDriver, KillPostgres, KillWorker
+from tests.chaos.pauses import PauseDriver, PauseFor
+from tests.chaos.surroundings import CommitRequestHit, FillDisk, Outage, RevokePermission
+from tests.committers.lossy_proxy import Fault as RequestFault
+
+_OUTAGES: Sequence[RequestFault] = ("request lost", "response lost", "response cut", "answered 503")
+_COMMIT_HITS: Sequence[RequestFault] = (
+    "request lost",
+    "response lost",
+    "response cut",
+    "landed, answered 503",
+    "sent twice",
+)
+
+WHILE_IT_LIVES: Sequence[Fault] = (
+    *(KillWorker(role) for role in ("task worker", "planner", "commit worker", "executor")),
+    KillPostgres(),
+    *(PauseFor(what) for what in ("driver", "task worker", "commit worker", "Postgres", "S3")),
+    *(FillDisk(what) for what in ("table", "checkpoint")),
+    *(RevokePermission(what) for what in ("table", "table's log", "checkpoint")),
+    *(Outage(how) for how in _OUTAGES),
+    *(CommitRequestHit(how) for how in _COMMIT_HITS),
+)
+"""Faults that a driver lives through, or fails by and starts its query again."""
+
+AT_ITS_END: Sequence[Fault] = (
+    KillDriver(),
+    KillPartOfDriver("Python"),
+    KillPartOfDriver("JVM"),
+    PauseDriver(),
+)
+"""Faults that end a driver. `KillDriver(at_point=True)` comes beside these: it needs a crash point."""

@@ -1,0 +1,223 @@
+"""Where a stream of the campaign writes: a format, an environment and a store, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tests.chaos.disks import small_disk, why_no_small_disks
+from tests.chaos.servers import Postgres, Proxied, Servers
+from tests.maven import MavenUnreachableError
+from tests.s3_server import BUCKET, s3_client
+
+from penstock.testing import DeltaTable, IcebergTable
+from penstock.testing.table import Table
+
+Format = Literal["delta", "iceberg"]
+Environment = Literal["disk", "small disks", "S3", "REST catalog"]
+Store = Literal["sqlite", "postgres"]
+LOCAL, CLUSTER = "local[2,8]", "local-cluster[2,1,1024]"
+"""Spark's master: threads as executors, and eight failures of a task end a query; processes as executors."""
+
+FORMATS: Sequence[Format] = ("delta", "iceberg")
+STORES: Sequence[Store] = ("sqlite", "postgres")
+
+ENVIRONMENTS: Mapping[Format, Sequence[Environment]] = {
+    "delta": ("disk", "small disks", "S3"),
+    "iceberg": ("disk", "small disks", "REST catalog"),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a stream runs on."""
+
+    format: Format
+    environment: Environment
+    store: Store
+    master: str = LOCAL
+
+    def __str__(self) -> str:
+        return f"{self.format}, {self.environment}, {self.store}"
+
+
+def all_places(formats: Collection[str], stores: Collection[str]) -> list[Place]:
+    """Each of these formats, in each environment, with each of these stores."""
+    return [
+        Place(lake, environment, store)
+        for lake in FORMATS
+        for environment in ENVIRONMENTS[lake]
+        for store in STORES
+        if lake in formats and store in stores
+    ]
+
+
+def why_not(place: Place, servers: Servers) -> str | None:
+    """Why there cannot be such a place on this machine; None if there can."""
+    if place.environment == "small disks":
+        return why_no_small_disks()
+    if place.environment == "REST catalog":
+        try:
+            servers.rest_catalog()
+        except MavenUnreachableError as error:
+            return str(error)
+    return None
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place that is set up: folders, options, servers."""
+
+    place: Place
+    root: Path
+    checkpoint: Path
+    store_url: str
+    options: Mapping[str, str]
+    """Of the sink."""
+    table: Table
+    table_folder: Path | None
+    """Where its files are, if they are on a local disk."""
+    disks: Mapping[str, Path] = field(default_factory=dict)
+    """Small file systems, by what is on them."""
+    postgres: Postgres | None = None
+    server: Proxied | None = None
+    """What the table or its catalog is on, if that is a server."""
+
+    @property
+    def source(self) -> Path:
+        return self.root / "source"
+
+    @property
+    def data_source(self) -> str:
+        return f"penstock.{self.place.format}"
+
+    def read_table(self) -> Table:
+        """The table as it is now."""
+        if isinstance(self.table, S3Mirror):
+            self.table.refresh()
+        return self.table
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """What can be made read-only, by its name."""
+        found = {"checkpoint": self.checkpoint}
+        if self.table_folder is not None:
+            log = "_delta_log" if self.place.format == "delta" else "metadata"
+            found |= {"table": self.table_folder, "table's log": self.table_folder / log}
+        return found
+
+
+@contextmanager
+def open_site(place: Place, root: Path, servers: Servers) -> Iterator[Site]:
+    """Set up a place in the folder `root`, which is the life's own."""
+    (root / "source").mkdir(parents=True)
+    with ExitStack() as stack:
+        lake, checkpoints = root / "lake", root / "checkpoints"
+        disks: dict[str, Path] = {}
+        if place.environment == "small disks":
+            disks = {
+                "table": stack.enter_context(small_disk(lake)),
+                "checkpoint": stack.enter_context(small_disk(checkpoints)),
+            }
+        postgres = servers.postgres() if place.store == "postgres" else None
+        checkpoint = checkpoints / "ids"
+        store_url = postgres.new_url() if postgres else f"sqlite:///{checkpoint}/penstock.sqlite"
+        set_up = _set_up(place, lake, servers)
+        options = {**set_up.options, **_FOR_ALL[place.format], "store": store_url}
+        yield Site(
+            place,
+            root,
+            checkpoint,
+            store_url,
+            options,
+            set_up.table,
+            set_up.folder,
+            disks,
+            postgres,
+            set_up.server,
+        )
+
+
+_FOR_ALL: Mapping[Format, Mapping[str, str]] = {
+    "delta": {"partitionBy": "day", "schemaEvolution": "addColumns"},
+    "iceberg": {
+        "partitionSpec": "day",
+        "schemaEvolution": "addColumns",
+        "keepSnapshots": "8",
+        "snapshotGrace": "15s",
+    },
+}
+"""Snapshots expire during a life, and their files go."""
+
+
+@dataclass(frozen=True)
+class _SetUp:
+    """A table that is to be: as the campaign reads it, and the options that name it for the stream."""
+
+    table: Table
+    options: Mapping[str, str]
+    folder: Path | None = None
+    server: Proxied | None = None
+
+
+def _set_up(place: Place, lake: Path, servers: Servers) -> _SetUp:
+    name = f"life_{lake.parent.name.rpartition('-')[2]}"
+    if place.environment == "S3":
+        return _on_s3(lake, f"{name}/table", servers)
+    if place.environment == "REST catalog":
+        return _in_rest_catalog(name, servers)
+    folder = lake / "table"
+    if place.format == "delta":
+        return _SetUp(DeltaTable(folder), {"path": str(folder)}, folder)
+    options = {"warehouse": str(folder), "table": "lake.ids"}
+    return _SetUp(IcebergTable("lake.ids", folder), options, folder / "lake" / "ids")
+
+
+def _on_s3(lake: Path, prefix: str, servers: Servers) -> _SetUp:
+    storage, server = servers.s3()
+    through = {**storage, "AWS_ENDPOINT_URL": server.proxy.url}
+    given = {f"storage.{key}": value for key, value in through.items()}
+    table = S3Mirror(lake / "mirror", storage=storage, prefix=prefix)
+    return _SetUp(table, {"path": f"s3://{BUCKET}/{prefix}", **given}, server=server)
+
+
+def _in_rest_catalog(namespace: str, servers: Servers) -> _SetUp:
+    catalog, server = servers.rest_catalog()
+    properties = catalog.properties_at(server.proxy.url)
+    given = {f"catalog.{key}": value for key, value in properties.items()}
+    table = IcebergTable(f"{namespace}.ids", catalog="rest", catalog_properties=catalog.properties)
+    options = {"table": f"{namespace}.ids", "catalog": "rest", **given}
+    return _SetUp(table, options, catalog.warehouse / namespace / "ids", server)
+
+
+# Tables that are behind a server ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class S3Mirror(DeltaTable):
+    """A Delta table on S3, copied to a folder by `refresh`, past the proxy."""
+
+    storage: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+
+    def refresh(self) -> None:
+        """The log comes first: then all files that it names are there to be copied."""
+        self._copy("_delta_log/")
+        self._copy("")
+
+    def _copy(self, below: str) -> None:
+        client = s3_client(dict(self.storage))
+        pages = client.get_paginator("list_objects_v2").paginate(
+            Bucket=BUCKET, Prefix=f"{self.prefix}/{below}"
+        )
+        for key in [found["Key"] for page in pages for found in page.get("Contents", ())]:
+            path = key.removeprefix(f"{self.prefix}/")
+            if path.startswith("_delta_log/") != bool(below) or path.endswith("/_last_checkpoint"):
+                continue  # without that hint, readers list the log
+            target = Path(self.path) / path
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())

@@ -1,0 +1,206 @@
+"""The kill campaign in small: short lives go well, and one whose table is damaged does not."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote, unquote
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+from rich.console import Console
+from tests.chaos.campaign import Campaign
+from tests.chaos.checks import check_during_life
+from tests.chaos.fault import Fault, Kind
+from tests.chaos.faults import AT_ITS_END, WHILE_IT_LIVES
+from tests.chaos.kills import KillAtPoint, KillDriver, KillWorker
+from tests.chaos.life import Life, Result
+from tests.chaos.places import CLUSTER, FORMATS, STORES, Place, Site, all_places
+from tests.chaos.plan import ANYWHERE, AT_THE_BEGINNING, IN_RECOVERY, NEW_COLUMN, DriverPlan, plan_life
+from tests.chaos.report import Report, Screen
+from tests.chaos.servers import Servers
+from tests.chaos.source import ROWS_PER_FILE, Source
+
+from penstock.committers.crash_points import CRASH_POINTS
+from penstock.testing import DeltaTable
+
+
+def test_plans_reach_every_crash_point_and_every_fault() -> None:
+    """Within forty drivers in each place."""
+    faults: set[Fault] = set()
+    points: set[str] = set()
+    for place in all_places(FORMATS, STORES):
+        of_place = replace(place, master=CLUSTER)
+        for seed in range(10):
+            for plan, _ in zip(plan_life(random.Random(seed), of_place), range(40), strict=False):
+                faults |= {*plan.faults, plan.end}
+                points |= {plan.point} if plan.point else set()
+    assert points == set(CRASH_POINTS) == {*ANYWHERE, *IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN}
+    assert faults == {*WHILE_IT_LIVES, *AT_ITS_END, KillAtPoint(), KillDriver(at_point=True)}
+
+
+def test_the_same_seed_plans_the_same_life() -> None:
+    def plans(seed: int) -> list[DriverPlan]:
+        place = Place("delta", "S3", "postgres")
+        return [plan for plan, _ in zip(plan_life(random.Random(seed), place), range(20), strict=False)]
+
+    assert plans(1) == plans(1) != plans(2)
+
+
+# The checker ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    (tmp_path / "source").mkdir()
+    source = Source(tmp_path / "source")
+    source.grow_to(4)
+    return source
+
+
+@pytest.fixture
+def site(tmp_path: Path, source: Source) -> Site:
+    """A table with the first three files of the source, and a checkpoint that knows them as committed."""
+    files = sorted(source.folder.iterdir())
+    checkpoint, table = tmp_path / "checkpoint", tmp_path / "table"
+    for folder in ("commits", "offsets", "sources/0"):
+        (checkpoint / folder).mkdir(parents=True)
+    for batch_id, file in enumerate(files[:3]):
+        write_deltalake(table, pq.read_table(file), mode="append")
+        (checkpoint / "commits" / f"{batch_id}").write_text("v1\n{}")
+        (checkpoint / "offsets" / f"{batch_id}").write_text(f'v1\n{{}}\n{{"logOffset":{batch_id}}}')
+        entry = {"path": file.as_uri(), "timestamp": 0, "batchId": batch_id}
+        (checkpoint / "sources/0" / f"{batch_id}").write_text(f"v1\n{json.dumps(entry)}")
+    place = Place("delta", "disk", "sqlite")
+    return Site(place, tmp_path, checkpoint, "", {}, DeltaTable(table), table)
+
+
+def test_a_table_with_all_that_was_committed_is_right(site: Site, source: Source) -> None:
+    verdict = check_during_life(site, source)
+    assert (verdict.rows, verdict.problems) == (3 * ROWS_PER_FILE, [])
+
+
+def test_a_batch_that_is_committed_to_the_table_but_not_logged_by_spark_is_right(
+    site: Site, source: Source
+) -> None:
+    """The driver died between the two."""
+    (site.checkpoint / "commits" / "2").unlink()
+    assert check_during_life(site, source).problems == []
+
+
+def test_a_committed_batch_that_is_not_in_the_table_is_lost(site: Site, source: Source) -> None:
+    file = commit(site, lambda add: {"remove": {"path": add["path"], "dataChange": True}})
+    verdict = check_during_life(site, source)
+    assert (verdict.lost, verdict.doubled) == (ROWS_PER_FILE, 0), file
+    assert "lost" in verdict.problems[0]
+
+
+def test_a_copy_of_a_data_file_doubles_its_rows(site: Site, source: Source) -> None:
+    double_rows(site)
+    verdict = check_during_life(site, source)
+    assert (verdict.lost, verdict.doubled) == (0, ROWS_PER_FILE)
+
+
+def test_a_data_file_that_is_added_twice_is_found(site: Site, source: Source) -> None:
+    """Readers of Delta do not double its rows."""
+    commit(site, lambda add: {"add": add})
+    assert check_during_life(site, source).files_twice == 1
+
+
+def test_a_data_file_that_is_gone_is_found(site: Site, source: Source) -> None:
+    assert site.table_folder is not None
+    next(site.table_folder.glob("*.parquet")).unlink()
+    assert any("missing" in problem for problem in check_during_life(site, source).problems)
+
+
+def commit(site: Site, action: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+    """Add a version to a Delta table by hand, with an action made from the first `add`; that one's path."""
+    assert site.table_folder is not None
+    log = site.table_folder / "_delta_log"
+    adds = (json.loads(line) for file in sorted(log.glob("*.json")) for line in file.read_text().splitlines())
+    add = next(entry["add"] for entry in adds if "add" in entry)
+    made = json.dumps(action(dict(add)))
+    for version in range(1, 1000):
+        with suppress(FileExistsError), (log / f"{version:020}.json").open("x") as file:
+            file.write(made + "\n")
+            return str(add["path"])
+    raise AssertionError("no version was free")
+
+
+def double_rows(site: Site) -> None:
+    """What must never happen: the rows of a data file come a second time, in another file."""
+
+    def under_another_name(add: dict[str, Any]) -> dict[str, Any]:
+        assert site.table_folder is not None
+        path = unquote(add["path"])
+        folder, _, name = path.rpartition("/")
+        copy = f"{folder}/copy-{name}" if folder else f"copy-{name}"
+        shutil.copy(site.table_folder / path, site.table_folder / copy)
+        return {"add": {**add, "path": quote(copy)}}
+
+    commit(site, under_another_name)
+
+
+# With Spark -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DoubleRows(Fault):
+    """What the campaign must notice."""
+
+    kind: ClassVar[Kind] = "kill"
+    name: str = "double rows"
+
+    def happen(self, life: Life) -> str:
+        double_rows(life.site)
+        return "another commit has copied a data file"
+
+
+def live(place: Place, folder: Path, *faults: Fault) -> Result:
+    """These faults, then the driver is killed between prepare and commit, then another one goes on."""
+    first = DriverPlan(0, 0, 2, "prepare.done", 4, faults, KillDriver(at_point=True))
+    quiet = DriverPlan(1, 0, 1, None, None, (), KillDriver())
+    with Servers(folder) as servers:
+        campaign = Campaign(1, folder, servers, Screen(Console(quiet=True)), keep=True)
+        return campaign.live_by(1, place, chain([first], repeat(quiet)), lambda so_far: so_far > len(faults))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "place", [Place("delta", "disk", "sqlite"), Place("iceberg", "disk", "sqlite")], ids=str
+)
+def test_a_short_life_ends_with_each_row_once(place: Place, tmp_path: Path) -> None:
+    result = live(place, tmp_path, KillWorker("task worker"))
+
+    assert result.problems == []
+    assert [(event.fault, event.counts) for event in result.events] == [
+        ("kill task worker", True),
+        ("kill driver at a crash point", True),
+    ]
+    assert result.verdict.rows >= 40 * result.batches > 6
+    assert (result.verdict.lost, result.verdict.doubled, result.verdict.files_twice) == (0, 0, 0)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_life_whose_rows_were_doubled_fails_and_keeps_its_files(tmp_path: Path) -> None:
+    result = live(Place("delta", "disk", "sqlite"), tmp_path, DoubleRows())
+
+    (event,) = result.events
+    assert event.verdict.doubled > 0
+    assert "doubled" in result.problems[0]
+    report = Report(1, 1.0, "make chaos", 60.0, [result])
+    assert not report.is_good
+    assert "life 1" in report.markdown()
+    kept = json.loads((tmp_path / "life-1" / "life.json").read_text())
+    assert kept["events"][0]["fault"] == "double rows"
+    assert (tmp_path / "life-1" / "driver-0.log").exists()
