@@ -46,9 +46,9 @@ class BatchPlan:
         if (task.query_id, task.batch_id) != planned:
             raise PenstockError(
                 f"Spark runs batch {task.batch_id} of query {task.query_id}, but the directory given as "
-                f"checkpointLocation is at batch {planned[1]} of query {planned[0]}. Either another driver runs "
-                "the query on the same checkpoint: let one of them end; or the option does not name the very "
-                "directory that Spark uses for this query."
+                f"checkpointLocation is at batch {planned[1]} of query {planned[0]}. Either another driver "
+                "runs the query on the same checkpoint: let one of them end; or the option does not name the "
+                "very directory that Spark uses for this query."
             )
 
     def write(self, batches: Iterable[pa.RecordBatch], task: TaskAttempt) -> CommittableMessage:

@@ -141,9 +141,9 @@ class Database:
             self.close()
             if self._is_sqlite and any(passing in str(error) for passing in _PASSING_SQLITE_ERRORS):
                 raise RetryableError(
-                    f"The manifest store {self.name} cannot be opened now: {_said(error)}. Either the disk is "
-                    "full, or another process holds the store: a driver that was stopped in the middle of a "
-                    "transaction. Make room, or end that process, then start the query again."
+                    f"The manifest store {self.name} cannot be opened now: {_said(error)}. Either the disk "
+                    "is full, or another process holds the store: a driver that was stopped in the middle of "
+                    "a transaction. Make room, or end that process, then start the query again."
                 ) from error
             raise ConfigurationError(
                 f"The manifest store {self.name} cannot be opened: {_said(error)}. {self._hint()}"

@@ -58,7 +58,7 @@ def test_a_task_of_another_batch_than_planned_is_refused(other: TaskAttempt) -> 
     plan = BatchPlan(BATCH)
     plan.check_task(task())
 
-    with pytest.raises(PenstockError, match="the very directory"):
+    with pytest.raises(PenstockError, match="directory that Spark uses"):
         plan.check_task(other)
 
 
