@@ -248,8 +248,8 @@ class TwoPhaseCommitter:
             self._store.claim(batch.stream, run_id)
             crash_points.reach("prepare.start", batch.batch_id)
             prepared = self._store.prepare(manifest, run_id)
-        except FencedError:
-            self._delete(committables)  # refused for good: nothing will ever name them
+        except (FencedError, RetryableError):
+            self._delete(committables)  # nothing was written down, nor will be: nothing ever names them
             raise
         crash_points.reach("prepare.done", batch.batch_id)
         return prepared
@@ -257,8 +257,8 @@ class TwoPhaseCommitter:
     def _give_up_void(self, record: ManifestRecord) -> bool:
         """Give up an earlier manifest whose files are gone; False if they are there, or in the table.
 
-        A run whose `prepare` was not answered is aborted, and finds nothing on record: it deletes its files.
-        The database may still do what it was asked, after the next run has looked for pending batches.
+        The database may do what an earlier run has asked for only after this one has looked for pending
+        batches, and a vacuum may have taken the files meanwhile.
         """
         if record.state is not ManifestState.PREPARED or self._is_in_table(record.batch):
             return False
@@ -274,21 +274,6 @@ class TwoPhaseCommitter:
             raise RetryableError(
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is not in the table."
             )
-
-    def abort(self, committables: Sequence[Committable]) -> int:
-        """Delete the files of a batch that failed before it was prepared; the number deleted.
-
-        Spark calls abort for a failing `commit` too, which may have landed or may land yet. So everything
-        stays once the batch is on record, by whichever run, and if the table holds it although the store,
-        which may have been lost, does not know it. What is left over is found by clean-up.
-        """
-        written = [committable for committable in committables if committable.files]
-        if not written:
-            return 0
-        batch = written[0].batch
-        if self._store.record(batch.stream, batch.batch_id) is not None or self._is_in_table(batch):
-            return 0
-        return self._delete(written)
 
     def _delete(self, committables: Sequence[Committable]) -> int:
         return self._table.delete_files(file.path for c in committables for file in c.files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,11 @@ class CommittableMessage(WriterCommitMessage):
     committable: Committable
     content: LakeManifest | None
     """From the plan, which the committing process cannot see; None if the task wrote nothing."""
+
+
+def committables_in(messages: Sequence[WriterCommitMessage | None]) -> list[CommittableMessage | None]:
+    """What the tasks have handed back; None for those that failed."""
+    return [message if isinstance(message, CommittableMessage) else None for message in messages]
 
 
 @dataclass(frozen=True, slots=True)

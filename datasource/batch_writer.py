@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ..committers.errors import PenstockError
-from .batch_plan import CommittableMessage
+from .batch_plan import CommittableMessage, committables_in
 from .sinks.sink import Sink
 from .task import current_task
 
@@ -60,12 +60,7 @@ class BatchWriter(DataSourceArrowWriter):
         commit_batch_write(self._driver_side(), [m for m in messages if isinstance(m, CommittableMessage)])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Driver, when a task or `commit` has failed. Messages of failed tasks are None.
+        """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
+        from .committing import abort_batch
 
-        Without a failed task it was `commit` that failed: it may have landed, so nothing is deleted. What
-        did not land is invisible, and the table's own VACUUM removes it.
-        """
-        from .committing import delete_unprepared
-
-        if None in messages:
-            delete_unprepared(self._driver_side(), [m for m in messages if isinstance(m, CommittableMessage)])
+        abort_batch(self._driver_side(), committables_in(messages))

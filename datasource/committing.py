@@ -51,21 +51,15 @@ def commit_batch_write(sink: Sink[Any], messages: Sequence[CommittableMessage]) 
         _committer(sink, store).commit(manifest_of(messages), committables)
 
 
-def abort_stream_batch(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
-    """Delete the files of the tasks that succeeded, unless a manifest names them."""
-    with open_store(store_url(sink.options)) as store:
-        abort_batch(sink, store, messages)
+def abort_batch(sink: Sink[Any], messages: Sequence[CommittableMessage | None]) -> None:
+    """Delete the files of the tasks that succeeded, if the batch never came to its commit.
 
-
-def abort_batch(sink: Sink[Any], store: SqlManifestStore, messages: Sequence[CommittableMessage]) -> None:
-    """`abort_stream_batch` with its store at hand."""
-    _committer(sink, store).abort([message.committable for message in messages])
-
-
-def delete_unprepared(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
-    """Delete what tasks of a batch write have written that never came to its commit."""
-    files = [file.path for message in messages for file in message.committable.files]
-    if files:
+    Messages of failed tasks are None. Without one it was the commit that failed. It may have landed, or land
+    later, and a store that was lost meanwhile would not know: nothing is deleted, clean-up finds the rest.
+    """
+    written = [message.committable for message in messages if message is not None]
+    files = [file.path for committable in written for file in committable.files]
+    if files and None in messages:
         sink.open_table().delete_files(files)
 
 

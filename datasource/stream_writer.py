@@ -3,7 +3,7 @@
     planner process     LakeDataSource     options, checkpoint, recovery, table -> BatchPlan
     executors           write(rows)        data files -> CommittableMessage
     commit process      commit(messages)   manifest -> prepare -> table commit -> mark
-                        abort(messages)    delete what no manifest names
+                        abort(messages)    delete what never came to its commit
 
 Nothing lives on `self` between batches: each call is made on another object, mostly in another process.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.errors import PenstockError
-from .batch_plan import BatchPlan, CommittableMessage
+from .batch_plan import BatchPlan, CommittableMessage, committables_in
 from .sinks.sink import Sink
 from .task import current_task
 
@@ -66,11 +66,9 @@ class StreamWriter:
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
-        from .committing import abort_stream_batch
+        from .committing import abort_batch
 
-        written = [message for message in messages if isinstance(message, CommittableMessage)]
-        if written:
-            abort_stream_batch(self._driver_side(), written)
+        abort_batch(self._driver_side(), committables_in(messages))
 
 
 def _checked(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[CommittableMessage]:

@@ -33,6 +33,8 @@ from penstock.committers.errors import CommitStateUnknownError
 from penstock.committers.lake_manifest import Mode, build_manifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.two_phase import Retry, TwoPhaseCommitter
+from penstock.datasource.batch_plan import CommittableMessage
+from penstock.datasource.committing import abort_batch
 from penstock.datasource.planning import plan_batch
 from penstock.datasource.sinks.sink import LakeTable as SinkTable
 from penstock.datasource.sinks.sink import PlannedTable
@@ -182,8 +184,13 @@ class Query:
         try:
             self.commit(store, written, table)
         except Exception:
-            self.committer(store).abort(written.committables)
+            self.abort(written.committables)
             raise
+
+    def abort(self, committables: Sequence[Committable | None]) -> None:
+        """As Spark asks for it: None stands for a task that has failed."""
+        messages = [None if one is None else CommittableMessage(one, None) for one in committables]
+        abort_batch(self.lake.sink(), messages)
 
     def commit(self, store: ManifestStore, written: Written, table: TableCommitter | None = None) -> None:
         committer = self.committer(store, table)

@@ -164,13 +164,13 @@ class Driver:
         except OSError as error:
             raise SparkError(f"a task failed: {error}") from error
         if first.task_fails:
-            query.committer(world.store).abort(written.committables[:-1])
+            query.abort([*written.committables[:-1], None])
             raise SparkError("a task failed")
         reach("spark.tasks_done")
         try:
             query.commit(world.store_with(first.forgets), written, world.table_with(first.fault))
         except Exception:
-            query.committer(world.store).abort(written.committables)
+            query.abort(written.committables)
             raise
         reach("spark.committed")
 

@@ -412,14 +412,14 @@ def test_a_batch_whose_files_are_gone_is_written_again_by_its_replay(
     assert holds(query, store, [1, 2, 3])
 
 
-def test_a_manifest_that_arrives_after_its_run_was_aborted_is_written_again(
+def test_a_manifest_that_arrives_late_and_without_its_files_is_written_again(
     query: Query, store: SqlManifestStore
 ) -> None:
-    """The database took its time with what it was asked, and the abort in between found nothing on record."""
+    """The database took its time with what it was asked, and its files were vacuumed meanwhile."""
     batch = query.batch(0)
     late = query.write(query.plan(store, batch), batch, "r1", PARTS)
     store.claim(query.stream, "r1")
-    query.committer(store).abort(late.committables)
+    delete(query, late)
     written = query.write(query.plan(store, batch), batch, "r2", PARTS)
     store.prepare(late.manifest, "r1")
 
@@ -589,47 +589,45 @@ def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, stor
 # Abort ------------------------------------------------------------------------------------------------
 
 
-def test_abort_deletes_the_files_of_a_batch_that_was_never_prepared(
+def test_abort_deletes_what_a_batch_with_a_failed_task_has_written(
     query: Query, store: SqlManifestStore
 ) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    assert query.committer(store).abort(written.committables) == 2
+    query.abort([*written.committables, None])
     assert data_files(query) == set()
 
 
-@pytest.mark.parametrize("end", [PREPARED, COMMITTED, ABORTED])
-def test_abort_keeps_the_files_of_a_run_with_a_manifest_on_record(
-    query: Query, store: SqlManifestStore, end: ManifestState
-) -> None:
-    written = prepare_only(query, store)
-    if end is not PREPARED:
-        store.finish(written.batch, end)
-    assert query.committer(store).abort(written.committables) == 0
-    assert data_files(query) == written.paths
-
-
-def test_abort_keeps_files_that_another_run_has_prepared_anew(query: Query, store: SqlManifestStore) -> None:
-    """The manifest of this run was given up, its commit may still be on its way to the table."""
-    written = prepare_only(query, store)
-    store.finish(written.batch, ABORTED)
-    query.run(store, written.batch, PARTS, "r2")
-
-    assert query.committer(store).abort(written.committables) == 0
-    assert written.paths <= data_files(query)
-
-
-def test_abort_keeps_files_that_landed_when_the_store_is_lost_before_the_mark(
+def test_abort_deletes_nothing_once_the_commit_was_tried(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """Somebody deletes the checkpoint under a running query: a new store knows of no manifest."""
+    """The request is on its way, and the store, which was lost, knows of no manifest."""
     batch = query.batch(0)
     written = query.write(query.plan(sqlite_store, batch), batch, "r1", PARTS)
-    with crash_at("commit.landed"):
-        query.commit_or_abort(sqlite_store, written)
+    on_its_way: list[Strand] = []
+    with strands():
+        late = FaultyTable(query.open_table(), Fault.LATE, on_its_way.append)
+        with pytest.raises(CommitStateUnknownError):
+            query.commit_or_abort(sqlite_store, written, late)
+        on_its_way[0].resume()
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
-        assert query.committer(new).abort(written.committables) == 0
-    assert findings(query, [1, 2, 3]).problems == []
+        query.run(new, batch, PARTS, "r2")
+        assert holds(query, new, [1, 2, 3])
+
+
+def test_a_commit_that_the_store_refuses_to_write_down_leaves_no_files(
+    query: Query, store: SqlManifestStore
+) -> None:
+    batch = query.batch(0)
+    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+
+    class Full(ForgetfulStore):
+        def prepare(self, _manifest: object, _run_id: str) -> None:
+            raise RetryableError("the disk is full, nothing was written")
+
+    with pytest.raises(RetryableError):
+        query.commit_or_abort(cast("SqlManifestStore", Full(store, "")), written)
+    assert data_files(query) == set()
 
 
 def test_abort_keeps_files_that_landed_while_a_twin_superseded_them(
@@ -665,12 +663,6 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
 
         query.run(new, query.batch(1), [[5]], "r1")
         assert holds(query, new, [1, 2, 3, 5])
-
-
-def test_a_task_that_wrote_nothing_has_nothing_to_abort(query: Query, store: SqlManifestStore) -> None:
-    batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", [[]])
-    assert query.committer(store).abort(written.committables) == 0
 
 
 # Twins ------------------------------------------------------------------------------------------------

@@ -353,28 +353,39 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        "abort rule: on record",
-        "deletes the files of a batch that failed although a manifest names them",
-        TWO_PHASE,
+        "abort rule: only what never came to its commit",
+        "deletes the files of a batch whose commit has failed",
+        "datasource/committing.py",
         Edit(
             """
-        if self._store.record(batch.stream, batch.batch_id) is not None or self._is_in_table(batch):
+    if files and None in messages:
 """,
             """
-        if self._is_in_table(batch):
+    if files:
 """,
         ),
     ),
     Mutation(
-        "abort rule: in the table",
-        "deletes the files of a batch that failed although the table names them",
+        "an unknown end of prepare deletes nothing",
+        "deletes the files of a batch although its manifest may have been written down",
         TWO_PHASE,
         Edit(
             """
-        if self._store.record(batch.stream, batch.batch_id) is not None or self._is_in_table(batch):
+        except (FencedError, RetryableError):
 """,
             """
-        if self._store.record(batch.stream, batch.batch_id) is not None:
+        except PenstockError:
+""",
+        ),
+        Edit(
+            """
+    FencedError,
+    RetryableError,
+""",
+            """
+    FencedError,
+    PenstockError,
+    RetryableError,
 """,
         ),
     ),

@@ -178,11 +178,11 @@ class Driver:
             self._abort(messages)
             raise
 
-    def _abort(self, messages: Sequence[CommittableMessage]) -> None:
+    def _abort(self, messages: Sequence[CommittableMessage | None]) -> None:
         """Spark logs what an abort raises, and ends the query with the first error."""
         self._scheduler.step("spark: abort")
         try:
-            abort_batch(self._sink, self._store, messages)
+            abort_batch(self._sink, messages)
         except Exception as error:  # noqa: BLE001
             self._scheduler.tell(f"  abort: {type(error).__name__}: {str(error)[:300]}")
 
@@ -200,7 +200,7 @@ class Driver:
             self._scheduler.wait(lambda: all(task.is_over for task in tasks))
             for task in tasks:
                 if task.message is None and task.attempts >= TASK_ATTEMPTS_MAX:
-                    self._abort([other.message for other in tasks if other.message is not None])
+                    self._abort([other.message for other in tasks])
                     raise SparkError(f"partition {task.partition} of batch {batch_id} has failed too often")
                 if task.message is None:
                     task.try_again()
