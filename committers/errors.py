@@ -16,6 +16,8 @@ All carry one message and nothing else, so that they survive pickling between Sp
 
 from __future__ import annotations
 
+import re
+
 
 class PenstockError(Exception):
     """Root of all errors that Penstock raises on purpose."""
@@ -55,3 +57,13 @@ class CommitStateUnknownError(PenstockError):
 
 class ManifestCorruptError(PenstockError):
     """A manifest read from the store is not the one that was written."""
+
+
+SHOWN_MAX = 200
+"""Characters of a value that stand in a message."""
+
+
+def shown(given: str) -> str:
+    """What was given, in quotes, for messages: without passwords in URLs, and not without end."""
+    text = re.sub(r"(://[^/@\s]*:)[^@\s]*@", r"\1***@", given)
+    return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…")

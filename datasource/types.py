@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -141,11 +141,17 @@ def _fields_problems(schema: StructType, place: _Place) -> Iterator[str]:
 def _name_problems(schema: StructType, place: _Place) -> Iterator[str]:
     """Names are compared as Spark and all lake tables do: without case."""
     counts = Counter(name.lower() for name in schema.names)
-    alike = [place.field(name).path for name in schema.names if counts[name.lower()] > 1]
-    if not alike:
-        return
+    alike = [name for name in schema.names if counts[name.lower()] > 1]
+    if alike:
+        yield _refuse_names(schema, place, alike, "names that differ at most in case")
+    unusable = [name for name in schema.names if not name or "\0" in name]
+    if unusable:
+        yield _refuse_names(schema, place, unusable, "a name that is empty or has a NUL character")
+
+
+def _refuse_names(schema: StructType, place: _Place, refused: Sequence[str], what: str) -> str:
     new_names = [
-        f"{name}_{position}" if counts[name.lower()] > 1 else name
+        f"{name.replace(chr(0), '') or 'column'}_{position}" if name in refused else name
         for position, name in enumerate(schema.names, 1)
     ]
     if place.path:
@@ -154,7 +160,8 @@ def _name_problems(schema: StructType, place: _Place) -> Iterator[str]:
         way_out = place.wrap(f"cast({place.expression} AS STRUCT<{struct}>)")
     else:
         way_out = f"df.toDF({', '.join(map(repr, new_names))})"
-    yield f"{', '.join(alike)} (names that differ at most in case). Rename, e.g.: {way_out}"
+    paths = ", ".join(place.field(name).path for name in refused)
+    return f"{paths} ({what}). Rename, e.g.: {way_out}"
 
 
 def _char_way_out(kind: DataType) -> str:

@@ -97,6 +97,43 @@ def is_uuid(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.UuidType)
 
 
+def with_offsets(array: pa.Array) -> pa.Array:
+    """The same values, without lists that have no offsets.
+
+    Arrow for Java may leave them out where there are no elements; Arrow for C++ then reads the first one all
+    the same, to its death, when it is asked for the size.
+    """
+    kind = array.type
+    if not pa.types.is_nested(kind):
+        return array
+    if len(array) == 0:
+        return pa.array([], kind)
+    if pa.types.is_struct(kind):
+        parts = [array.field(i) for i in range(kind.num_fields)]
+        fixed = [with_offsets(part) for part in parts]
+        if all(one is other for one, other in zip(parts, fixed, strict=True)):
+            return array
+        return pa.StructArray.from_arrays(fixed, fields=list(kind), mask=array.is_null())
+    if not (is_list(kind) or pa.types.is_map(kind)):
+        return array
+    elements = _elements(array)
+    fixed_elements = with_offsets(elements)
+    return array if fixed_elements is elements else over_elements(array, kind, fixed_elements)
+
+
+def _elements(array: pa.Array) -> pa.Array:
+    if pa.types.is_map(array.type):
+        fields = [array.type.key_field, array.type.item_field]
+        return pa.StructArray.from_arrays([array.keys, array.items], fields=fields)
+    return array.values
+
+
+def over_elements(array: pa.Array, kind: pa.DataType, elements: pa.Array) -> pa.Array:
+    """The same lists or maps, as `kind`, over other elements."""
+    own_buffers = array.buffers()[:2]
+    return pa.Array.from_buffers(kind, len(array), own_buffers, array.null_count, array.offset, [elements])
+
+
 def with_small_offsets(schema: pa.Schema) -> pa.Schema:
     """The same columns without `large_` types. Parquet files are the same, and Spark's rows need no copy."""
     return pa.schema([field.with_type(_small(field.type)) for field in schema], schema.metadata)

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from ..committers.errors import SchemaMismatchError
-from .columns import is_binary, is_list, is_string, is_uuid
+from .columns import is_binary, is_list, is_string, is_uuid, over_elements, with_offsets
+from .texts import check_texts
 
 
 class Conformer:
@@ -30,14 +31,17 @@ class Conformer:
         """The rows of `batch` in the target schema.
 
         Raises:
-            SchemaMismatchError: the columns do not fit, or a required one has a NULL.
+            SchemaMismatchError: the columns do not fit, a required one has a NULL, or a text is none.
         """
         if self._known_source is None or not batch.schema.equals(self._known_source):
             check_fits(batch.schema, self._target)
             self._known_source = batch.schema
-        columns = _by_name(batch.schema.names, batch.columns, list(self._target), batch.num_rows)
+        arrays = [with_offsets(array) for array in batch.columns]
+        columns = _by_name(batch.schema.names, arrays, list(self._target), batch.num_rows)
+        check_texts(columns, self._target, self._where)
         self._check_nulls(columns)
-        return pa.RecordBatch.from_arrays(columns, schema=self._target)
+        filled = [_fill_required(array, field) for array, field in zip(columns, self._target, strict=True)]
+        return pa.RecordBatch.from_arrays(filled, schema=self._target)
 
     def _check_nulls(self, columns: Sequence[pa.Array]) -> None:
         arrays = dict(zip(self._target.names, columns, strict=True))
@@ -196,11 +200,11 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_map(target):
         fields = [target.key_field, target.item_field]
         children = [_convert(array.keys, target.key_type), _convert(array.items, target.item_type)]
-        return _relabel(array, target, pa.StructArray.from_arrays(children, fields=fields))
+        return over_elements(array, target, pa.StructArray.from_arrays(children, fields=fields))
     if pa.types.is_list(target):
         if pa.types.is_large_list(array.type):
             array = _cast(array, pa.list_(array.type.value_field))
-        return _relabel(array, target, _convert(array.values, target.value_type))
+        return over_elements(array, target, _convert(array.values, target.value_type))
     if is_uuid(target):
         return _uuids(array, target)
     return _cast(array, target)
@@ -219,12 +223,6 @@ def _uuids(array: pa.Array, target: pa.DataType) -> pa.Array:
                 f"A text cannot be written as uuid: {error}. Cast it in the query."
             ) from error
     return pa.ExtensionArray.from_storage(target, _cast(array, target.storage_type))
-
-
-def _relabel(array: pa.Array, target: pa.DataType, values: pa.Array) -> pa.Array:
-    """The same lists or maps over other values."""
-    own_buffers = array.buffers()[:2]
-    return pa.Array.from_buffers(target, len(array), own_buffers, array.null_count, array.offset, [values])
 
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -276,6 +274,32 @@ def _null_paths(array: pa.Array, field: pa.Field, path: str) -> Iterator[str]:
         keys, values = (part.slice(first, end - first) for part in (present.keys, present.items))
         yield from _null_paths(keys, field.type.key_field, f"{path}.key")
         yield from _null_paths(values, field.type.item_field, f"{path}.value")
+
+
+def _fill_required(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Any value for NULL in required fields: after the check, only where a struct around them is NULL.
+
+    The Parquet writer takes no NULL there, although it writes none of these values.
+    """
+    if not _has_required(field):
+        return array
+    kind, own_buffers = field.type, array.buffers()
+    if pa.types.is_struct(kind):
+        parts = [array.field(i) for i in range(kind.num_fields)]
+        children = [_fill_required(part, child) for part, child in zip(parts, kind, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        fields = [kind.key_field, kind.item_field]
+        children = [
+            _fill_required(part, child) for part, child in zip((array.keys, array.items), fields, strict=True)
+        ]
+        return over_elements(array, kind, pa.StructArray.from_arrays(children, fields=fields))
+    if pa.types.is_list(kind):
+        return over_elements(array, kind, _fill_required(array.values, kind.value_field))
+    if is_uuid(kind):
+        storage = pa.field(field.name, kind.storage_type, nullable=False)
+        return pa.ExtensionArray.from_storage(kind, _fill_required(array.storage, storage))
+    return pa.Array.from_buffers(kind, len(array), [None, *own_buffers[1:]], 0, array.offset)
 
 
 def _span(array: pa.MapArray) -> tuple[int, int]:

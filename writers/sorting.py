@@ -19,11 +19,14 @@ def sort_problems(schema: pa.Schema, order: Sequence[SortField]) -> Iterator[str
         name = ".".join(sort.column)
         if field is None:
             columns = ", ".join(schema.names)
-            yield f"Column '{name}' of the sort order is not in the table's data files; columns: {columns}."
+            yield (
+                f"Column '{name}' of the sort order is not in the table's data files; columns: {columns}."
+                " Correct sortWithin."
+            )
         elif problem := transform_problem(sort.transform, field.type):
             yield (
                 f"Cannot sort within row groups by {sort.transform} of '{name}' ({field.type}): {problem}."
-                " Leave it out."
+                " Leave it out of sortWithin or of the table's order."
             )
 
 

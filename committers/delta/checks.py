@@ -9,6 +9,7 @@ refused, because what it demands is unknown.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -111,6 +112,9 @@ def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[V
             "files would need the table's physical column names and ids",
             "ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')",
         )
+    for name in _NUMBERS:
+        if name in properties and not re.fullmatch(r"-?[0-9]{1,9}", properties[name]):
+            yield Violation(f"{name} = {properties[name]}", "it is no whole number", f"set {name} to one")
     for name in _ENABLING_PROPERTIES:
         if properties.get(name, "false").lower() == "true":
             yield Violation(f"{name} = true", "commits would have to follow it", f"set {name} to false")
@@ -121,6 +125,9 @@ def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[V
             "use append, or ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
         )
 
+
+_NUMBERS = ("delta.checkpointInterval", "delta.dataSkippingNumIndexedCols")
+"""Those that a commit follows."""
 
 _ENABLING_PROPERTIES = (
     "delta.enableIcebergCompatV1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from .. import crash_points
 from ..errors import ConfigurationError
 from .history import in_short
+from .schema import check_timestamps_in_maps
 from .table import load, load_if_there
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {
@@ -43,8 +45,9 @@ _HARMLESS_PROPERTIES = (
     "delta.targetFileSize",
     "delta.tuneFileSizesForRewrites",
 )
-"""Prefixes of the `delta.` properties that a new table may have. The Delta library writes any other one down
-without the table feature that it needs, which makes a table that engines refuse or misread."""
+"""The `delta.` properties, and with a dot at the end the prefixes of those, that a new table may have. The
+Delta library writes any other one down without the table feature that it needs, which makes a table that
+engines refuse or misread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ def _create(
     winner's table and gives it another id.
     """
     _check_properties(table_uri, new.properties)
+    check_timestamps_in_maps(fields, table_uri)
     partition_by = _partition_columns(table_uri, fields, new.partition_by)
     try:
         DeltaTable.create(
@@ -112,14 +116,59 @@ def _create(
     return True
 
 
-def _check_properties(table_uri: str, properties: Mapping[str, str]) -> None:
-    refused = [
-        name for name in properties if name.startswith("delta.") and not name.startswith(_HARMLESS_PROPERTIES)
+_FLAG = r"(?i)true|false", "true or false"
+_INTERVAL = (
+    r"(?i)interval( \d{1,9} (nano|micro|milli)?seconds?| \d{1,9} (minute|hour|day|week)s?)+",
+    "an interval such as 'interval 7 days'",
+)
+_COUNT = r"[1-9]\d{0,8}", "a whole number from 1 on"
+_VALUES: Mapping[str, tuple[str, str]] = {
+    "delta.appendOnly": _FLAG,
+    "delta.checkpoint.writeStatsAsJson": _FLAG,
+    "delta.checkpoint.writeStatsAsStruct": _FLAG,
+    "delta.checkpointInterval": _COUNT,
+    "delta.checkpointRetentionDuration": _INTERVAL,
+    "delta.dataSkippingNumIndexedCols": (r"-1|\d{1,9}", "a whole number from -1 on"),
+    "delta.deletedFileRetentionDuration": _INTERVAL,
+    "delta.enableChangeDataFeed": _FLAG,
+    "delta.enableDeletionVectors": _FLAG,
+    "delta.enableExpiredLogCleanup": _FLAG,
+    "delta.logRetentionDuration": _INTERVAL,
+    "delta.randomPrefixLength": _COUNT,
+    "delta.randomizeFilePrefixes": _FLAG,
+    "delta.sampleRetentionDuration": _INTERVAL,
+    "delta.setTransactionRetentionDuration": _INTERVAL,
+}
+"""Values that every engine can read, and how to say so. The Delta library writes any down."""
+
+
+def _check_values(table_uri: str, properties: Mapping[str, str]) -> None:
+    wrong = [
+        f"{name} = {properties[name]!r} must be {words}"
+        for name, (pattern, words) in _VALUES.items()
+        if name in properties and not re.fullmatch(pattern, properties[name])
     ]
+    if wrong:
+        raise ConfigurationError(
+            f"The Delta table {table_uri} cannot be created with these properties: {'; '.join(wrong)}. "
+            "Correct the option tableProperties."
+        )
+
+
+def _is_harmless(name: str) -> bool:
+    return any(
+        name == known or (known[-1] == "." and name.startswith(known)) for known in _HARMLESS_PROPERTIES
+    )
+
+
+def _check_properties(table_uri: str, properties: Mapping[str, str]) -> None:
+    _check_values(table_uri, properties)
+    refused = [name for name in properties if name.startswith("delta.") and not _is_harmless(name)]
     if refused:
         raise ConfigurationError(
             f"The Delta table {table_uri} cannot be created with the table properties {in_words(refused)}: "
-            "they need a table feature that Penstock cannot set up, or would violate. Leave them out."
+            "they need a table feature that Penstock cannot set up, or would violate. Correct the option "
+            "tableProperties."
         )
 
 

@@ -83,6 +83,8 @@ def plan_target(
         SchemaMismatchError: shows both schemas.
     """
     matched = match(source, fields_of(table.schema().to_json()), evolve=evolve, table_uri=table.table_uri)
+    if TIMESTAMP_NTZ_FEATURE not in (table.protocol().writer_features or ()):
+        check_timestamps_in_maps(matched.fields, table.table_uri)
     schema_json = json.dumps({"type": "struct", "fields": list(matched.fields)})
     properties = table.metadata().configuration
     statistics_columns = properties.get("delta.dataSkippingStatsColumns")
@@ -166,7 +168,42 @@ def _nullable_type(kind: Any) -> Any:
         return {**kind, "fields": [_nullable(field) for field in kind["fields"]]}
     if kind["type"] == "array":
         return {**kind, "containsNull": True, "elementType": _nullable_type(kind["elementType"])}
-    return {**kind, "valueContainsNull": True, "valueType": _nullable_type(kind["valueType"])}
+    key, value = _nullable_type(kind["keyType"]), _nullable_type(kind["valueType"])
+    return {**kind, "keyType": key, "valueContainsNull": True, "valueType": value}
+
+
+TIMESTAMP_NTZ_FEATURE = "timestampNtz"
+
+
+def check_timestamps_in_maps(fields: Sequence[Mapping[str, Any]], table_uri: str) -> None:
+    """Refuse columns that nobody could read any more, nor the whole table, once they are in its schema.
+
+    The Delta library gives a table the feature that `timestamp_ntz` needs, but overlooks that type in maps.
+
+    Raises:
+        SchemaMismatchError: names the columns.
+    """
+    if any(_has_timestamp_ntz(field["type"], in_maps=False) for field in fields):
+        return
+    bad = [field["name"] for field in fields if _has_timestamp_ntz(field["type"], in_maps=True)]
+    if bad:
+        raise SchemaMismatchError(
+            f"The Delta table {table_uri} cannot get the columns {', '.join(map(repr, bad))}: timestamp_ntz "
+            "inside a map needs a table feature that the Delta library does not set for it. Cast it to "
+            "TIMESTAMP or STRING in the query, e.g. with transform_values(), or add a timestamp_ntz column "
+            "outside of maps. Nothing was written."
+        )
+
+
+def _has_timestamp_ntz(kind: Any, *, in_maps: bool) -> bool:
+    """With `in_maps`, also inside maps."""
+    if not isinstance(kind, dict):
+        return bool(kind == "timestamp_ntz")
+    if kind["type"] == "map" and not in_maps:
+        return False
+    inside = [kind[part] for part in ("elementType", "keyType", "valueType") if part in kind]
+    inside += [field["type"] for field in kind.get("fields", ())]
+    return any(_has_timestamp_ntz(inner, in_maps=in_maps) for inner in inside)
 
 
 def match(

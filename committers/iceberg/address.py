@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, shown
 
 MAIN_BRANCH = "main"
 
@@ -36,8 +36,8 @@ class IcebergAddress:
         _check_parts(self.identifier, ".".join(self.identifier))
         if not self.branch or re.search(r"[:\s]", self.branch):
             raise ConfigurationError(
-                f"The branch {self.branch!r} cannot be written: its name is empty, or has a colon or white "
-                "space. Give the option branch another name."
+                f"The branch {shown(self.branch)} cannot be written: its name is empty, or has a colon or "
+                "white space. Give the option branch another name."
             )
 
     @property
@@ -90,6 +90,6 @@ def _check_parts(parts: tuple[str, ...], name: str) -> None:
         problem = "has a colon, an @, a slash or white space in it"
     if problem:
         raise ConfigurationError(
-            f"The table name {name!r} {problem}. Write namespace and name with a dot between them, e.g. "
+            f"The table name {shown(name)} {problem}. Write namespace and name with a dot between them, e.g. "
             "table=sales.orders."
         )

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyiceberg.partitioning import PartitionField
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import Transform, UnknownTransform, VoidTransform
+from pyiceberg.types import DecimalType, FixedType, IcebergType, UUIDType
 
 from ..violations import Violation, refuse
+from .properties import value_problem
 
 FORMAT_VERSION_MAX = 2
 
@@ -39,6 +41,7 @@ def check_supported(table: Table, overwrite: bool) -> None:
         *_of_properties(metadata.properties),
         *_of_transforms(metadata),
         *_of_partitioning(metadata),
+        *_of_alike_partitions(metadata),
         *_of_old_partitionings(table, overwrite),
     ]
     refuse(found, f"The Iceberg table {'.'.join(table.name())}", "Iceberg")
@@ -69,7 +72,8 @@ def property_violation(key: str, value: str) -> Violation | None:
         return Violation(named, "a class of the table's own decides where data files go", f"unset {key}")
     if key.startswith("encryption."):
         return Violation(key, "files would have to be encrypted", "a table without encryption")
-    return None
+    problem = value_problem(key, value)
+    return problem and Violation(named, problem[0], f"set {key} to {problem[1]}, or unset it")
 
 
 def _of_transforms(metadata: TableMetadata) -> Iterator[Violation]:
@@ -109,6 +113,37 @@ def _problem(part: PartitionField, schema: Schema) -> str | None:
     if not column.field_type.is_primitive or not part.transform.can_transform(column.field_type):
         return f"its transform is not defined for {column.field_type}"
     return None
+
+
+def _of_alike_partitions(metadata: TableMetadata) -> Iterator[Violation]:
+    """Of older partitionings too: merging manifests writes theirs anew."""
+    for spec in metadata.specs().values():
+        for parts in alike_partitions(spec, metadata.schema()):
+            yield Violation(
+                f"partition fields {' and '.join(repr(part.name) for part in parts)} of one type",
+                ALIKE_PROBLEM,
+                "a table that is partitioned by one of them only, or by columns of different precision",
+            )
+
+
+ALIKE_PROBLEM = (
+    "pyiceberg would write manifests that define the type twice, which no other reader of Avro takes"
+)
+
+
+def alike_partitions(spec: PartitionSpec, schema: Schema) -> list[list[PartitionField]]:
+    """The partition fields whose values are decimals, fixed or UUIDs of the very same type.
+
+    Avro has a named type for each of these, which may be defined only once in a file.
+    """
+    alike: dict[IcebergType, list[PartitionField]] = {}
+    for part in spec.fields:
+        column = schema._lazy_id_to_field.get(part.source_id)
+        if column is not None and column.field_type.is_primitive:
+            kind = part.transform.result_type(column.field_type)
+            if isinstance(kind, DecimalType | FixedType | UUIDType):
+                alike.setdefault(kind, []).append(part)
+    return [parts for parts in alike.values() if len(parts) > 1]
 
 
 def _of_old_partitionings(table: Table, overwrite: bool) -> Iterator[Violation]:

@@ -14,6 +14,7 @@ from pyiceberg.types import DoubleType, NestedField, StructType
 from ..contract import PartitionField, SortField
 from ..errors import ConfigurationError
 from .address import IcebergAddress
+from .checks import ALIKE_PROBLEM, alike_partitions
 from .plan import partitioning, sort_order
 from .schema import paths_of
 
@@ -34,7 +35,12 @@ def partition_spec(
         fields.append(
             IcebergPartitionField(column.field_id, PARTITION_FIELD_ID_START + number, transform, name)
         )
-    return PartitionSpec(*fields)
+    spec = PartitionSpec(*fields)
+    for parts in alike_partitions(spec, schema):
+        columns = ", ".join(repr(schema.find_column_name(part.source_id)) for part in parts)
+        what = f"the partitions by {columns} are of one type, and {ALIKE_PROBLEM}"
+        raise _impossible(address, "partitionSpec", f"{what}. Cast one of the columns to another precision")
+    return spec
 
 
 def iceberg_sort_order(address: IcebergAddress, asked: tuple[SortField, ...], schema: Schema) -> SortOrder:

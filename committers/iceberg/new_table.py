@@ -21,9 +21,9 @@ from .catalog import CatalogConfig, catalog_error, open_catalog
 from .checks import FORMAT_VERSION_MAX, property_violation
 from .layout import iceberg_sort_order, layout_problems, partition_spec
 from .plan import metrics_modes, parquet_settings
+from .properties import EXPIRE_PROPERTY
+from .schema import check_names
 from .table import load, load_if_there
-
-EXPIRE_PROPERTY = "penstock.expire-snapshots"
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {
     "commit.manifest-merge.enabled": "true",
@@ -88,13 +88,8 @@ def open_or_create(
 def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewTable) -> bool:
     """False if somebody else has created the table meanwhile: then that one is used."""
     struct = iceberg_struct(source, address.table_name)
-    try:
-        schema = Schema(*struct.fields)
-        schema.find_field(struct.fields[0].field_id)  # looks at all names
-    except ValueError as error:
-        raise ConfigurationError(
-            f"The Iceberg table {address.uri} cannot be created: {error}. Rename the columns in the query."
-        ) from None
+    check_names(struct, address.table_name)
+    schema = Schema(*struct.fields)
     properties = _properties(address, new, schema)
     spec = partition_spec(address, new.partition_spec or (), schema)
     order = iceberg_sort_order(address, new.sort_order or (), schema)
@@ -161,7 +156,7 @@ def _properties(address: IcebergAddress, new: NewTable, schema: Schema) -> dict[
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise ConfigurationError(
             f"The Iceberg table {address.uri} cannot be created with these properties:\n{lines}\n"
-            "Correct them or leave them out."
+            "Correct the option tableProperties."
         )
     parquet_settings(new.properties, schema)
     metrics_modes(schema, SortOrder(), new.properties)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import pyarrow as pa
-from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.schema import Schema, assign_fresh_schema_ids, index_by_name
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -55,7 +55,8 @@ def match(source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool
     """
     given = iceberg_struct(source, table_name)
     ids = itertools.count(last_column_id + 1)
-    laying = _Laying(evolve=evolve, next_id=lambda: next(ids))
+    taken = frozenset(name.lower() for name in index_by_name(table))
+    laying = _Laying(evolve=evolve, next_id=lambda: next(ids), taken=taken)
     fields = laying.over_struct(given, table.as_struct(), "")
     if laying.problems:
         lines = "\n".join(f"  - {problem}" for problem in laying.problems)
@@ -64,10 +65,31 @@ def match(source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool
             f"  The query has:\n{describe(given)}\n  The table has:\n{describe(table.as_struct())}\n"
             "Select, rename or cast the columns in the query, or alter the table. Nothing was written."
         )
+    if laying.new_ids:
+        check_names(fields, table_name)
     schema = Schema(
         *fields.fields, schema_id=table.schema_id, identifier_field_ids=table.identifier_field_ids
     )
     return Match(schema, tuple(_name_of(schema, field_id) for field_id in laying.new_ids))
+
+
+def check_names(struct: StructType, table_name: str) -> None:
+    """Refuse columns whose dotted names are the same, such as 'a.b' beside a struct 'a' with a field 'b'.
+
+    Without case, for that is how engines look them up.
+
+    Raises:
+        SchemaMismatchError: names them.
+    """
+    names = [".".join(path) for _, path in _paths(struct, ())]
+    counts = Counter(name.lower() for name in names)
+    alike = [name for name in names if counts[name.lower()] > 1]
+    if alike:
+        raise SchemaMismatchError(
+            f"The Iceberg table {table_name} cannot tell these columns apart: "
+            f"{', '.join(map(repr, alike))}. A name with dots in it may not be the path to another column. "
+            "Rename columns in the query. Nothing was written."
+        )
 
 
 def _name_of(schema: Schema, field_id: int) -> str:
@@ -82,6 +104,8 @@ class _Laying:
 
     evolve: bool
     next_id: Callable[[], int]
+    taken: Collection[str] = frozenset()
+    """Dotted names of the table's columns in lower case, also without the parts `element` and `value`."""
     problems: list[str] = field(default_factory=list)
     new_ids: list[int] = field(default_factory=list)
 
@@ -104,6 +128,11 @@ class _Laying:
                 f"{where} has no column {_quoted(prefix, new)} (schemaEvolution=addColumns would add it)"
             )
             return StructType(*fields)
+        self.problems += [
+            f"{prefix + source.name!r} would be called like the path to another column"
+            for source in new
+            if (prefix + source.name).lower() in self.taken
+        ]
         return StructType(*fields, *[self._new_field(source) for source in new])
 
     def _by_target(self, given: StructType, table: StructType, prefix: str) -> dict[str, list[NestedField]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from ..contract import PartitionField, SortField
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, shown
 
 _TRANSFORMS = {
     "identity": "identity",
@@ -161,8 +161,8 @@ class _Parser:
     def _fail(self, expected: str) -> NoReturn:
         rest = self._text[self._at :].strip()
         position = len(self._text) - len(self._text[self._at :].lstrip()) + 1
-        found = f"there is {rest!r}" if rest else "the text ends"
+        found = f"there is {shown(rest)}" if rest else "the text ends"
         raise ConfigurationError(
             f"The option {self._option} cannot be read: {expected} is expected at position {position} of "
-            f"{self._text!r}, where {found}. {_KNOWN}"
+            f"{shown(self._text)}, where {found}. {_KNOWN}"
         )

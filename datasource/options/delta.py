@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -42,8 +43,16 @@ class DeltaOptions(common.LakeOptions):
         return cls(**values)
 
 
+def _location(path: str) -> str:
+    if re.search(r"[\x00-\x1f\x7f\\]", path):
+        raise ValueError("must not have control characters or backslashes in it")
+    return text(path)
+
+
 OPTIONS = (
-    Option("path", "path", text, "Where the table is: a local path, or a URL such as `s3://bucket/table`."),
+    Option(
+        "path", "path", _location, "Where the table is: a local path, or a URL such as `s3://bucket/table`."
+    ),
     Option(
         "partitionBy", "partition_by", columns, "Partition columns of a new table: `a, b` or a JSON array."
     ),

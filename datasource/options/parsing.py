@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...committers.errors import ConfigurationError
+from ...committers.errors import ConfigurationError, shown
 
 MIB = 1024 * 1024
 
@@ -45,19 +45,33 @@ def parse_options(
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, given in options.items():
+        option = by_name.get(key.lower())
         prefix = next((prefix for prefix in prefixes if key.lower().startswith(prefix.name)), None)
-        if prefix is not None:
+        if problem := text_problem(key + given):
+            problems.append(f"{option.name if option else shown(key)} {problem}.")
+        elif prefix is not None:
             values.setdefault(prefix.field, {})[prefix.spell(key[len(prefix.name) :])] = given
-        elif (option := by_name.get(key.lower())) is None:
+        elif option is None:
             problems.append(_unknown(key, known))
         else:
             try:
                 values[option.field] = option.parse(given)
-            except ValueError as problem:
-                problems.append(f"{option.name}={given!r}: {problem}.")
-            except ConfigurationError as problem:
-                problems.append(str(problem))
+            except ValueError as error:
+                problems.append(f"{option.name}={shown(given)}: {error}.")
+            except ConfigurationError as error:
+                problems.append(str(error))
     return values, problems
+
+
+def text_problem(text: str) -> str | None:
+    """What is wrong with a text that no path, name or database takes."""
+    if "\0" in text:
+        return "must not have a NUL character in it"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "must not have half a character (an unpaired surrogate) in it"
+    return None
 
 
 def check(name: str, problems: Sequence[str]) -> None:
@@ -98,7 +112,7 @@ def flag(text: str) -> bool:
 
 def count(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not re.fullmatch(r"\d+", text.strip()) or not low <= int(text) <= high:
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or not low <= int(text) <= high:
             raise ValueError(f"must be a whole number from {low:,} to {high:,}")
         return int(text)
 
@@ -109,7 +123,7 @@ def size(low: int, high: int) -> Callable[[str], int]:
     units = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": MIB, "mb": MIB, "g": 1024 * MIB, "gb": 1024 * MIB}
 
     def parse(text: str) -> int:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+        match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-z]*)", text.strip().lower())
         if not match or match[2] not in units:
             raise ValueError("must be a size such as 128mb, 1g or a number of bytes")
         size = int(float(match[1]) * units[match[2]])
@@ -123,8 +137,8 @@ def size(low: int, high: int) -> Callable[[str], int]:
 def columns(text: str) -> tuple[str, ...]:
     """`a, b` or, for names with commas, a JSON array."""
     if text.lstrip().startswith("["):
-        names = json.loads(text)
-        if not all(isinstance(name, str) for name in names):
+        names = _json(text)
+        if not isinstance(names, list) or not _are_texts(names):
             raise ValueError("must be an array of column names")
     else:
         names = [name.strip() for name in text.split(",") if name.strip()]
@@ -137,13 +151,22 @@ def columns(text: str) -> tuple[str, ...]:
 
 def properties(text: str) -> dict[str, str]:
     """A JSON object: option keys lose their case on the way through Spark, table properties must not."""
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict) or not all(isinstance(value, str) for value in parsed.values()):
+    parsed = _json(text)
+    if not isinstance(parsed, dict) or not _are_texts([*parsed, *parsed.values()]):
         raise ValueError("""must be a JSON object of strings, such as {"delta.appendOnly": "true"}""")
     return parsed
+
+
+def _json(text: str) -> Any:
+    """None if it is no JSON, or nested beyond all reason."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _are_texts(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) and text_problem(value) is None for value in values)
 
 
 def one_of(choices: Mapping[str, Any]) -> Callable[[str], Any]:
@@ -158,7 +181,7 @@ def one_of(choices: Mapping[str, Any]) -> Callable[[str], Any]:
 def duration_s(text: str) -> float:
     """`90s`, `30min`, `12h`, `7d`: in seconds."""
     units = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-    match = re.fullmatch(r"(\d{1,9})\s*(s|min|h|d)", text.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,9})\s*(s|min|h|d)", text.strip().lower())
     if match is None:
         raise ValueError("must be a time such as 90s, 30min, 12h or 7d")
     return float(int(match[1]) * units[match[2]])

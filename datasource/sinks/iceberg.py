@@ -11,7 +11,8 @@ from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, known_properties, redacted
 from ...committers.iceberg.committer import IcebergTableCommitter
 from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
-from ...committers.iceberg.new_table import EXPIRE_PROPERTY, NewTable
+from ...committers.iceberg.new_table import NewTable
+from ...committers.iceberg.properties import EXPIRE_PROPERTY
 from ...committers.iceberg.table import load
 from ...committers.iceberg.target import KIND, IcebergTarget
 from ...writers.filesystem import open_iceberg_filesystem

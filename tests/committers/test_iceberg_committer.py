@@ -23,6 +23,7 @@ from pyiceberg.table.snapshots import Operation
 from tests import foreign_iceberg
 from tests.committers.faults import at_point, crash_at
 from tests.committers.iceberg_stream import SCHEMA, IcebergStream, write
+from tests.readers import duckdb_with_iceberg
 from tests.tables import rows
 
 from penstock.committers.contract import (
@@ -302,7 +303,7 @@ def test_overwrite_replaces_all_rows_in_one_snapshot(stream: IcebergStream) -> N
 
 
 def ids_at(stream: IcebergStream, snapshot_id: int) -> list[object]:
-    with stream.on_disk.connect() as connection:
+    with duckdb_with_iceberg() as connection:
         scan = f"iceberg_scan('{stream.on_disk.metadata_location}', snapshot_from_id={snapshot_id})"
         return [row[0] for row in connection.execute(f"SELECT id FROM {scan} ORDER BY id").fetchall()]
 
@@ -313,7 +314,7 @@ def test_readers_never_see_a_table_between_two_overwrites(stream: IcebergStream)
     done = threading.Event()
 
     def look() -> None:
-        with stream.on_disk.connect() as connection:
+        with duckdb.connect() as connection:
             while not done.is_set():
                 seen.add(tuple(read_now(stream, connection)))
 
@@ -328,7 +329,8 @@ def test_readers_never_see_a_table_between_two_overwrites(stream: IcebergStream)
 
 
 def read_now(stream: IcebergStream, connection: duckdb.DuckDBPyConnection) -> list[object]:
-    return [row[0] for row in connection.execute(f"SELECT id FROM {stream.on_disk.relation}").fetchall()]
+    newest = stream.on_disk.relation(connection)
+    return [row[0] for row in connection.execute(f"SELECT id FROM {newest}").fetchall()]
 
 
 def test_overwrite_replaces_rows_appended_while_it_was_committed(stream: IcebergStream) -> None:

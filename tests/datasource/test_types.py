@@ -175,9 +175,9 @@ def test_written_types_come_back_as_they_were(case: Written, tmp_path: Path) -> 
 def test_written_types_come_back_from_iceberg_as_they_were(case: Written, tmp_path: Path) -> None:
     """With NULL; the table read by duckdb, the file by polars."""
     rows, table = write_iceberg(case, tmp_path)
-    with table.connect() as connection:
+    with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        by_duckdb = connection.execute(f"SELECT * FROM {table.relation}").to_arrow_table()
+        by_duckdb = connection.execute(f"SELECT * FROM {table.relation(connection)}").to_arrow_table()
     assert by_duckdb.to_pylist() == rows.cast(by_duckdb.schema).to_pylist()
     (path,) = table.data_files()
     expected = pl.from_arrow(rows.cast(arrow_schema(spark_schema(case))))
@@ -319,14 +319,30 @@ of the table property `delta.dataSkippingStatsColumns`, and the others keep thei
 |---|---|
 {refused}
 
-Names that differ only in case are refused at every level.
+Refused at every level are names that differ only in case, empty names, and names with a NUL character. In
+an Iceberg table no name with dots may be the path to another column (`a.b` beside a struct `a` with a field
+`b`). In a Delta table `timestamp_ntz` inside a map is refused, unless another column is or has a
+`timestamp_ntz` that is in no map: the Delta library gives the table the feature for it only then.
+
+Refused while writing is a text that is no valid UTF-8, which `CAST(binary AS STRING)` makes: write
+`make_valid_utf8(col)`. PySpark 4.0, which hands over rows, has put U+FFFD there before. Half a character,
+an unpaired surrogate, is `?` in Spark itself.
 
 ## Partition columns of Delta tables
 
 Boolean, integers, decimals, string, date and timestamps. Float, double, binary and nested types are
 refused: NaN, -0.0 and bytes have no spelling that all engines share. The empty string becomes NULL, as in
 Spark. Refused while writing: years outside 1 to 9999, the text `__HIVE_DEFAULT_PARTITION__`, and a value
-whose escaped directory name is longer than 255 bytes.
+whose escaped directory name is longer than 255 bytes; at start a column whose own name leaves no room for
+one.
+
+## Partitions of Iceberg tables
+
+Every transform that Iceberg defines for a type, but nothing by `double`. Refused at start: two decimals of
+the same precision and scale, by value or truncated, because pyiceberg would write manifests that other
+readers of Avro refuse. Refused while writing: years outside 1 to 9999 by value, day or hour, and decimals
+that do not fit their type when they are truncated, such as -99 in `decimal(2,0)`, which `truncate(10, col)`
+makes -100.
 """
 
 

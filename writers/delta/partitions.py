@@ -37,7 +37,9 @@ def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> N
     if not set(schema.names) - set(partition_by):
         problems.append("At least one column must remain that is not a partition column.")
     if problems:
-        raise SchemaMismatchError(f"Cannot partition by {', '.join(partition_by)}. " + " ".join(problems))
+        raise SchemaMismatchError(
+            f"Cannot partition by {', '.join(partition_by)}. {' '.join(problems)} Correct partitionBy."
+        )
 
 
 def _column_problems(schema: pa.Schema, name: str) -> Iterator[str]:
@@ -45,6 +47,11 @@ def _column_problems(schema: pa.Schema, name: str) -> Iterator[str]:
         yield f"There is no column '{name}'; columns: {', '.join(schema.names)}."
         return
     kind = schema.field(name).type
+    if _is_too_long(directory(((name, None),))):
+        yield (
+            f"The name of '{name}' is too long for a directory ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped and"
+            " with a value). Rename the column."
+        )
     if pa.types.is_floating(kind):
         yield (
             f"'{name}' is {kind}: NaN, -0.0 and rounding make such values ambiguous as text."
@@ -99,10 +106,14 @@ def _spell_one(name: str, key: pa.Array, row: int, where: str) -> str | None:
         raise _unspeakable(name, "lies outside the years 1 to 9999", where) from error
     if text == NULL_DIRECTORY:
         raise _unspeakable(name, f"is '{NULL_DIRECTORY}', which readers take for NULL", where)
-    if text is not None and len(directory(((name, text),)).encode()) > DIRECTORY_NAME_BYTES_MAX:
+    if _is_too_long(directory(((name, text),))):
         limit = f"is longer than a directory name may be ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped)"
         raise _unspeakable(name, limit, where)
     return text
+
+
+def _is_too_long(directory_name: str) -> bool:
+    return len(directory_name.encode()) > DIRECTORY_NAME_BYTES_MAX
 
 
 def _unspeakable(name: str, what: str, where: str) -> SchemaMismatchError:

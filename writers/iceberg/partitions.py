@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
+from decimal import Context
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,8 @@ DIRECTORY_NAME_BYTES_MAX = 100
 _EPOCH = date(1970, 1, 1)
 _FIRST_DAY = (date.min - _EPOCH).days
 _LAST_DAY = (date.max - _EPOCH).days
+
+_EXACT = Context(prec=76)
 
 _HASH_BITS = 20
 _HASH_DIRECTORIES = (4, 4, 4, 8)
@@ -52,39 +55,65 @@ def split(rows: pa.RecordBatch, partitioning: Sequence[PartitionField], where: s
     """The rows by table partition, with all columns, in arrival order within each.
 
     Raises:
-        SchemaMismatchError: a partition lies outside the years 1 to 9999.
+        SchemaMismatchError: a partition lies outside the years 1 to 9999, or outside its column's type.
     """
+    for partition in partitioning:
+        if partition.transform != "void":
+            _check_truncated(rows, partition, where)
+            _check_years(rows, partition, where)
     keys = {
         partition.name: _key(rows, partition) for partition in partitioning if partition.transform != "void"
     }
     if not keys:
         yield Part(tuple((partition.name, None) for partition in partitioning), rows)
         return
-    for partition in partitioning:
-        _check_years(partition, keys.get(partition.name), where)
     for row, own in split_by([_comparable(key) for key in keys.values()], rows):
         values = {name: spell(key.slice(row, 1)) for name, key in keys.items()}
         yield Part(tuple((partition.name, values.get(partition.name)) for partition in partitioning), own)
 
 
 def _key(rows: pa.RecordBatch, partition: PartitionField) -> pa.Array:
+    return apply_transform(partition.transform, _source(rows, partition))
+
+
+def _source(rows: pa.RecordBatch, partition: PartitionField) -> pa.Array:
     top, *below = partition.column
-    return apply_transform(partition.transform, reach(rows.column(top), below))
+    return reach(rows.column(top), below)
 
 
-def _check_years(partition: PartitionField, key: pa.Array | None, where: str) -> None:
-    """The Iceberg library cannot commit a file whose partition it cannot show as a date."""
-    if key is None or partition.transform not in ("identity", "day", "hour"):
+def _check_truncated(rows: pa.RecordBatch, partition: PartitionField, where: str) -> None:
+    """Truncation goes downwards, and may end below what the type holds.
+
+    The Iceberg library cannot commit such decimals. Integers wrap around, as Java has it.
+    """
+    if not partition.transform.startswith("truncate"):
         return
-    if pa.types.is_date(key.type):
-        units_per_day, key = 1, key.cast(pa.int32())
-    elif pa.types.is_timestamp(key.type):
-        units_per_day, key = 24 * 60 * 60 * 10**6, key.cast(pa.int64())
-    elif partition.transform == "hour":
-        units_per_day = 24
+    column = _source(rows, partition)
+    smallest = pc.min_max(column)["min"].as_py() if pa.types.is_decimal(column.type) else None
+    if smallest is None:
+        return
+    unscaled = int(smallest.scaleb(column.type.scale, _EXACT))
+    width = int(partition.transform.partition("[")[2].rstrip("]"))
+    if unscaled - unscaled % width <= -(10**column.type.precision):
+        raise SchemaMismatchError(
+            f"The value {smallest} of '{'.'.join(partition.column)}', by which the table is partitioned"
+            f" ({partition.transform}), does not fit {column.type} when it is truncated ({where}). Filter"
+            " these rows, or partition by another column."
+        )
+
+
+def _check_years(rows: pa.RecordBatch, partition: PartitionField, where: str) -> None:
+    """The Iceberg library cannot commit a file whose partition it cannot show as a date."""
+    if partition.transform not in ("identity", "day", "hour"):
+        return
+    column = _source(rows, partition)
+    if pa.types.is_date(column.type):
+        units_per_day, column = 1, column.cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        units_per_day, column = 24 * 60 * 60 * 10**6, column.cast(pa.int64())
     else:
         return
-    bounds = pc.min_max(key)
+    bounds = pc.min_max(column)
     first, end = (day * units_per_day for day in (_FIRST_DAY, _LAST_DAY + 1))
     if bounds["min"].is_valid and not (first <= bounds["min"].as_py() and bounds["max"].as_py() < end):
         raise SchemaMismatchError(

@@ -1,0 +1,63 @@
+"""Which values of table properties can be followed. The Iceberg library notices others only in mid-commit."""
+
+from __future__ import annotations
+
+import re
+
+from pyiceberg.table.name_mapping import parse_mapping_from_json
+
+EXPIRE_PROPERTY = "penstock.expire-snapshots"
+
+_FLAGS = frozenset(
+    {
+        EXPIRE_PROPERTY,
+        "commit.manifest-merge.enabled",
+        "gc.enabled",
+        "write.metadata.delete-after-commit.enabled",
+        "write.object-storage.enabled",
+        "write.object-storage.partitioned-paths",
+    }
+)
+_WHOLE_NUMBERS = frozenset(
+    {
+        "commit.manifest.min-count-to-merge",
+        "commit.manifest.target-size-bytes",
+        "history.expire.max-ref-age-ms",
+        "history.expire.max-snapshot-age-ms",
+        "history.expire.min-snapshots-to-keep",
+        "write.metadata.previous-versions-max",
+        "write.summary.partition-limit",
+    }
+)
+_LOCATIONS = frozenset(
+    {
+        "write.data.path",
+        "write.folder-storage.path",
+        "write.metadata.path",
+        "write.object-storage.path",
+    }
+)
+_CODECS = ("gzip", "zstd", "snappy", "uncompressed")
+
+
+def value_problem(key: str, value: str) -> tuple[str, str] | None:
+    """(what is wrong with the value, what to set instead); None if it can be followed, or is never read."""
+    if key in _FLAGS and value.lower() not in ("true", "false"):
+        return "engines do not agree on what it means", "true or false"
+    if key in _WHOLE_NUMBERS and not re.fullmatch(r"[0-9]{1,18}", value):
+        return "it is no whole number", "a whole number"
+    if key in _LOCATIONS and not re.match(r"/|[a-z][a-z0-9+.-]*:/", value):
+        return "it would depend on where a process was started", "an absolute path or a URL"
+    if key == "write.avro.compression-codec" and value not in _CODECS:
+        return "manifests cannot be written so", f"one of {', '.join(_CODECS)}"
+    if key == "schema.name-mapping.default":
+        return _mapping_problem(value)
+    return None
+
+
+def _mapping_problem(value: str) -> tuple[str, str] | None:
+    try:
+        parse_mapping_from_json(value)
+    except ValueError:
+        return "it is no name mapping", "one, in JSON"
+    return None
