@@ -33,6 +33,7 @@ def play_all(
     console = Console(stderr=True)
     parts = [seeds[start : start + SEEDS_PER_TASK] for start in range(0, len(seeds), SEEDS_PER_TASK)]
     failures: list[Failure] = []
+    played = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began = time.monotonic()
     with multiprocessing.get_context("fork").Pool(processes) as pool:
@@ -42,13 +43,14 @@ def play_all(
                 parts, pool.imap(partial(play_some, lakes=lakes, store=store), parts), strict=True
             ):
                 progress.advance(bar, len(part))
+                played += len(part)
                 failures += found
                 if len(failures) >= failures_max:
                     break
     seconds = time.monotonic() - began
     print(
-        f"{len(seeds):,} histories of {' and '.join(lakes)} in {seconds:,.0f} s with {processes} processes "
-        f"({len(seeds) / seconds:,.0f} per second): {len(failures)} broke the invariant"
+        f"{played:,} histories of {' and '.join(lakes)} in {seconds:,.0f} s with {processes} processes "
+        f"({played / seconds:,.0f} per second): {len(failures)} broke the invariant"
     )
     return failures
 
@@ -74,7 +76,7 @@ def main() -> int:
         print(failure)
     if failures:
         print("\n".join(["", *timeline(failures[0].seed, failures[0].lake, arguments.store)]))
-        print(f"Again: python -m tests.simulation --lake {failures[0].lake} --seed {failures[0].seed}")
+        print(f'Again: make simulate ARGS="--lake {failures[0].lake} --seed {failures[0].seed}"')
     return int(bool(failures))
 
 

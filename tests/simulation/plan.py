@@ -42,6 +42,8 @@ class Plan:
     twins: bool
     """A second driver may start while the first one runs or sleeps."""
     speculation: float
+    dies_prepared: float
+    """How likely a driver dies between prepare and commit, which leaves a batch pending."""
     empty_batches: bool
     others: tuple[str, ...]
     """What others do; the names of methods of `Others`."""
@@ -63,6 +65,7 @@ class Plan:
             drivers=rng.randint(1, 4),
             twins=rng.random() < 0.4,
             speculation=rng.choice((0.0, 0.0, 0.5)),
+            dies_prepared=some(0.5),
             empty_batches="copy_checkpoint" not in others and rng.random() < 0.2,
             others=others,
             acts=rng.randint(1, 8) if others else 0,

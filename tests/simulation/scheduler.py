@@ -212,6 +212,11 @@ class Scheduler:
         finally:
             self._is_undisturbed = False
 
+    def die(self) -> None:
+        """The actor that runs dies here, if it is mortal."""
+        if self._current is not None and self._current.is_mortal:
+            self._die(self._current)
+
     def sleep(self, seconds: float) -> None:
         """Of the actor that runs."""
         if self._current is not None:

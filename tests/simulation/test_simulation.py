@@ -69,7 +69,7 @@ def test_a_broken_invariant_is_told_and_fails_the_run(
     told = capsys.readouterr().out
     assert "seed 11, delta:\n  a row is gone" in told
     assert "spark: log offsets batch 0" in told
-    assert "Again: python -m tests.simulation --lake delta --seed 11" in told
+    assert 'make simulate ARGS="--lake delta --seed 11"' in told
 
 
 NOTICED_SOON = (

@@ -81,8 +81,15 @@ class World:
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.CRITICAL)  # what is put off to the next batch is no news here
             stack.callback(crash_points.install, None)
-            crash_points.install(lambda point, batch_id: self.scheduler.step(f"point: {point}", batch_id))
+            crash_points.install(self._reach)
             yield
+
+    def _reach(self, point: str, batch_id: int) -> None:
+        """A crash point is a step like all others."""
+        self.scheduler.step(f"point: {point}", batch_id)
+        chance = 0.0 if self.is_healing else self.plan.dies_prepared
+        if point == "prepare.done" and self.scheduler.rng.random() < chance:
+            self.scheduler.die()
 
     def play(self) -> list[str]:
         """The whole history; what is wrong at its end."""
