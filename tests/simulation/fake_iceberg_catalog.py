@@ -89,7 +89,9 @@ class CatalogState:
         location = self.location_of(name)
         key = (location, str(schema), tuple(sorted(properties.items())), *map(str, layout.values()))
         if key not in _NEW:
-            made = new_table_metadata(schema, location=location, properties=dict(properties), **layout)
+            made = new_table_metadata(  # with a UUID, or it would ask the clock for one, only the first time
+                schema, location=location, properties=dict(properties), table_uuid=table_uuid, **layout
+            )
             _NEW[key] = SharedMetadata.of(made)
         now_ms = int(self.clock.time() * 1000)
         return _NEW[key].model_copy(update={"table_uuid": table_uuid, "last_updated_ms": now_ms})
