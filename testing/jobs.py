@@ -30,7 +30,7 @@ LOG_TAIL_CHARS = 6000
 class Job:
     """A program with a Penstock sink in it, such as `Job([sys.executable, "job.py"], log="job.log")`.
 
-    Each method starts it anew, on this machine, and leaves no process of it behind. Linux and macOS.
+    Each method starts it anew, on this machine, and leaves no process of it behind. Tried on Linux only.
 
     Args:
         command: the program and its arguments
