@@ -298,21 +298,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        "recovery ends at the first batch that stays pending",
-        "goes on with the batches after it",
-        TWO_PHASE,
-        Edit(
-            """
-            if recovered.state is not ManifestState.COMMITTED:
-                return
-""",
-            """
-            if False:
-                return
-""",
-        ),
-    ),
-    Mutation(
         "recovery leaves batches after the replayed one",
         "commits pending batches of a rewound checkpoint before their replay",
         TWO_PHASE,

@@ -76,7 +76,7 @@ NOTICED_SOON = (
     "token check (Delta)",
     "compare-and-set of the branch's head (Iceberg)",
     "mark only what has landed",
-    "abort rule: on record",
+    "abort rule: only what never came to its commit",
 )
 
 
