@@ -151,6 +151,8 @@ class Others:
                 store, world.lake.cleanable_table(store), streams, streams, parse_file_name, paths_of
             )
             found = cleanup.find(now - grace)
+            if any(file.modified_at >= now - grace for file in found.unneeded):
+                world.problems.append("gc takes files that are younger than its grace period")
             deleted = sum(cleanup.delete(found))
             world.scheduler.tell(f"  {deleted} files deleted")
 
