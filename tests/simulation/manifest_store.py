@@ -27,6 +27,7 @@ from penstock.committers.errors import (
     PenstockError,
     RetryableError,
 )
+from penstock.committers.store import queries
 from penstock.committers.store.database import Database
 from penstock.committers.store.expiries import Expiry
 from penstock.committers.store.sql import SqlManifestStore, WrittenTable
@@ -243,6 +244,13 @@ class RealStore(SqlManifestStore):
 
     def stream_keys(self) -> Sequence[StreamKey]:
         return [stream.key for stream in self.streams()]
+
+    def prepare(self, manifest: Manifest, run_id: str) -> Prepared:
+        """Whoever gets this far holds the claim."""
+        prepared = super().prepare(manifest, run_id)
+        with self.engine.connect() as connection:
+            assert queries.holder(connection, manifest.batch.stream) == run_id, "prepared without the claim"
+        return prepared
 
 
 SimulatedStore: TypeAlias = MemoryStore | RealStore

@@ -461,24 +461,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         store="sqlite",
     ),
     Mutation(
-        "fence: a run that was taken over stays so (real store)",
-        "lets a run that was taken over claim the stream again",
-        STORE,
-        Edit(
-            """
-                if queries.was_seen(connection, stream_id, run_id):
-                    raise _fenced(stream, run_id, current)
-                queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
-""",
-            """
-                if queries.was_seen(connection, stream_id, run_id):
-                    connection.execute(sa.text('DELETE FROM penstock_runs WHERE run_id = :r'), {'r': run_id})
-                queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
-""",
-        ),
-        store="sqlite",
-    ),
-    Mutation(
         "first prepared wins (real store)",
         "replaces a manifest that is PREPARED",
         STORE,
