@@ -70,7 +70,7 @@ simulate: .venv/.installed ## Play SEEDS random histories of crashes, lost reque
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 .PHONY: mutants
-mutants: .venv/.installed ## Take each guard away and count the histories until the simulation notices
+mutants: .venv/.installed ## Take guards away, one at a time, and count the histories until the simulation notices
 	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
 # make chaos MINUTES=10 SEED=4711; of one format or store: make chaos ARGS="--lakes delta --stores sqlite"

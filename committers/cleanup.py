@@ -3,7 +3,7 @@
 Runs in the command line, also while queries write the table. What is left behind: files of task attempts
 that failed or lost, of drivers that died before they prepared, and of batches that were given up.
 
-A file is deleted only if all of this holds, each by itself enough to keep every row:
+A file is deleted only if all of this holds:
 
     ours       Penstock made its name, and the store knows its query as a writer of this very table
     settled    the table's token is at or past its batch, and so is the store: no commit, by whichever
