@@ -17,7 +17,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from tests.committers.faults import (
     strands,
 )
 from tests.committers.lakes import LAKES, LakeTable
+from tests.spark_logs import Checkpoint, SparkError
 
 from penstock import testing
 from penstock.committers.contract import Batch, ManifestStore
@@ -64,43 +65,7 @@ RESTARTS_MAX = 8
 HEALED_BY_RESTART = (RetryableError, CommitStateUnknownError, FencedError)
 
 
-class SparkError(Exception):
-    """Spark itself ends the query."""
-
-
 # Spark ------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Checkpoint:
-    """Spark's two logs. A source offset is a number of rows."""
-
-    name: str
-    offsets: dict[int, int] = field(default_factory=dict)
-    commits: set[int] = field(default_factory=set)
-    is_refused: bool = False
-    """A start ended in the error that asks for an operator."""
-
-    @property
-    def newest(self) -> int:
-        return max(self.offsets, default=-1)
-
-    def next_batch(self) -> int:
-        """At a start: the newest batch again, unless it is logged as done."""
-        return self.newest if self.newest >= 0 and self.newest not in self.commits else self.newest + 1
-
-    def ids(self, batch_id: int) -> range:
-        return range(self.offsets.get(batch_id - 1, 0), self.offsets[batch_id])
-
-    def log_offsets(self, batch_id: int, end: int) -> None:
-        if batch_id in self.offsets:
-            raise SparkError(f"another driver has logged offsets of batch {batch_id}")
-        self.offsets[batch_id] = end
-
-    def log_commit(self, batch_id: int) -> None:
-        if batch_id in self.commits:
-            raise SparkError(f"another driver has logged the commit of batch {batch_id}")
-        self.commits.add(batch_id)
 
 
 @dataclass(frozen=True)
@@ -199,6 +164,8 @@ class World:
         self.source_rows = 0
         self.foreign_rows = 0
         self.checkpoints = [Checkpoint("checkpoint")]
+        self.refused: set[str] = set()
+        """Checkpoints, by name, whose last start ended in the error that asks for an operator."""
         self.sleepers: list[Strand] = []
         self.on_their_way: list[Strand] = []
         self.is_diverged = False
@@ -290,11 +257,14 @@ class World:
             self._heal(checkpoint)
 
     def _heal(self, checkpoint: Checkpoint) -> None:
+        self.refused.discard(checkpoint.name)
         for _ in range(RESTARTS_MAX):
             strand = self.start(checkpoint, Start())
             self.resume(strand, stop="")
-            checkpoint.is_refused = isinstance(strand.error, CheckpointMismatchError)
-            if strand.error is None or checkpoint.is_refused:
+            if strand.error is None:
+                return
+            if isinstance(strand.error, CheckpointMismatchError):
+                self.refused.add(checkpoint.name)
                 return
         raise AssertionError(f"{RESTARTS_MAX} restarts do not heal it")
 
@@ -310,7 +280,7 @@ class World:
             return
         foreign = f"SELECT -1 - range AS id FROM range({self.foreign_rows})"
         source = f"(SELECT range AS id FROM range({self.source_rows}) UNION ALL {foreign})"
-        is_refused = all(checkpoint.is_refused for checkpoint in self.checkpoints)
+        is_refused = all(checkpoint.name in self.refused for checkpoint in self.checkpoints)
         store = None if self.is_diverged else str(self.store.engine.url)
         found = testing.check(self.lake.on_disk, source, store=store)
         if is_refused:
@@ -495,7 +465,7 @@ class Protocol(RuleBasedStateMachine):
     @rule()
     def the_checkpoint_is_copied(self) -> None:
         original = self.world.checkpoints[0]
-        copy = Checkpoint("copy", dict(original.offsets), set(original.commits))
+        copy = Checkpoint("copy", offsets=dict(original.offsets), commits=set(original.commits))
         self.world.checkpoints.append(copy)
         self.world.is_diverged = True
         self.world.tell("the checkpoint is copied")

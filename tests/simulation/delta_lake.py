@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from tests.simulation.scheduler import Scheduler, UnreachableError
 from penstock.committers.delta import cleanup, committer, files, history, plan, table
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.delta.table import KIND
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.sinks.delta import DeltaSink
@@ -184,6 +186,7 @@ class DeltaSimLake:
             missing=[path for path in newest.files if place + path not in stored],
             orphans=[path for path in data_files if not path.startswith(LOG) and path not in named],
             tokens=[token for version in newest.lineage() for token in _tokens(version)],
+            digests=dict(_digest(entry) for entry in self.log.entries() if NOTE_KEY in entry.info),
         )
 
     def _readable(self) -> list[TableVersion]:
@@ -210,6 +213,11 @@ def _added(version: TableVersion) -> Iterator[AddAction]:
     """
     if version.entry.info["operation"] != "RESTORE":
         yield from (file for file in version.entry.add if not file.path.endswith(_OF_OTHERS))
+
+
+def _digest(entry: Entry) -> tuple[tuple[str, int], str]:
+    said = json.loads(entry.info[NOTE_KEY])["penstock"]
+    return (said["query_id"], said["batch_id"]), said["digest"]
 
 
 def _tokens(version: TableVersion) -> Iterator[tuple[str, int, int]]:

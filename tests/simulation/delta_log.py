@@ -6,7 +6,7 @@ for is a step here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -84,6 +84,10 @@ class DeltaLog:
                 f"the specified end version {number}"
             )
         return Segment(first, newest, list(entries.values()), base)
+
+    def entries(self) -> Iterable[Entry]:
+        """All JSON entries that are there, without a step."""
+        return self._entries(0).values()
 
     def check_location(self) -> None:
         """Without a step. A folder on the local disk is looked for before anything is looked for in it."""

@@ -6,11 +6,12 @@ Requirements are validated, and updates applied, by pyiceberg's own code.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import requests
 from pyiceberg.catalog import Catalog
@@ -43,7 +44,7 @@ from tests.simulation.scheduler import DiskFullError, UnreachableError
 T = TypeVar("T")
 Name = tuple[str, ...]
 
-QUERY_ID, BATCH_ID = "penstock.query-id", "penstock.batch-id"
+QUERY_ID, BATCH_ID, DIGEST = "penstock.query-id", "penstock.batch-id", "penstock.digest"
 """In the summaries of snapshots."""
 
 _NEW: dict[Any, SharedMetadata] = {}
@@ -56,11 +57,13 @@ class CatalogState:
 
     Args:
         warehouse: location under which tables are made
+        grace_s: how long after a snapshot's expiry its files are not deleted
     """
 
     objects: ObjectStore
     clock: Clock
     warehouse: str
+    grace_s: float
     namespaces: set[Name] = field(default_factory=set)
     locations: dict[Name, str] = field(default_factory=dict)
     """Of the tables' newest metadata files."""
@@ -68,6 +71,10 @@ class CatalogState:
     """How often snapshots have added each data file, those that have expired since too."""
     tokens: list[tuple[str, int, int]] = field(default_factory=list)
     """(query id, batch id, snapshot id) of all snapshots by Penstock, in the order of the commits."""
+    gone_early: list[str] = field(default_factory=list)
+    """Manifest lists that the product has deleted before a grace period was over."""
+    _needed_until: dict[str, float] = field(default_factory=dict)
+    """By manifest list: when the grace period ends, or for ever while its snapshot is in the table."""
 
     def metadata(self, name: Name) -> TableMetadata | None:
         """As it is now, without a step."""
@@ -105,10 +112,22 @@ class CatalogState:
         self._note(old, metadata)
         return True
 
+    def open_files(self) -> MemoryFileIO:
+        """As the catalog's tables have them."""
+        return MemoryFileIO(self.objects, self._note_deletion)
+
+    def _note_deletion(self, path: str) -> None:
+        if self.objects.scheduler.now < self._needed_until.get(path, 0.0):
+            self.gone_early.append(path)
+
     def _note(self, before: TableMetadata | None, after: TableMetadata) -> None:
-        known = set() if before is None else {snapshot.snapshot_id for snapshot in before.snapshots}
+        old = {} if before is None else {one.snapshot_id: one.manifest_list for one in before.snapshots}
+        new = {one.snapshot_id: one.manifest_list for one in after.snapshots}
+        end = self.objects.scheduler.now + self.grace_s
+        self._needed_until.update({path: end for one, path in old.items() if one not in new})
         for snapshot in after.snapshots:
-            if snapshot.snapshot_id not in known:
+            if snapshot.snapshot_id not in old:
+                self._needed_until[snapshot.manifest_list] = math.inf
                 self.added.update(self._files_added_by(snapshot.snapshot_id, snapshot.manifest_list))
                 summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
                 if QUERY_ID in summary:
@@ -140,19 +159,13 @@ def updated(
     return update_table_metadata(metadata, updates, metadata_location=location)
 
 
-class EmbeddedCatalog(SqlCatalog):
-    """As pyiceberg's, with each statement and each metadata file a step of its own."""
+class _InMemory:
+    """What the catalogs have in common."""
 
     def __init__(self, state: CatalogState, name: str) -> None:
-        Catalog.__init__(self, name, warehouse=state.warehouse)
+        Catalog.__init__(cast(Catalog, self), name, warehouse=state.warehouse)
         self._state = state
-        self._io = MemoryFileIO(state.objects)
-
-    def load_table(self, identifier: Any) -> Table:
-        location = self._ask("select table", lambda: self._state.locations.get(identifier), writes=False)
-        if location is None:
-            raise NoSuchTableError(f"Table does not exist: {'.'.join(identifier)}")
-        return Table(identifier, self._io.new_input(location).read(), location, self._io, self)
+        self._io = state.open_files()
 
     def create_table(
         self,
@@ -163,11 +176,30 @@ class EmbeddedCatalog(SqlCatalog):
         sort_order: Any = UNSORTED_SORT_ORDER,
         properties: Any = EMPTY_DICT,
     ) -> Table:
-        if not self.namespace_exists(identifier[:-1]):
-            raise NoSuchNamespaceError(f"Namespace does not exist: {identifier[:-1]}")
         layout = {"partition_spec": partition_spec, "sort_order": sort_order}
         table_uuid = self._state.clock.uuid4()
-        metadata = self._state.new_metadata(identifier, table_uuid, schema, properties, **layout)
+        return self._create(
+            identifier,
+            lambda: self._state.new_metadata(identifier, table_uuid, schema, properties, **layout),
+        )
+
+    def _create(self, identifier: Any, new_metadata: Callable[[], TableMetadata]) -> Table:
+        raise NotImplementedError
+
+
+class EmbeddedCatalog(_InMemory, SqlCatalog):
+    """As pyiceberg's, with each statement and each metadata file a step of its own."""
+
+    def load_table(self, identifier: Any) -> Table:
+        location = self._ask("select table", lambda: self._state.locations.get(identifier), writes=False)
+        if location is None:
+            raise NoSuchTableError(f"Table does not exist: {'.'.join(identifier)}")
+        return Table(identifier, self._io.new_input(location).read(), location, self._io, self)
+
+    def _create(self, identifier: Any, new_metadata: Callable[[], TableMetadata]) -> Table:
+        if not self.namespace_exists(identifier[:-1]):
+            raise NoSuchNamespaceError(f"Namespace does not exist: {identifier[:-1]}")
+        metadata = new_metadata()
         location = self._state.next_location(metadata, None)
         self._io.new_output(location).write(metadata)
         if not self._ask("insert table", lambda: self._state.swap(identifier, None, location, metadata)):
@@ -207,13 +239,8 @@ class EmbeddedCatalog(SqlCatalog):
             raise OperationalError(what, None, error) from error
 
 
-class RemoteCatalog(NoopCatalog):
+class RemoteCatalog(_InMemory, NoopCatalog):
     """As pyiceberg's client of a REST catalog: a call is one request, which the server takes as a whole."""
-
-    def __init__(self, state: CatalogState, name: str) -> None:
-        super().__init__(name, warehouse=state.warehouse)
-        self._state = state
-        self._io = MemoryFileIO(state.objects)
 
     def load_table(self, identifier: Any) -> Table:
         def act() -> Table:
@@ -222,26 +249,15 @@ class RemoteCatalog(NoopCatalog):
 
         return self._ask("load table", act, writes=False)
 
-    def create_table(
-        self,
-        identifier: Any,
-        schema: Any,
-        location: Any = None,
-        partition_spec: Any = UNPARTITIONED_PARTITION_SPEC,
-        sort_order: Any = UNSORTED_SORT_ORDER,
-        properties: Any = EMPTY_DICT,
-    ) -> Table:
+    def _create(self, identifier: Any, new_metadata: Callable[[], TableMetadata]) -> Table:
         state = self._state
-        table_uuid = state.clock.uuid4()
 
         def act() -> Table:
             if identifier[:-1] not in state.namespaces:
                 raise NoSuchNamespaceError(f"Namespace does not exist: {identifier[:-1]}")
             if identifier in state.locations:
                 raise TableAlreadyExistsError(f"Table already exists: {'.'.join(identifier)}")
-            layout = {"partition_spec": partition_spec, "sort_order": sort_order}
-            metadata = state.new_metadata(identifier, table_uuid, schema, properties, **layout)
-            return self._write(identifier, None, metadata)
+            return self._write(identifier, None, new_metadata())
 
         return self._ask("create table", act)
 

@@ -101,11 +101,16 @@ class MemoryFile:
 
 
 class MemoryFileIO(FileIO):
-    """Of an object store in memory."""
+    """Of an object store in memory.
 
-    def __init__(self, objects: ObjectStore) -> None:
+    Args:
+        about_to_delete: hears of each path
+    """
+
+    def __init__(self, objects: ObjectStore, about_to_delete: Callable[[str], None]) -> None:
         super().__init__({})
         self._objects = objects
+        self._about_to_delete = about_to_delete
 
     def new_input(self, location: str) -> MemoryFile:  # type: ignore[override]
         return MemoryFile(self._objects, location)
@@ -114,6 +119,7 @@ class MemoryFileIO(FileIO):
         return MemoryFile(self._objects, location)
 
     def delete(self, location: Any) -> None:
+        self._about_to_delete(location)
         try:
             there = self._objects.delete(location)
         except UnreachableError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import requests
@@ -111,8 +111,7 @@ class IcebergEngine:
             self._commit(lambda table, transaction: self._remove_old(table, transaction, keep))
             after = self._catalog.load_table(self._name)
             for path in sorted(set(_named(before)) - set(_named(after))):
-                with suppress(FileNotFoundError):
-                    after.io.delete(path)
+                self._objects.delete(path)
 
     def remove_orphans(self, older_than_s: float) -> None:
         """Delete files below the table's location that no snapshot needs, and that are older than this."""

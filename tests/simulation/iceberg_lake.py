@@ -14,7 +14,14 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from tests.simulation.fake_iceberg_catalog import CatalogState, EmbeddedCatalog, RemoteCatalog
+from tests.simulation.fake_iceberg_catalog import (
+    BATCH_ID,
+    DIGEST,
+    QUERY_ID,
+    CatalogState,
+    EmbeddedCatalog,
+    RemoteCatalog,
+)
 from tests.simulation.fake_pyiceberg import Clock, InlineExecutor, patched, pyiceberg_in_memory
 from tests.simulation.iceberg_engine import METRICS, IcebergEngine
 from tests.simulation.lake import Seen
@@ -42,6 +49,7 @@ ROWS = pa.schema([("id", pa.int64())])
 MAINTENANCE_EVERY = 2
 """Batches."""
 KEEP_SNAPSHOTS = 3
+GRACE_S = 3600.0
 TABLE_PROPERTIES = {"commit.manifest.min-count-to-merge": "3", "write.metadata.previous-versions-max": "3"}
 """So that a history of a few batches has merged manifests, and old metadata files to delete."""
 
@@ -63,7 +71,7 @@ class IcebergSimLake:
         warehouse = "s3://lake" if is_remote else "/lake"
         self._sink = _sink(warehouse, is_remote)
         self._state = CatalogState(
-            self.objects, self._clock, warehouse if is_remote else f"file://{warehouse}"
+            self.objects, self._clock, warehouse if is_remote else f"file://{warehouse}", GRACE_S
         )
         self._catalog = (RemoteCatalog if is_remote else EmbeddedCatalog)(self._state, "lake")
         self._engine = IcebergEngine(self._catalog, TABLE, self.objects, self.data_location)
@@ -160,7 +168,7 @@ class IcebergSimLake:
     def see(self) -> Seen:
         metadata = self._state.metadata(TABLE)
         if metadata is None:
-            return Seen(Counter(), self._state.added.copy(), [], [], list(self._state.tokens))
+            return Seen(Counter(), self._state.added.copy(), [], [], list(self._state.tokens), {})
         stored = self.objects.objects
         head = metadata.snapshot_by_name("main")
         live = list(self._live([head] if head else []))
@@ -169,9 +177,11 @@ class IcebergSimLake:
         return Seen(
             rows=Counter(row for path in live if path in stored for row in stored[path].content),
             added=self._state.added.copy(),
-            missing=[path for path in live if path not in stored],
+            missing=sorted(path for path in readable if path not in stored),
             orphans=[path for path in stored if path.startswith(below) and path not in readable],
             tokens=list(self._state.tokens),
+            digests=dict(_digest(one) for one in line_of(metadata, "main") if QUERY_ID in _said(one)),
+            gone_early=self._state.gone_early,
         )
 
     def metadata(self) -> TableMetadata | None:
@@ -194,6 +204,15 @@ class IcebergSimLake:
         return (path,) if stored is None else stored.content
 
 
+def _said(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _digest(snapshot: Snapshot) -> tuple[tuple[str, int], str]:
+    said = _said(snapshot)
+    return (said[QUERY_ID], int(said[BATCH_ID])), said[DIGEST]
+
+
 def _sink(warehouse: str, is_remote: bool) -> IcebergSink:
     place: dict[str, Any] = {"warehouse": warehouse}
     if is_remote:
@@ -202,7 +221,7 @@ def _sink(warehouse: str, is_remote: bool) -> IcebergSink:
         table=".".join(TABLE),
         table_properties=TABLE_PROPERTIES,
         snapshots_max=KEEP_SNAPSHOTS,
-        snapshot_grace_s=3600.0,
+        snapshot_grace_s=GRACE_S,
         **place,
     )
     return IcebergSink(options)

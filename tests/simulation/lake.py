@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,11 +24,15 @@ class Seen:
     added: Counter[str]
     """How often the table's history adds each data file, by path."""
     missing: Sequence[str]
-    """Data files that the newest version names and that are not in the object store."""
+    """Files that are not in the object store, and that the newest version names; in Iceberg, any snapshot."""
     orphans: Sequence[str]
     """Data files in the object store that no readable version names."""
     tokens: Sequence[tuple[str, int, int]]
     """(query id, batch id, version), in the order of the history."""
+    digests: Mapping[tuple[str, int], str]
+    """Of the batches, by query id and batch id, whose commits the history still tells of."""
+    gone_early: Sequence[str] = ()
+    """Files that the product has deleted although a reader could still have needed them."""
 
 
 class SimulatedLake(Protocol):

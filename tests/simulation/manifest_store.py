@@ -246,11 +246,25 @@ class RealStore(SqlManifestStore):
         return [stream.key for stream in self.streams()]
 
     def prepare(self, manifest: Manifest, run_id: str) -> Prepared:
-        """Whoever gets this far holds the claim."""
+        """Whoever gets this far holds the claim, and only what was given up is replaced."""
+        batch = manifest.batch
+        before = self.record(batch.stream, batch.batch_id)
         prepared = super().prepare(manifest, run_id)
         with self.engine.connect() as connection:
-            assert queries.holder(connection, manifest.batch.stream) == run_id, "prepared without the claim"
+            assert queries.holder(connection, batch.stream) == run_id, "prepared without the claim"
+        is_free = before is None or before.state is ManifestState.ABORTED
+        assert is_free or prepared.record == before, "replaced a manifest that held for the batch"
         return prepared
+
+    def finish(
+        self, batch: Batch, state: ManifestState, *, table_version: int | None = None, reason: str = ""
+    ) -> bool:
+        """Only what is PREPARED, with this digest, comes to an end."""
+        before = self.record(batch.stream, batch.batch_id)
+        finished = super().finish(batch, state, table_version=table_version, reason=reason)
+        was_pending = before is not None and before.state is ManifestState.PREPARED and before.batch == batch
+        assert finished == was_pending, "the mark is no compare-and-set"
+        return finished
 
 
 SimulatedStore: TypeAlias = MemoryStore | RealStore
@@ -282,13 +296,20 @@ class StoreConnection:
         self._write("claim", lambda: self._store.claim(stream, run_id), run_id)
 
     def prepare(self, manifest: Manifest, run_id: str) -> Prepared:
-        batch = manifest.batch
         return self._write(
-            "prepare", lambda: self._store.prepare(manifest, run_id), f"batch {batch.batch_id} by {run_id}"
+            "prepare",
+            lambda: self._store.prepare(manifest, run_id),
+            f"batch {manifest.batch.batch_id} by {run_id}",
+            late=self._scheduler.hazards.late_prepare,
         )
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
         return self._read("record", lambda: self._store.record(stream, batch_id), batch_id)
+
+    def peek(self, batch: Batch) -> ManifestRecord | None:
+        """What is known of the batch, with these offsets; without a step."""
+        record = self._store.record(batch.stream, batch.batch_id)
+        return record if record is not None and record.batch == batch else None
 
     def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
         return self._read("manifest", lambda: self._store.manifest(stream, batch_id), batch_id)
@@ -333,6 +354,7 @@ class StoreConnection:
         act: Callable[[], T],
         about: object,
         unless_landed: type[PenstockError] = RetryableError,
+        late: float = 0.0,
     ) -> T:
         """A database driver never sends a COMMIT twice, so an answer that got lost stays lost."""
         landed = False
@@ -346,7 +368,9 @@ class StoreConnection:
             return result
 
         try:
-            return self._scheduler.request(f"store: {what}", act_once, about=about, remote=self._is_remote)
+            return self._scheduler.request(
+                f"store: {what}", act_once, about=about, remote=self._is_remote, late=late
+            )
         except DiskFullError as error:
             raise unless_landed(str(error)) from error
         except UnreachableError as error:

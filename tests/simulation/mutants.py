@@ -40,29 +40,29 @@ class Verdict:
 class MutatedLoader(SourceFileLoader):
     """Loads a module from its source with one guard removed."""
 
-    def __init__(self, fullname: str, path: str, mutation: Mutation) -> None:
-        super().__init__(fullname, path)
+    def __init__(self, fullname: str, file: str, mutation: Mutation) -> None:
+        super().__init__(fullname, str(ROOT / file))
+        self._file = file
         self._mutation = mutation
 
     def get_code(self, fullname: str) -> CodeType:
-        source = self._mutation.apply(Path(self.path).read_text())
+        source = self._mutation.apply(self._file, Path(self.path).read_text())
         code: CodeType = compile(source, self.path, "exec", dont_inherit=True)
         return code
 
 
 class MutatedFinder(MetaPathFinder):
-    """Finds the module of the mutation before anybody else does."""
+    """Finds the modules of the mutation before anybody else does."""
 
     def __init__(self, mutation: Mutation) -> None:
         self._mutation = mutation
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname != self._mutation.module:
+        file = self._mutation.files.get(fullname)
+        if file is None:
             return None
-        location = str(ROOT / self._mutation.file)
-        return spec_from_file_location(
-            fullname, location, loader=MutatedLoader(fullname, location, self._mutation)
-        )
+        loader = MutatedLoader(fullname, file, self._mutation)
+        return spec_from_file_location(fullname, loader.path, loader=loader)
 
 
 def judge(number: int, seeds_max: int) -> Verdict:

@@ -5,6 +5,7 @@ A mutation names its lines literally: when they change, it fails to apply, and h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 BOTH = ("delta", "iceberg")
@@ -16,6 +17,8 @@ class Edit:
 
     old: str
     new: str
+    file: str = ""
+    """Where they are, if not in the file of the mutation."""
 
 
 class Mutation:
@@ -23,6 +26,7 @@ class Mutation:
 
     Args:
         without: what the product does then
+        file: where the guard is; one that has a second one behind it goes with that, wherever it is
         lakes: where it is looked for
         store: `sqlite` for guards that are in the real store
     """
@@ -44,19 +48,23 @@ class Mutation:
         self._edits = edits
 
     @property
-    def module(self) -> str:
-        return "penstock." + self.file.removesuffix(".py").replace("/", ".")
+    def files(self) -> Mapping[str, str]:
+        """By module: which files it changes."""
+        files = dict.fromkeys([self.file, *(edit.file for edit in self._edits if edit.file)])
+        return {"penstock." + file.removesuffix(".py").replace("/", "."): file for file in files}
 
-    def apply(self, source: str) -> str:
-        """The source without the guard.
+    def apply(self, file: str, source: str) -> str:
+        """The source of one of the files without the guard.
 
         Raises:
             ValueError: these lines are not there, or not once.
         """
         for edit in self._edits:
+            if (edit.file or self.file) != file:
+                continue
             old, new = edit.old.removeprefix("\n"), edit.new.removeprefix("\n")
             if (count := source.count(old)) != 1:
-                raise ValueError(f"{self.guard}: {self.file} has these lines {count} times:\n{old}")
+                raise ValueError(f"{self.guard}: {file} has these lines {count} times:\n{old}")
             source = source.replace(old, new)
         return source
 
@@ -64,6 +72,8 @@ class Mutation:
 TWO_PHASE = "committers/two_phase.py"
 DELTA = "committers/delta/committer.py"
 ICEBERG = "committers/iceberg/committer.py"
+ICEBERG_TABLE = "committers/iceberg/table.py"
+EXPIRY = "committers/iceberg/expiry.py"
 SNAPSHOT = "committers/iceberg/snapshot.py"
 REACHABILITY = "committers/iceberg/reachability.py"
 CLEANUP = "committers/cleanup.py"
@@ -172,7 +182,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "rollback check (Iceberg)",
         "believes the token of a branch that was rolled back",
-        "committers/iceberg/table.py",
+        ICEBERG_TABLE,
         Edit(
             """
     if landed is None or _is_behind_head(metadata, address.branch, landed):
@@ -416,6 +426,28 @@ MUTATIONS: tuple[Mutation, ...] = (
             raise
 """,
         ),
+        Edit(
+            """
+        end = landed_version(table, batch.stream.query_id) or table.version()
+""",
+            """
+        return True
+        end = landed_version(table, batch.stream.query_id) or table.version()
+""",
+            DELTA,
+        ),
+        Edit(
+            """
+    wanted = (batch.stream.query_id, str(batch.batch_id))
+    for snapshot in line_of(metadata, branch):
+""",
+            """
+    return None
+    wanted = (batch.stream.query_id, str(batch.batch_id))
+    for snapshot in line_of(metadata, branch):
+""",
+            ICEBERG_TABLE,
+        ),
     ),
     Mutation(
         "an earlier manifest whose files are gone gives way",
@@ -429,6 +461,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         if False:
 """,
         ),
+        lakes=("iceberg",),  # in Delta the vacuum check stands behind it
     ),
     Mutation(
         "the table is looked at before the store",
@@ -621,7 +654,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "expiry: files go after the snapshots",
         "deletes the files of a plan although its snapshots are still in the table",
-        "committers/iceberg/expiry.py",
+        EXPIRY,
         Edit(
             """
             if expiry.expired_at is not None:
@@ -636,6 +669,20 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             """
             needed: set[str] = set()
+""",
+        ),
+        lakes=("iceberg",),
+    ),
+    Mutation(
+        "expiry: grace period",
+        "deletes files of snapshots that have just expired",
+        EXPIRY,
+        Edit(
+            """
+        for expiry in self._store.of_table(table_id, now - timedelta(seconds=self._policy.grace_s)):
+""",
+            """
+        for expiry in self._store.of_table(table_id, now):
 """,
         ),
         lakes=("iceberg",),

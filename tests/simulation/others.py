@@ -12,7 +12,7 @@ from tests.simulation.lake import Seen
 from tests.simulation.manifest_store import clock_of
 from tests.simulation.query import HEALED_BY_RESTART, Query
 from tests.simulation.scheduler import DAY_S, HOUR_S
-from tests.simulation.spark import Checkpoint
+from tests.spark_logs import Checkpoint
 
 from penstock.committers.cleanup import Cleanup
 from penstock.committers.contract import Manifest, ManifestState
@@ -78,16 +78,20 @@ class Others:
             self.world.lake.compact()
 
     def vacuum(self) -> None:
-        """With a short retention only where the format's commits notice it: see docs/protocol.md, Limits."""
+        """Beside drivers only where the format's commits notice it: see docs/protocol.md, Limits."""
         lake, scheduler = self.world.lake, self.world.scheduler
-        is_noticed = lake.kind == "delta" or not (self._is_anybody_writing() or scheduler.in_flight)
-        if lake.exists and is_noticed:
+        while lake.kind == "iceberg" and not self._is_quiet():
+            scheduler.wait(self._is_quiet)
+        if lake.exists:
             # At once: one that has looked at the table before a batch landed would take that for orphans.
             with scheduler.undisturbed():
-                lake.vacuum(scheduler.rng.choice((0.0, HOUR_S, 7 * DAY_S)))
+                lake.vacuum(scheduler.rng.choice((0.0, 0.0, HOUR_S, 7 * DAY_S)))
 
-    def _is_anybody_writing(self) -> bool:
-        return any(not actor.has_ended for query in self.world.queries for actor in query.drivers)
+    def _is_quiet(self) -> bool:
+        """No driver runs, and nothing is on its way to table and files; the database may be slow."""
+        drivers = [driver for query in self.world.queries for driver in query.drivers]
+        requests = self.world.scheduler.in_flight
+        return all(driver.has_ended for driver in drivers) and all(one.is_to_store for one in requests)
 
     def expire(self) -> None:
         """Not after a rollback, which could then not be noticed: see docs/protocol.md, Limits."""

@@ -76,6 +76,7 @@ class Plan:
                 unsent=some(0.05),
                 unanswered=some(0.1),
                 late=some(0.1),
+                late_prepare=some(0.6),
                 repeated=some(0.1),
                 full=some(0.05),
             ),

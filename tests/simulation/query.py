@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.manifest_store import SimulatedStore, StoreConnection
 from tests.simulation.scheduler import Actor
-from tests.simulation.spark import Checkpoint, Driver, SparkError, Start
+from tests.simulation.spark import Driver, Start
+from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers.contract import StreamKey
 from penstock.committers.errors import (
@@ -76,6 +77,7 @@ class Query:
             start,
             run_id,
             lambda: world.source_rows,
+            keeps_store=not {"lose_store", "restore_store"}.intersection(world.plan.others),
         )
         actor = world.scheduler.spawn(run_id, lambda: self._run(driver), is_mortal=is_mortal)
         self.drivers.append(actor)

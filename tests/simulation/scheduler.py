@@ -56,6 +56,8 @@ class Hazards:
     """Per request: it is done, its answer gets lost."""
     late: float = 0.0
     """Per request: the caller gives up while it is on its way; it is done later, or never."""
+    late_prepare: float = 0.0
+    """Per request to prepare a batch: the same once more, so that its files may be gone when it arrives."""
     repeated: float = 0.0
     """Per request: the transport loses the first answer, asks again, and hands on the second answer."""
     full: float = 0.0
@@ -95,6 +97,11 @@ class Request:
     what: str
     act: Callable[[], object]
     arrives_at: float
+
+    @property
+    def is_to_store(self) -> bool:
+        """To the database of the manifests, not to the table."""
+        return self.what.startswith("store: ")
 
 
 class Scheduler:
@@ -150,7 +157,14 @@ class Scheduler:
             raise Crash(what)
 
     def request(
-        self, what: str, act: Callable[[], T], *, about: object = "", writes: bool = True, remote: bool = True
+        self,
+        what: str,
+        act: Callable[[], T],
+        *,
+        about: object = "",
+        writes: bool = True,
+        remote: bool = True,
+        late: float = 0.0,
     ) -> T:
         """Ask a server to do something, which it does as a whole or not at all.
 
@@ -158,6 +172,7 @@ class Scheduler:
             act: what the server does when the request arrives; it checks there what it has to check
             writes: does it change anything? If not, only the answer matters
             remote: can it arrive after its sender gave up? Not if the server is the sender's own machine
+            late: how likely it does, beside `Hazards.late`
 
         Raises:
             UnreachableError: nobody knows whether it was done.
@@ -186,7 +201,7 @@ class Scheduler:
             with suppress(Exception):
                 act()
             self.tell(f"  {what} {about}: done, and the transport asks again")
-        elif chance - hazards.repeated < hazards.late:
+        elif chance - hazards.repeated < hazards.late + late:
             self.in_flight.append(Request(f"{what} {about}", act, self.now + self._long_or_short()))
             self.tell(f"  {what} {about}: on its way")
             raise UnreachableError(f"{what} {about}: no answer in time")

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
 from tests.simulation.lake import SimulatedLake
 from tests.simulation.manifest_store import StoreConnection
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
+from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.committers.contract import Batch, Committable, DataFile, StreamKey
+from penstock.committers.contract import Batch, Committable, DataFile, ManifestState, StreamKey
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
@@ -31,47 +32,10 @@ ROWS = pa.schema([("id", pa.int64())])
 TASK_ATTEMPTS_MAX = 3
 
 
-class SparkError(Exception):
-    """Spark itself ends the query."""
-
-
-@dataclass
-class Checkpoint:
-    """Spark's two logs. A source offset is a number of rows."""
-
-    name: str
-    query_id: str
-    first_id: int = 0
-    """The id of the source's first row, as a query under this id reads it."""
-    offsets: dict[int, int] = field(default_factory=dict)
-    commits: set[int] = field(default_factory=set)
-
-    @property
-    def newest(self) -> int:
-        return max(self.offsets, default=-1)
-
-    def next_batch(self) -> int:
-        """At a start: the newest batch again, unless it is logged as done."""
-        return self.newest if self.newest >= 0 and self.newest not in self.commits else self.newest + 1
-
-    def ids(self, batch_id: int) -> range:
-        start, end = self.offsets.get(batch_id - 1, 0), self.offsets[batch_id]
-        return range(self.first_id + start, self.first_id + end)
-
-    def batch(self, batch_id: int, table_uri: str) -> Batch:
-        """As `datasource.checkpoint` has it: the digest covers the end offsets of the batch, nothing else."""
-        digest = hashlib.sha256(f"{self.offsets[batch_id]}\n".encode()).hexdigest()
-        return Batch(StreamKey(self.query_id, table_uri), batch_id, digest)
-
-    def log_offsets(self, batch_id: int, end: int) -> None:
-        if batch_id in self.offsets:
-            raise SparkError(f"another driver has logged offsets of batch {batch_id}")
-        self.offsets[batch_id] = end
-
-    def log_commit(self, batch_id: int) -> None:
-        if batch_id in self.commits:
-            raise SparkError(f"another driver has logged the commit of batch {batch_id}")
-        self.commits.add(batch_id)
+def batch_of(checkpoint: Checkpoint, batch_id: int, table_uri: str) -> Batch:
+    """As `datasource.checkpoint` has it: the digest covers the end offsets of the batch, nothing else."""
+    digest = hashlib.sha256(f"{checkpoint.offsets[batch_id]}\n".encode()).hexdigest()
+    return Batch(StreamKey(checkpoint.query_id, table_uri), batch_id, digest)
 
 
 @dataclass(frozen=True)
@@ -118,6 +82,7 @@ class Driver:
 
     Args:
         source_rows: how many rows the source has now
+        keeps_store: is the store neither lost nor put back in this history?
     """
 
     def __init__(
@@ -129,14 +94,17 @@ class Driver:
         start: Start,
         run_id: str,
         source_rows: Callable[[], int],
+        keeps_store: bool,
     ) -> None:
         self._scheduler = scheduler
         self._sink = sink
+        self._connection = store
         self._store = cast(SqlManifestStore, store)
         self._checkpoint = checkpoint
         self._start = start
         self._run_id = run_id
         self._source_rows = source_rows
+        self._keeps_store = keeps_store
         self._task_attempts = 0
 
     def main(self) -> None:
@@ -166,9 +134,10 @@ class Driver:
     def _run(self, batch_id: int) -> None:
         self._scheduler.step("spark: plan", batch_id)
         # The planner knows no batch id: it takes the newest of the log, which may be a twin's.
-        newest = self._checkpoint.batch(self._checkpoint.newest, self._sink.table_uri)
+        newest = batch_of(self._checkpoint, self._checkpoint.newest, self._sink.table_uri)
         plan = plan_batch(self._sink, self._store, newest, ROWS, overwrite=False)
         self._scheduler.tell(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
+        self._let_late_requests_arrive()
         messages = self._run_tasks(plan, batch_id)
         self._scheduler.step("spark: commit", batch_id)
         try:
@@ -177,6 +146,21 @@ class Driver:
             self._scheduler.tell(f"  commit: {type(error).__name__}: {str(error)[:300]}")
             self._abort(messages)
             raise
+        if plan.content is not None and self._keeps_store:
+            self._check_marked(newest)
+
+    def _check_marked(self, batch: Batch) -> None:
+        """A commit that ends well has left its batch COMMITTED, for good."""
+        record = self._connection.peek(batch)
+        is_marked = record is not None and record.state is ManifestState.COMMITTED
+        assert is_marked, f"batch {batch.batch_id} is a success, in the store it is {record}"
+
+    def _let_late_requests_arrive(self) -> None:
+        """Now, or not: this run has looked for pending batches and has not prepared its own yet."""
+        scheduler = self._scheduler
+        for request in [one for one in scheduler.in_flight if one.is_to_store]:
+            if scheduler.rng.random() < 0.7:
+                scheduler.arrive(request)
 
     def _abort(self, messages: Sequence[CommittableMessage | None]) -> None:
         """Spark logs what an abort raises, and ends the query with the first error."""

@@ -29,7 +29,8 @@ from tests.simulation.scheduler import (
     StuckError,
     UnreachableError,
 )
-from tests.simulation.spark import Checkpoint, SimulatedSink, SparkError, Start
+from tests.simulation.spark import SimulatedSink, Start
+from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers import crash_points
 from penstock.committers.contract import ManifestState
@@ -37,6 +38,9 @@ from penstock.committers.errors import PenstockError
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.options.common import LakeOptions
 from penstock.testing.invariant import Observation, find_problems
+
+HISTORY_MAX = 100
+"""Batches: more than any history has."""
 
 
 class World:
@@ -200,6 +204,8 @@ class World:
         self.problems += find_problems(self._observe(seen))
         self.problems += self._check_logged_batches(seen.rows)
         self.problems += self._check_store(seen.added)
+        self.problems += self._check_digests(seen)
+        self.problems += [f"{path} was deleted while a reader could need it" for path in seen.gone_early]
         self.problems += self.others.check(seen)
 
     def _observe(self, seen: Seen) -> Observation:
@@ -248,3 +254,17 @@ class World:
                 strange = [path for path in paths_of(manifest) if not added[path]]
                 if strange:
                     yield f"batch {manifest.batch.batch_id} is COMMITTED, the table never had {strange[0]}"
+
+    def _check_digests(self, seen: Seen) -> Iterator[str]:
+        """No batch is COMMITTED in the store that the table has from other offsets.
+
+        Empty ones do not come into the table, and what a rollback took back is for an operator to judge.
+        """
+        if self.others.went_back:
+            return
+        for query in self.queries:
+            for record in query.store.history(query.stream, HISTORY_MAX):
+                batch = record.batch
+                told = seen.digests.get((batch.stream.query_id, batch.batch_id), batch.digest)
+                if record.state is ManifestState.COMMITTED and record.rows and told != batch.digest:
+                    yield f"batch {batch.batch_id} is COMMITTED, the table has it from other offsets"
