@@ -21,8 +21,10 @@ export SPARK_LOCAL_IP ?= 127.0.0.1
 # More for pytest: make test ARGS="-k delta -x"
 ARGS ?=
 PYTEST_ARGS := --durations=10 $(ARGS)
-# One process a core, each with a Spark of its own; make PARALLEL= test for one after the other.
-PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadfile
+# Each process with a Spark of its own, and one more than there are cores, as kills and servers are waited for;
+# make PARALLEL= test for one after the other.
+PROCESSES = $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
+PARALLEL ?= --numprocesses=$(PROCESSES) --dist=loadfile
 
 .PHONY: help
 help: ## Print this list
@@ -56,8 +58,8 @@ format: .venv/.installed ## Rewrite the code the way `make lint` wants it
 
 .PHONY: test-spark40
 test-spark40: export PYSPARK_PYTHON = $(CURDIR)/$(BIN40)/python
-test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without the kills)
-	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills" $(PYTEST_ARGS)
+test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without kills and long ones)
+	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills and not slow" $(PYTEST_ARGS)
 
 .PHONY: kills
 kills: .venv/.installed java ## SIGKILL the driver three times at every crash point; figures at the end
@@ -83,6 +85,11 @@ chaos: .venv/.installed java ## Kill, pause, starve and cut off real streams for
 .PHONY: bench
 bench: .venv/.installed java ## All benchmarks, each with hardware, rows and seconds
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+
+# A short look: make bench-delivery ARGS="--minutes 2 --outage-seconds 20"
+.PHONY: bench-delivery
+bench-delivery: .venv/.installed java ## Ten minutes of one-second batches, coupled and decoupled, with an outage and a kill
+	@$(BIN)/python -m benchmarks.delivery --write $(ARGS)
 
 .PHONY: notebook
 notebook: .venv/.installed java ## Execute the quickstart notebook into build/

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .committers.errors import (
+        CheckpointGoneError,
         CheckpointMismatchError,
         CommitStateUnknownError,
         ConfigurationError,
@@ -26,16 +27,20 @@ if TYPE_CHECKING:
         TableChangedError,
         TableNotSupportedError,
     )
+    from .datasource.delivery.handle import DeliveryHandle, start_delivery
     from .datasource.delta import DeltaDataSource
+    from .datasource.distribute import distribute
     from .datasource.iceberg import IcebergDataSource
     from .datasource.registration import register
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointGoneError",
     "CheckpointMismatchError",
     "CommitStateUnknownError",
     "ConfigurationError",
+    "DeliveryHandle",
     "DeltaDataSource",
     "FencedError",
     "IcebergDataSource",
@@ -45,13 +50,18 @@ __all__ = [
     "SchemaMismatchError",
     "TableChangedError",
     "TableNotSupportedError",
+    "distribute",
     "register",
+    "start_delivery",
 ]
 
 _HOME = {
+    "DeliveryHandle": "datasource.delivery.handle",
     "DeltaDataSource": "datasource.delta",
     "IcebergDataSource": "datasource.iceberg",
+    "distribute": "datasource.distribute",
     "register": "datasource.registration",
+    "start_delivery": "datasource.delivery.handle",
 }
 
 

@@ -98,7 +98,9 @@ class Committable:
     attempt: int
     files: tuple[DataFile, ...]
     skipped: bool = False
-    """True if the batch was committed before this attempt ran and nothing was written."""
+    """True if the batch was done with before this attempt ran, and nothing was written."""
+    oldest_event_at: datetime | None = None
+    """The least value of the column that the query names as its event time; None without one."""
     version: int = 1
 
 
@@ -125,10 +127,21 @@ class Manifest:
     size_bytes: int
     is_empty: bool
     """True if committing it would change nothing in the table: then there is no table commit."""
+    oldest_event_at: datetime | None = None
+    """The least event time of its rows, where the query names a column for it."""
+    merged: tuple[Batch, ...] = ()
+    """The batches that a delivery commits at once, oldest first and `batch` the last of them; empty for a
+    batch's own manifest.
+    """
 
     @property
     def content_sha256(self) -> str:
         return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """All batches that it commits."""
+        return self.merged or (self.batch,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +162,8 @@ class ManifestRecord:
     """Version of the table that holds the batch, where the committer knows it."""
     reason: str = ""
     """Why the batch was aborted, or what the last attempt to commit it ended in."""
+    delivery_id: int | None = None
+    """The delivery that the batch is part of, or went into the table with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +237,7 @@ class TableCommitter(Protocol):
             SchemaMismatchError: the table can no longer take these files; the batch did not land.
             CommitStateUnknownError: the batch may have landed. Delete nothing.
             CheckpointMismatchError: the table holds the batch id with other offsets.
+            FencedError: the table holds some of the merged batches, not all: another process was faster.
         """
         ...
 
@@ -287,3 +303,120 @@ class ManifestStore(Protocol):
     ) -> bool:
         """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so."""
         ...
+
+
+# Decoupled delivery -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right of one process to deliver a stream for a while. It saves work; the table decides."""
+
+    stream: StreamKey
+    holder: str
+    """Who: host, process and a random part."""
+    fence: int
+    """Higher with every holder: what an older one still writes into the store is refused."""
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Some batches of a stream on their way into the table with one commit."""
+
+    delivery_id: int
+    """Unique within the store."""
+    manifest: Manifest
+    """The merged one."""
+    trigger: str
+    """Why it was made now: `age`, `bytes`, `batches`, `retry` of one batch alone, `drain`, `request`."""
+    is_compacted: bool
+    """True if its files replace those of the batches."""
+    prepared_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What of a stream is prepared and not in the table yet."""
+
+    batches: int = 0
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    oldest_prepared_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryState:
+    """How the deliveries of a stream are going."""
+
+    tries: int = 0
+    """Failures in a row since something was delivered."""
+    retry_at: datetime | None = None
+    error: str = ""
+    """What the last try ended in; empty after a success."""
+    alone_up_to: int = -1
+    """Up to this batch each is delivered alone: a delivery that had it among others has failed for good."""
+    parked_at: datetime | None = None
+    """Since when nothing is delivered until an operator says so; None while it is not parked."""
+    parked_by: str = ""
+    """An operator, or empty for Penstock itself."""
+    parked_why: str = ""
+
+
+class DeliveryStore(Protocol):
+    """What the store knows of deliveries. Runs in the delivery process.
+
+    Every method is one short database transaction. A method that is given a lease refuses an outdated one:
+
+    Raises:
+        FencedError: another process holds the stream now.
+    """
+
+    def acquire(self, stream: StreamKey, holder: str, seconds: float) -> Lease | None:
+        """The lease if nobody else holds it, or the one who did let it expire; None otherwise."""
+        ...
+
+    def renew(self, lease: Lease, seconds: float) -> Lease: ...
+
+    def release(self, lease: Lease) -> None:
+        """Let others have it at once. Idempotent; nothing happens if it is lost already."""
+        ...
+
+    def unfinished(self, stream: StreamKey) -> Delivery | None:
+        """The stream's delivery that was prepared, and neither finished nor abandoned: one at most."""
+        ...
+
+    def prepare(self, lease: Lease, manifest: Manifest, trigger: str, *, is_compacted: bool) -> Delivery:
+        """Make a delivery durable before its commit.
+
+        Raises:
+            RetryableError: one of its batches is not PREPARED any more, or part of another delivery.
+        """
+        ...
+
+    def finish(self, delivery: Delivery, table_version: int | None) -> bool:
+        """The table holds the delivery: it and its batches are COMMITTED. False if it was not PREPARED.
+
+        Raises:
+            CommitStateUnknownError: the database failed; the table holds the delivery, and the next round
+                marks it.
+        """
+        ...
+
+    def abandon(self, delivery: Delivery, reason: str) -> bool:
+        """Its batches are free for another delivery. False if it was not PREPARED."""
+        ...
+
+    def deliverable(self, stream: StreamKey) -> Sequence[ManifestRecord]:
+        """PREPARED batches that are in no unfinished delivery, in ascending order.
+
+        Ends before a gap: behind a batch that was given up for its replay, and was not prepared anew.
+        """
+        ...
+
+    def state(self, stream: StreamKey) -> DeliveryState: ...
+
+    def set_state(self, lease: Lease, state: DeliveryState) -> None: ...
+
+    def backlog(self, stream: StreamKey) -> Backlog: ...

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-CRASH_POINTS = (
+STREAM_POINTS = (
     "table.created",
     "write.file_open",
     "write.files_closed",
@@ -29,6 +29,20 @@ CRASH_POINTS = (
     "recover.start",
     "recover.done",
 )
+"""Of a query, and of its restart."""
+
+DELIVERY_POINTS = (
+    "deliver.start",
+    "compact.start",
+    "compact.done",
+    "deliver.prepared",
+    "deliver.done",
+)
+"""Of the delivery process, which also reaches `evolve.done`, `commit.start` and `commit.landed`. The batch is
+the last one of the delivery.
+"""
+
+CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS)
 
 Handler = Callable[[str, int], None]
 

@@ -6,6 +6,7 @@
     ├── TableNotSupportedError      the table needs something that direct commits would violate
     ├── TableChangedError           dropped, re-created or restored under the stream: an operator decides
     ├── CheckpointMismatchError     the checkpoint and the table disagree about a batch: an operator decides
+    ├── CheckpointGoneError         what waits for the checkpoint waits for ever: put it back, or give it up
     ├── FencedError                 another run of the query has taken over: let this one end
     ├── RetryableError              nothing landed: start again, the same batch is tried anew
     ├── CommitStateUnknownError     the batch may have landed: start again, recovery looks at the table
@@ -41,6 +42,10 @@ class TableChangedError(PenstockError):
 
 class CheckpointMismatchError(PenstockError):
     """A committed batch id came back with other source offsets: reset, rewound or copied checkpoint."""
+
+
+class CheckpointGoneError(PenstockError):
+    """The checkpoint that undelivered batches wait for is gone, or another query's: an operator decides."""
 
 
 class FencedError(PenstockError):

@@ -211,7 +211,19 @@ class TwoPhaseCommitter:
         )
 
     def _finish(self, record: ManifestRecord, state: ManifestState, reason: str) -> Recovered:
-        self._store.finish(record.batch, state, reason=reason)
+        """
+        Raises:
+            RetryableError: the batch cannot be given up, for it is part of a delivery that may land.
+        """
+        batch = record.batch
+        is_finished = self._store.finish(batch, state, reason=reason)
+        is_kept = not is_finished and self._state(batch) is ManifestState.PREPARED
+        if is_kept and state is ManifestState.ABORTED:
+            raise RetryableError(
+                f"Batch {batch.batch_id} of {batch.stream} must be written again ({reason}), but is being "
+                "delivered. Nothing was written. Start the query again once its delivery has ended; "
+                "`penstock status` shows how that goes."
+            )
         return Recovered(record, state, reason)
 
     # Prepare and commit ---------------------------------------------------------------------------
@@ -282,7 +294,7 @@ class TwoPhaseCommitter:
         """Commit with bounded retries, then mark. The token is checked anew on every attempt."""
         batch = manifest.batch
         try:
-            outcome = self._commit_with_retries(manifest)
+            outcome = commit_with_retries(self._table, manifest, self._retry, self._sleep, self._rng)
         except CheckpointMismatchError as error:  # it can never land, and later tokens must not hide that
             self._store.finish(batch, ManifestState.ABORTED, reason=str(error))
             raise
@@ -298,23 +310,6 @@ class TwoPhaseCommitter:
     def _state(self, batch: Batch) -> ManifestState | None:
         record = self._store.record(batch.stream, batch.batch_id)
         return record.state if record is not None and record.batch.digest == batch.digest else None
-
-    def _commit_with_retries(self, manifest: Manifest) -> Committed | AlreadyCommitted:
-        if manifest.is_empty:
-            return AlreadyCommitted()
-        waits = self._retry.waits(self._rng)
-        while True:
-            outcome = self._table.commit(manifest)
-            if not isinstance(outcome, Conflict):
-                return outcome
-            wait_s = next(waits, None)
-            if wait_s is None:
-                raise RetryableError(
-                    f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} lost against other writers "
-                    f"{self._retry.attempts_max} times, last: {outcome.reason}. It is prepared; the query's "
-                    "next start commits it. To try longer, raise maxCommitAttempts."
-                )
-            self._sleep(wait_s)
 
     def _is_in_table(self, batch: Batch) -> bool:
         """True if the table holds the batch.
@@ -336,6 +331,35 @@ class TwoPhaseCommitter:
                 "replaced meanwhile, or changed by hand. Start the query again."
             )
         return manifest
+
+
+def commit_with_retries(
+    table: TableCommitter,
+    manifest: Manifest,
+    retry: Retry,
+    sleep: Callable[[float], None],
+    rng: random.Random,
+) -> Committed | AlreadyCommitted:
+    """Commit, again after each conflict, up to a bound; raises as `TableCommitter.commit`.
+
+    Raises:
+        RetryableError: the table was too busy; the batch did not land.
+    """
+    if manifest.is_empty:
+        return AlreadyCommitted()
+    waits = retry.waits(rng)
+    while True:
+        outcome = table.commit(manifest)
+        if not isinstance(outcome, Conflict):
+            return outcome
+        wait_s = next(waits, None)
+        if wait_s is None:
+            raise RetryableError(
+                f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} lost against other writers "
+                f"{retry.attempts_max} times, last: {outcome.reason}. It stays prepared; the query's next "
+                "start, or the next delivery, commits it. To try longer, raise maxCommitAttempts."
+            )
+        sleep(wait_s)
 
 
 def _holds(token: Token, batch: Batch) -> bool:

@@ -13,6 +13,7 @@ from ..committers.errors import PenstockError
 from ..committers.lake_manifest import LakeManifest
 from ..writers.data_files import DataFileWriter
 from ..writers.plan import FileNames, WritePlan
+from .event_time import OldestEvent
 from .task import TaskAttempt
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class BatchPlan:
     """What the batch does to the table, files left out; None with `files`."""
     run_id: str = ""
     """Set for a batch write; a stream's run is known only to its tasks."""
+    event_time: str | None = None
+    """The column that holds the event time of the rows, if the query names one."""
 
     def check_task(self, task: TaskAttempt) -> None:
         """A task of another batch than the planned one would put its rows under the wrong token."""
@@ -65,13 +68,16 @@ class BatchPlan:
             partition=task.partition,
             attempt=task.attempt,
         )
+        events = OldestEvent(self.event_time)
+        files = () if self.files is None else _write_files(self.files, names, events.watch(batches))
         committable = Committable(
             batch=self.batch,
             run_id=names.run_id,
             partition=task.partition,
             attempt=task.attempt,
-            files=() if self.files is None else _write_files(self.files, names, batches),
+            files=files,
             skipped=self.files is None,
+            oldest_event_at=events.at,
         )
         return CommittableMessage(committable, self.content)
 

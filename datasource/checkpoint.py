@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from ..committers.errors import ConfigurationError
+from ..committers.errors import CheckpointGoneError, ConfigurationError, RetryableError
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -67,6 +67,37 @@ class Checkpoint:
             )
         batch_id = max(batch_ids)
         return RunningBatch(self.query_id(), batch_id, self.digest(batch_id))
+
+    def last_commit(self, query_id: str | None = None) -> int:
+        """The newest batch in Spark's commits log; -1 if there is none yet.
+
+        Runs in the delivery process too.
+
+        Args:
+            query_id: whose checkpoint it must be; None takes any
+
+        Raises:
+            CheckpointGoneError: there is no checkpoint any more, or it is another query's.
+            RetryableError: its place cannot be read now.
+        """
+        try:
+            self._check_whose(query_id)
+            return max(self._log_entries("commits"), default=-1)
+        except OSError as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RetryableError(
+                f"The checkpoint {self._location!r} cannot be read now: {reason}. It is tried again."
+            ) from error
+
+    def _check_whose(self, query_id: str | None) -> None:
+        found = self.query_id() if self._exists("metadata") else None
+        if found is None or query_id not in (None, found):
+            holds = "is not there any more" if found is None else f"is the query {found}'s now"
+            raise CheckpointGoneError(
+                f"The checkpoint {self._location!r} of the query {query_id or '(unknown)'} {holds}: which of "
+                "its batches Spark counts as done cannot be known. Put the checkpoint back; or, if it is "
+                "gone for good, give its undelivered batches up with `penstock abort`."
+            )
 
     def query_id(self) -> str:
         """Spark's id of the query; it lives as long as the checkpoint."""

@@ -4,35 +4,56 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..committers.contract import Committable, Manifest
+from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import PenstockError
 from ..committers.lake_manifest import build_manifest
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
+from .event_time import oldest
 from .planning import retry, store_url
 from .sinks.sink import Sink
+from .stores import borrow_store
 
 logger = logging.getLogger(__name__)
 
 
 def commit_stream_batch(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
     """Prepare, commit and mark the batch; if its tasks skipped it, check that it is committed."""
-    with open_store(store_url(sink.options)) as store:
+    with borrow_store(store_url(sink.options)) as store:
         commit_batch(sink, store, messages)
 
 
 def commit_batch(sink: Sink[Any], store: SqlManifestStore, messages: Sequence[CommittableMessage]) -> None:
     """`commit_stream_batch` with its store at hand."""
     committables = checked_committables(messages)
+    if sink.options.is_decoupled:
+        prepare_batch(sink, store, messages, committables)
+        return
     committer = _committer(sink, store)
     if committables[0].skipped:
         committer.confirm_skipped(committables[0].batch)
         return
     committer.commit(manifest_of(messages), committables)
     _maintain(sink, store, committables[0].batch.batch_id)
+
+
+def prepare_batch(
+    sink: Sink[Any],
+    store: SqlManifestStore,
+    messages: Sequence[CommittableMessage],
+    committables: Sequence[Committable],
+) -> None:
+    """Make a decoupled batch durable; delivery does the rest. The table is asked about replays only."""
+    committer = DecoupledCommitter(store, sink.open_table())
+    if committables[0].skipped:
+        committer.confirm_skipped(committables[0].batch)
+    else:
+        committer.prepare(manifest_of(messages), committables)
 
 
 def _maintain(sink: Sink[Any], store: SqlManifestStore, batch_id: int) -> None:
@@ -73,7 +94,9 @@ def manifest_of(messages: Sequence[CommittableMessage]) -> Manifest:
     if content is None:
         raise PenstockError("The tasks of a batch wrote files without a plan for them.")
     files = [file for message in messages for file in message.committable.files]
-    return build_manifest(messages[0].committable.batch, content.with_files(files))
+    manifest = build_manifest(messages[0].committable.batch, content.with_files(files))
+    events = oldest(message.committable.oldest_event_at for message in messages)
+    return replace(manifest, oldest_event_at=events)
 
 
 def checked_committables(messages: Sequence[CommittableMessage]) -> list[Committable]:

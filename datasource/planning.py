@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
 from ..committers.errors import ConfigurationError, TableChangedError
-from ..committers.store.sql import open_store, sqlite_url
+from ..committers.store.sql import sqlite_url
 from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
+from .decoupled_planning import plan_decoupled_batch
+from .event_time import event_time_column
 from .options.common import LakeOptions
+from .settings import register
 from .sinks.sink import Sink, check_same_table
+from .stores import borrow_store
 from .types import arrow_schema
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ def plan_stream_batch(sink: Sink[Any], schema: StructType, overwrite: bool) -> B
     rows = arrow_schema(schema)
     running = open_checkpoint(sink).running_batch()
     batch = Batch(StreamKey(running.query_id, sink.table_uri), running.batch_id, running.digest)
-    with open_store(store_url(sink.options)) as store:
+    with borrow_store(store_url(sink.options)) as store:
         return plan_batch(sink, store, batch, rows, overwrite)
 
 
@@ -41,30 +45,39 @@ def plan_batch(
     sink: Sink[Any], store: SqlManifestStore, batch: Batch, rows: pa.Schema, overwrite: bool
 ) -> BatchPlan:
     """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`."""
+    if sink.options.is_decoupled:
+        return plan_decoupled_batch(sink, store, batch, rows, overwrite)
     table, written = sink.open_table(), store.written_table(batch.stream)
+    event_time = event_time_column(rows, sink.options.event_time)
     try:
         check_same_table(table, batch.stream, written)
         decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch)
         check_same_table(table, batch.stream, written)  # recovery has looked anew, and gives way to a replay
     except TableChangedError:
         # A store that was lost does not know the stream, and the operator could not accept the table.
-        store.register(batch.stream, sink.kind, sink.options.query_name)
+        register(sink, store, batch.stream)
         raise
     if decision is Decision.SKIP:
         return BatchPlan(batch)
     planned = sink.plan_table(table, rows, overwrite, batch.batch_id)
-    store.register(batch.stream, sink.kind, sink.options.query_name, planned.content.table_id)
-    return BatchPlan(batch, planned.files, planned.content)
+    register(sink, store, batch.stream, planned.content.table_id)
+    return BatchPlan(batch, planned.files, planned.content, event_time=event_time)
 
 
 def plan_batch_write(sink: Sink[Any], schema: StructType, overwrite: bool) -> BatchPlan:
     """Plan a batch write: a stream of one batch, under an id that no other write has."""
+    if sink.options.is_decoupled:
+        raise ConfigurationError(
+            "delivery=decoupled is for streams: a batch write has no checkpoint to wait behind, and is in "
+            "the table when it returns. Leave the option out."
+        )
     rows = arrow_schema(schema)
+    event_time = event_time_column(rows, sink.options.event_time)
     write = uuid.uuid4()
     write_id = f"{BATCH_WRITE_PREFIX}{write}"
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
     planned = sink.plan_table(sink.open_table(), rows, overwrite, batch.batch_id)
-    return BatchPlan(batch, planned.files, planned.content, run_id=write_id)
+    return BatchPlan(batch, planned.files, planned.content, run_id=write_id, event_time=event_time)
 
 
 def retry(options: LakeOptions) -> Retry:

@@ -47,8 +47,10 @@ class RowBuffers:
     is free: large first, for good row groups; half, so that the search is rare.
     """
 
-    def __init__(self, plan: WritePlan, where: str) -> None:
+    def __init__(self, plan: WritePlan, where: str, partition: Values | None = None) -> None:
+        """`partition` is that of all rows; None if they are yet to be split."""
         self._plan = plan
+        self._partition = () if partition is None and not plan.table_format.is_partitioned else partition
         self._format = plan.table_format
         self._where = where
         self._pool: list[pa.RecordBatch] = []
@@ -60,8 +62,8 @@ class RowBuffers:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
         """Take rows in; give out what is due."""
-        if not self._format.is_partitioned:
-            yield from self._keep((), batch)
+        if self._partition is not None:
+            yield from self._keep(self._partition, batch)
         else:
             self._pool.append(batch)
             self._pool_bytes += self._size(batch)

@@ -44,9 +44,18 @@ class DataFileWriter:
     """
 
     def __init__(
-        self, plan: WritePlan, names: FileNames, location: tuple[FileSystem, str] | None = None
+        self,
+        plan: WritePlan,
+        names: FileNames,
+        location: tuple[FileSystem, str] | None = None,
+        partition: Values | None = None,
     ) -> None:
-        """`location` is the file system and the data files' root in it; by default as the plan says."""
+        """
+        Args:
+            location: the file system and the data files' root in it; by default as the plan says
+            partition: the table partition that all rows are of, if they come from data files: with the
+                columns that such files have, and nobody splits them again. None: of any, with all columns
+        """
         self._plan = plan
         self._names = names
         self._format = plan.table_format
@@ -55,8 +64,8 @@ class DataFileWriter:
         )
         self._row_schema = plan.row_schema
         self._file_schema = plan.file_schema
-        self._conform = Conformer(self._row_schema, str(names))
-        self._buffers = RowBuffers(plan, str(names))
+        self._conform = Conformer(self._row_schema if partition is None else self._file_schema, str(names))
+        self._buffers = RowBuffers(plan, str(names), partition)
         self._open: OrderedDict[Values, _OpenFile] = OrderedDict()
         self._paths: list[str] = []
         self._files: list[DataFile] = []

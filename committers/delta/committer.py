@@ -26,10 +26,12 @@ from deltalake.transaction import AddAction
 
 from .. import crash_points
 from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
+from ..delivery.merge import check_none_landed
 from ..errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
     RetryableError,
+    SchemaMismatchError,
     TableChangedError,
     TableNotSupportedError,
 )
@@ -39,7 +41,7 @@ from .checks import check_supported
 from .files import delta_files
 from .history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
 from .plan import NewTable, check_partitioning, in_words, open_or_create
-from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target
+from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
 from .table import (
     check_not_restored,
     check_same_table,
@@ -125,6 +127,24 @@ class DeltaTableCommitter:
         check_partitioning(table, partition_by)
         return plan_target(table, fields, evolve=evolve, created=created)
 
+    def target_of(self, content: LakeManifest) -> DeltaTarget | None:
+        """What files like these are written into, as the table is now; None if it takes none of them.
+
+        Why it takes none is for `commit` to say.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
+        self._first_look = None
+        table = self._look()
+        if table is None or str(table.metadata().id) != content.table_id:
+            return None
+        try:
+            check_supported(table, overwrite=content.mode == "overwrite")
+            return target_of_files(table, content)
+        except (SchemaMismatchError, TableNotSupportedError):
+            return None
+
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
         """Is the table still the one that the query wrote, with all that it delivered?
 
@@ -187,6 +207,7 @@ class DeltaTableCommitter:
                 did not land.
             TableChangedError: dropped, re-created, or restored to before what the stream delivered.
             CheckpointMismatchError: the table holds the batch id with other offsets.
+            FencedError: the table holds some of the merged batches already, not all.
             RetryableError: the table cannot be read, or a vacuum has deleted files; the batch did not land.
             CommitStateUnknownError: the batch may have landed. Delete nothing.
         """
@@ -207,15 +228,17 @@ class DeltaTableCommitter:
         table = load(self._uri, self._options, content.table_id)
         landed = landed_version(table, batch.stream.query_id)
         commits = self._check_log_since(table, content.table_version, landed)
-        if token := self._token_if_in(table, batch):
+        if token := self._token_if_in(table, manifest):
             return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
         self._check_not_vacuumed(commits, manifest)
         check_supported(table, overwrite=content.mode == "overwrite")
         return table
 
-    def _token_if_in(self, table: DeltaTable, batch: Batch) -> Token | None:
+    def _token_if_in(self, table: DeltaTable, manifest: Manifest) -> Token | None:
         """The query's token if the batch is in the table: its own, or a later batch's."""
+        batch = manifest.batch
         token = token_of(table, batch.stream.query_id)
+        check_none_landed(manifest, token, self._uri)
         if token is None or token.batch_id < batch.batch_id:
             return None
         if not self._may_be(table, token, batch):
@@ -235,7 +258,7 @@ class DeltaTableCommitter:
         end = landed_version(table, batch.stream.query_id) or table.version()
         commits = commits_since(table, self._options, max(end - _COMMITS_LOOKED_BACK, -1))
         digests = (commit.digest_of(batch) for commit in commits)
-        return next(filter(None, digests), batch.digest) == batch.digest
+        return batch.digest.startswith(next(filter(None, digests), batch.digest))
 
     def _check_not_vacuumed(self, commits: Sequence[CommitInfo], manifest: Manifest) -> None:
         """A vacuum with a short retention deletes files that are not committed yet."""
@@ -286,7 +309,7 @@ class DeltaTableCommitter:
                 schema=table.schema(),
                 partition_by=list(content.partition_by),
                 commit_properties=_commit_properties(manifest, content, version),
-                post_commithook_properties=_post_commit(table, version),
+                post_commithook_properties=post_commit(table, version),
             )
         except Exception as error:  # noqa: BLE001  whatever it is, the table says whether the batch landed
             return self._outcome_after(error, manifest, content, version)
@@ -306,7 +329,7 @@ class DeltaTableCommitter:
             ) from error
         try:
             table = load(self._uri, self._options, content.table_id)
-            token = self._token_if_in(table, batch)
+            token = self._token_if_in(table, manifest)
             landed = landed_version(table, batch.stream.query_id)
         except RetryableError as unreadable:
             raise self._state_unknown(batch, error) from unreadable
@@ -370,7 +393,7 @@ def _add_actions(content: LakeManifest, now_ms: int) -> list[AddAction]:
 def _commit_properties(manifest: Manifest, content: LakeManifest, version: int) -> CommitProperties:
     return CommitProperties(
         custom_metadata={
-            NOTE_KEY: commit_note(manifest.batch, manifest.files, manifest.rows),
+            NOTE_KEY: commit_note(manifest),
             "isBlindAppend": content.mode == "append",
         },
         max_commit_retries=0,
@@ -378,7 +401,7 @@ def _commit_properties(manifest: Manifest, content: LakeManifest, version: int) 
     )
 
 
-def _post_commit(table: DeltaTable, version: int) -> PostCommitHookProperties:
+def post_commit(table: DeltaTable, version: int) -> PostCommitHookProperties:
     """Expired log files are looked for at log checkpoints only: a long log is slow to list."""
     interval = int(table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
     is_checkpoint = (version + 1) % max(interval, 1) == 0  # as the library counts

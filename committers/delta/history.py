@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
-from ..contract import Batch
+from ..contract import Batch, Manifest
+from ..delivery.merge import merged_note, noted_digest
 from ..errors import RetryableError
 
 NOTE_KEY = "userMetadata"
@@ -42,11 +43,16 @@ class CommitInfo:
         return self.operation.startswith("VACUUM")
 
     def digest_of(self, batch: Batch) -> str | None:
-        """Digest of the batch of this query and id that Penstock put here; None if it is another commit."""
+        """The beginning of the digest of the batch of this query and id that Penstock put here; None if it is
+        another commit.
+        """
         try:
             said = json.loads(self.note)["penstock"]
-            is_it = (said["query_id"], said["batch_id"]) == (batch.stream.query_id, batch.batch_id)
-            return str(said["digest"]) if is_it else None
+            if said["query_id"] != batch.stream.query_id:
+                return None
+            if said["batch_id"] == batch.batch_id:
+                return str(said["digest"])
+            return noted_digest(str(said.get("merged", "")), batch.batch_id)
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -62,7 +68,7 @@ class CommitInfo:
             past = DeltaTable(table.table_uri, storage_options=dict(storage_options))
             past.load_as_version(moment)
             # Of a time that the log no longer reaches back to, the library gives the oldest version left.
-            entry = _log(table.table_uri, storage_options).get_file_info(_entry(past.version()))
+            entry = open_log(table.table_uri, storage_options).get_file_info(_entry(past.version()))
         except (DeltaError, OSError):
             return None
         was_there = entry.mtime is not None and entry.mtime <= moment
@@ -75,15 +81,18 @@ def _moment(parameters: Mapping[str, Any]) -> datetime | None:
     return datetime.fromtimestamp(int(milliseconds) / 1000, timezone.utc) if milliseconds.isdigit() else None
 
 
-def commit_note(batch: Batch, files: int, rows: int) -> str:
+def commit_note(manifest: Manifest) -> str:
     """What Penstock says of its commits, for people and for `CommitInfo.digest_of`."""
+    batch = manifest.batch
     said = {
         "query_id": batch.stream.query_id,
         "batch_id": batch.batch_id,
         "digest": batch.digest,
-        "files": files,
-        "rows": rows,
+        "files": manifest.files,
+        "rows": manifest.rows,
     }
+    if manifest.merged:
+        said["merged"] = merged_note(manifest)
     return json.dumps({"penstock": said})
 
 
@@ -107,14 +116,14 @@ def _commits(
     table_uri: str, storage_options: Mapping[str, str], versions: Iterable[int]
 ) -> Iterator[CommitInfo]:
     with _log_errors(table_uri):
-        log = _log(table_uri, storage_options)
+        log = open_log(table_uri, storage_options)
         for version in versions:
             with suppress(FileNotFoundError):
                 with log.open_input_file(_entry(version)) as entry:
                     yield from _infos(version, entry.read())
 
 
-def _log(table_uri: str, storage_options: Mapping[str, str]) -> pafs.FileSystem:
+def open_log(table_uri: str, storage_options: Mapping[str, str]) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(table_uri, dict(storage_options)))
 
 

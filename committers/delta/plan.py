@@ -13,15 +13,17 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from .. import crash_points
 from ..errors import ConfigurationError
 from .history import in_short
+from .maintenance import MAINTENANCE_PROPERTY
 from .schema import check_timestamps_in_maps
 from .table import load, load_if_there
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {
     "delta.checkpointInterval": "20",
     "delta.checkpoint.writeStatsAsStruct": "true",
+    MAINTENANCE_PROPERTY: "true",
 }
-"""For tables that Penstock creates. Typed statistics in checkpoints halve the time to load a table; JSON
-statistics stay there too, for readers that know no others."""
+"""For tables that Penstock creates, which the last one says. Typed statistics in checkpoints halve the time
+to load a table; JSON statistics stay there too, for readers that know no others."""
 
 _HARMLESS_PROPERTIES = (
     "delta.appendOnly",

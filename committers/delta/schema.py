@@ -86,6 +86,35 @@ def plan_target(
     if TIMESTAMP_NTZ_FEATURE not in (table.protocol().writer_features or ()):
         check_timestamps_in_maps(matched.fields, table.table_uri)
     schema_json = json.dumps({"type": "struct", "fields": list(matched.fields)})
+    return _target(
+        table,
+        schema_json,
+        new_columns=matched.new_columns,
+        source_columns=matched.source_columns,
+        created=created,
+    )
+
+
+def target_of_files(table: DeltaTable, content: LakeManifest) -> DeltaTarget:
+    """What further files with the schema of these are written into: as the table wants files now.
+
+    Raises:
+        SchemaMismatchError: the table was altered since, and cannot take them.
+    """
+    check_files_fit(table, content, "the batch")
+    return _target(
+        table, content.schema_json, new_columns=content.new_columns, source_columns=(), created=False
+    )
+
+
+def _target(
+    table: DeltaTable,
+    schema_json: str,
+    *,
+    new_columns: tuple[str, ...],
+    source_columns: tuple[str | None, ...],
+    created: bool,
+) -> DeltaTarget:
     properties = table.metadata().configuration
     statistics_columns = properties.get("delta.dataSkippingStatsColumns")
     return DeltaTarget(
@@ -93,8 +122,8 @@ def plan_target(
         table_version=table.version(),
         schema=pa.schema(Schema.from_json(schema_json).to_arrow()),
         schema_json=schema_json,
-        new_columns=matched.new_columns,
-        source_columns=matched.source_columns,
+        new_columns=new_columns,
+        source_columns=source_columns,
         partition_by=tuple(table.metadata().partition_columns),
         statistics_columns=None if statistics_columns is None else _split_names(statistics_columns),
         statistics_columns_max=int(

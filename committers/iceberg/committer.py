@@ -18,13 +18,16 @@ from pyiceberg.table.metadata import TableMetadata
 
 from .. import crash_points
 from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
+from ..delivery.merge import check_none_landed
 from ..errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
     ConfigurationError,
     PenstockError,
     RetryableError,
+    SchemaMismatchError,
     TableChangedError,
+    TableNotSupportedError,
 )
 from ..lake_manifest import LakeManifest, decode
 from .address import IcebergAddress
@@ -34,7 +37,7 @@ from .checks import check_supported
 from .files import iceberg_files
 from .fit import check_files_fit
 from .new_table import NewTable, check_layout, open_or_create
-from .plan import data_location, plan_target
+from .plan import data_location, plan_target, target_of_files
 from .snapshot import Attempt, accept_head, prepare_attempt
 from .table import (
     LandedBatch,
@@ -98,6 +101,25 @@ class IcebergTableCommitter:
         check_layout(table, self._address, new)
         self._first_look = ensure_branch(table, self._address)
         return plan_target(self._first_look, source, self._address.branch, evolve=evolve, created=created)
+
+    def target_of(self, content: LakeManifest) -> IcebergTarget | None:
+        """What files like these are written into, as the table is now; None if it takes none of them.
+
+        Why it takes none is for `commit` to say.
+
+        Raises:
+            ConfigurationError: a property of the table has a value that cannot be followed.
+            RetryableError: the table cannot be read now.
+        """
+        self._first_look = None
+        table = self._look()
+        if table is None or str(table.metadata.table_uuid) != content.table_id:
+            return None
+        try:
+            check_supported(table, overwrite=content.mode == "overwrite")
+            return target_of_files(table, content)
+        except (SchemaMismatchError, TableNotSupportedError):
+            return None
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
         """Is the table still the one that the query wrote, with all that it delivered?
@@ -171,6 +193,7 @@ class IcebergTableCommitter:
                 did not land.
             TableChangedError: dropped, re-created, or rolled back to before what the stream delivered.
             CheckpointMismatchError: the table holds the batch id with other offsets.
+            FencedError: the table holds some of the merged batches already, not all.
             RetryableError: catalog or storage cannot be reached; the batch did not land.
             CommitStateUnknownError: the batch may have landed. Delete nothing.
         """
@@ -178,6 +201,7 @@ class IcebergTableCommitter:
         content = decode(manifest)
         table = load(self._catalog, self._address, content.table_id)
         landed = self._landed(table.metadata, manifest.batch.stream.query_id)
+        check_none_landed(manifest, None if landed is None else landed.token, self._address.uri)
         if landed is not None and self._is_in(table.metadata, landed, manifest.batch):
             return AlreadyCommitted(landed.snapshot_id if landed.holds(manifest.batch) else None)
         return self._land(self._prepare(table, manifest, content), manifest, content)
@@ -185,7 +209,8 @@ class IcebergTableCommitter:
     def _is_in(self, metadata: TableMetadata, landed: LandedBatch, batch: Batch) -> bool:
         if landed.batch_id < batch.batch_id:
             return False
-        if digest_of(metadata, self._address.branch, landed, batch) not in (None, batch.digest):
+        digest = digest_of(metadata, self._address.branch, landed, batch)
+        if digest is not None and not batch.digest.startswith(digest):
             raise CheckpointMismatchError(
                 f"The Iceberg table {self._address.uri} holds batch {batch.batch_id} of query "
                 f"{batch.stream.query_id} with other source offsets: the checkpoint was reset, rewound or "

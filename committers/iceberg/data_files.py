@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from pyiceberg.manifest import DataFile as IcebergDataFile
 from pyiceberg.manifest import DataFileContent, FileFormat
@@ -66,6 +67,28 @@ def _data_file(file: DataFile, location: str, spec_id: int, partition: Record) -
     )
     data_file.spec_id = spec_id
     return data_file
+
+
+def partition_texts(
+    partition: Record, spec: PartitionSpec, schema: Schema
+) -> tuple[tuple[str, str | None], ...]:
+    """A file's partition values as `DataFile.partition_values` has them: what `iceberg_data_files` reads."""
+    kinds = spec.partition_type(schema).fields
+    return tuple(
+        (kind.name, None if value is None else _text(value))
+        for kind, value in zip(kinds, (partition[i] for i in range(len(kinds))), strict=True)
+    )
+
+
+def _text(value: Any) -> str:
+    """As the writers spell it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, UUID):
+        return value.bytes.hex()
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _by_field(values: Mapping[str, Any], read: Callable[[Any], Any]) -> dict[int, Any]:

@@ -14,8 +14,10 @@ from pyiceberg.types import IcebergType, NestedField, StructType
 
 from ..contract import PartitionField, SortField
 from ..errors import ConfigurationError
+from ..lake_manifest import LakeManifest
 from .arrow import arrow_schema
 from .catalog import io_properties
+from .fit import check_files_fit
 from .schema import fields_of, match, paths_of
 from .target import NO_SNAPSHOT, IcebergTarget, ParquetSettings
 
@@ -33,21 +35,64 @@ def plan_target(
     name = ".".join(table.name())
     matched = match(source, table.schema(), metadata.last_column_id, evolve=evolve, table_name=name)
     head = metadata.snapshot_by_name(branch)
+    return _target(
+        table,
+        matched.schema,
+        new_columns=matched.new_columns,
+        table_version=NO_SNAPSHOT if head is None else head.snapshot_id,
+        location=data_location(table),
+        created=created,
+    )
+
+
+def target_of_files(table: Table, content: LakeManifest) -> IcebergTarget:
+    """What further files with the schema of these are written into, beside them: as the table wants files
+    now.
+
+    Raises:
+        SchemaMismatchError: the table was altered since, and cannot take them.
+        ConfigurationError: a property of the table has a value that cannot be followed.
+    """
+    check_files_fit(table.metadata, content)
+    return _target(
+        table,
+        Schema.model_validate_json(content.schema_json),
+        new_columns=content.new_columns,
+        table_version=content.table_version,
+        location=content.location,
+        created=False,
+    )
+
+
+def _target(
+    table: Table,
+    schema: Schema,
+    *,
+    new_columns: tuple[str, ...],
+    table_version: int,
+    location: str,
+    created: bool,
+) -> IcebergTarget:
+    """
+    Args:
+        schema: the files': columns of the table may have other names since, but not other field ids
+    """
+    metadata = table.metadata
     properties = metadata.properties
     is_object_storage = properties.get("write.object-storage.enabled", "false").lower() == "true"
     is_partitioned_there = properties.get("write.object-storage.partitioned-paths", "true").lower() == "true"
     return IcebergTarget(
         table_id=str(metadata.table_uuid),
-        table_version=NO_SNAPSHOT if head is None else head.snapshot_id,
-        schema=arrow_schema(matched.schema),
-        schema_json=matched.schema.model_dump_json(),
-        new_columns=matched.new_columns,
+        table_version=table_version,
+        schema=arrow_schema(schema),
+        schema_json=schema.model_dump_json(),
+        new_columns=new_columns,
         partition_spec_id=metadata.default_spec_id,
-        partitioning=partitioning(table.spec(), table.schema()),
-        sort_order=sort_order(table.sort_order(), table.schema()),
-        metrics=metrics_modes(matched.schema, table.sort_order(), properties),
-        parquet=parquet_settings(properties, matched.schema),
-        data_location=data_location(table),
+        partitioning=partitioning(table.spec(), schema),
+        sort_order=sort_order(table.sort_order(), schema),
+        metrics=metrics_modes(schema, table.sort_order(), properties),
+        parquet=parquet_settings(properties, schema),
+        data_location=location,
         is_object_storage_layout=is_object_storage,
         has_partition_paths=is_partitioned_there or not is_object_storage,
         io_properties=io_properties(table),

@@ -32,6 +32,7 @@ from pyiceberg.table.update.snapshot import UpdateSnapshot, _DeleteFiles, _Snaps
 from pyiceberg.types import DoubleType
 
 from ..contract import Manifest
+from ..delivery.merge import merged_note
 from ..errors import SchemaMismatchError
 from ..lake_manifest import LakeManifest
 from .data_files import iceberg_data_files
@@ -40,6 +41,7 @@ from .schema import column_path
 from .table import (
     SUMMARY_BATCH,
     SUMMARY_DIGEST,
+    SUMMARY_MERGED,
     SUMMARY_QUERY,
     LandedBatch,
     forgettable_tokens,
@@ -69,7 +71,7 @@ class Attempt:
             self.producer._clean_all_uncommitted()
 
 
-class _Transaction(Transaction):
+class CopiedOnceTransaction(Transaction):
     """pyiceberg's own copies the whole metadata each time that it is asked for, some 17 times in a commit.
 
     Nobody changes a copy; new updates make a new one.
@@ -96,7 +98,7 @@ def prepare_attempt(
     """
     metadata = table.metadata
     _choose_merging(table)
-    transaction = _Transaction(table)
+    transaction = CopiedOnceTransaction(table)
     if lacking:
         _add_columns(transaction, content, lacking)
     producer = _producer(transaction, content, branch, _summary(manifest))
@@ -145,7 +147,7 @@ def _choose_merging(table: Table) -> None:
     value is a double: pyiceberg 0.12 reads those from manifests as floats, and would write them back so.
     """
     merge = "true"
-    if _has_double_partitions(table):
+    if has_double_partitions(table):
         merge = "false"
     elif TableProperties.MANIFEST_MERGE_ENABLED in table.metadata.properties:
         return
@@ -153,7 +155,7 @@ def _choose_merging(table: Table) -> None:
     table.metadata = table.metadata.model_copy(update={"properties": properties})
 
 
-def _has_double_partitions(table: Table) -> bool:
+def has_double_partitions(table: Table) -> bool:
     columns = index_by_id(table.metadata.schema())
     sources = {part.source_id for spec in table.metadata.partition_specs for part in spec.fields}
     return any(isinstance(columns[one].field_type, DoubleType) for one in sources & columns.keys())
@@ -211,6 +213,7 @@ def _summary(manifest: Manifest) -> dict[str, str]:
         SUMMARY_DIGEST: batch.digest,
         "penstock.files": str(manifest.files),
         "penstock.rows": str(manifest.rows),
+        **({SUMMARY_MERGED: merged_note(manifest)} if manifest.merged else {}),
     }
 
 

@@ -20,6 +20,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
+from ..delivery.merge import noted_digest
 from ..errors import PenstockError, RetryableError, TableChangedError
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import CatalogConfig, known_properties, open_catalog, redacted
@@ -29,6 +30,8 @@ TOKEN_PREFIX = "penstock."  # noqa: S105  the beginning of a table property's na
 BATCH_WRITE_TOKEN_KEPT_MS = 7 * 24 * 3600 * 1000
 """Longer than a batch write tries to commit."""
 SUMMARY_QUERY, SUMMARY_BATCH, SUMMARY_DIGEST = "penstock.query-id", "penstock.batch-id", "penstock.digest"
+SUMMARY_MERGED = "penstock.merged"
+"""The batches of a delivery, as `merged_note` has them."""
 CHERRY_PICKED_FROM = "source-snapshot-id"
 """Where engines note, in a snapshot's summary, which one they have applied once more to another branch."""
 
@@ -145,17 +148,20 @@ def token_of(metadata: TableMetadata, query_id: str, branch: str) -> Token | Non
 
 
 def digest_of(metadata: TableMetadata, branch: str, landed: LandedBatch, batch: Batch) -> str | None:
-    """Digest of the offsets that the batch id was delivered from.
+    """Digest of the offsets that the batch id was delivered from, or its beginning.
 
     None if nobody can tell any more: for a batch before the last one, once its snapshot has expired.
     """
     if landed.batch_id == batch.batch_id:
         return landed.digest
-    wanted = (batch.stream.query_id, str(batch.batch_id))
     for snapshot in line_of(metadata, branch):
         said = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        if (said.get(SUMMARY_QUERY), said.get(SUMMARY_BATCH)) == wanted:
+        if said.get(SUMMARY_QUERY) != batch.stream.query_id:
+            continue
+        if said.get(SUMMARY_BATCH) == str(batch.batch_id):
             return said.get(SUMMARY_DIGEST)
+        if digest := noted_digest(said.get(SUMMARY_MERGED, ""), batch.batch_id):
+            return digest
     return None
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,9 @@ from ..errors import (
     RetryableError,
 )
 from .tables import SCHEMA_VERSIONS, VERSION_TABLE
+
+Clock = Callable[[], datetime]
+"""The time now, with a time zone."""
 
 LOCK_TIMEOUT_S = 30.0
 """How long a transaction waits for another process before it gives up."""

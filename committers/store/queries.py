@@ -9,18 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
-from .tables import IS_PREPARED, contents, manifests, runs, streams
+from ..contract import Backlog, Batch, DeliveryState, Manifest, ManifestRecord, ManifestState, StreamKey
+from ..errors import RetryableError
+from .tables import IS_PREPARED, contents, deliveries, manifests, runs, streams
 
 REASON_CHARS_MAX = 4000
-
-WHOLE_MANIFESTS = sa.select(manifests, contents.c.content).select_from(
-    manifests.outerjoin(
-        contents,
-        sa.and_(contents.c.stream_id == manifests.c.stream_id, contents.c.batch_id == manifests.c.batch_id),
-    )
-)
-"""Manifests with their content, which is NULL where it got lost."""
 
 
 def is_stream(stream: StreamKey) -> sa.ColumnElement[bool]:
@@ -28,7 +21,15 @@ def is_stream(stream: StreamKey) -> sa.ColumnElement[bool]:
 
 
 def of_stream(stream: StreamKey) -> sa.ColumnElement[bool]:
-    return manifests.c.stream_id == sa.select(streams.c.id).where(is_stream(stream)).scalar_subquery()
+    return manifests.c.stream_id == _id_of(stream)
+
+
+def is_delivery_of(stream: StreamKey) -> sa.ColumnElement[bool]:
+    return deliveries.c.stream_id == _id_of(stream)
+
+
+def _id_of(stream: StreamKey) -> sa.ScalarSelect[int]:
+    return sa.select(streams.c.id).where(is_stream(stream)).scalar_subquery()
 
 
 def storable(reason: str) -> str:
@@ -40,11 +41,18 @@ def storable(reason: str) -> str:
 
 
 def put_stream(
-    connection: Connection, stream: StreamKey, kind: str, query_name: str, table_id: str, now: datetime
+    connection: Connection,
+    stream: StreamKey,
+    kind: str,
+    query_name: str,
+    table_id: str,
+    settings: str,
+    now: datetime,
 ) -> None:
     """Insert or update; a stream that has committed keeps the table that it has committed to."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     kept_table = sa.case((streams.c.table_version.is_(None), table_id), else_=streams.c.table_id)
+    nothing = DeliveryState()
     connection.execute(
         insert(streams)
         .values(
@@ -57,9 +65,21 @@ def put_stream(
             committed_batches=0,
             committed_rows=0,
             committed_bytes=0,
+            settings=settings,
+            tries=nothing.tries,
+            error=nothing.error,
+            alone_up_to=nothing.alone_up_to,
+            parked_by=nothing.parked_by,
+            parked_why=nothing.parked_why,
+            pruned_up_to=-1,
         )
         .on_conflict_do_update(
-            index_elements=["query_id", "table_uri"], set_={"query_name": query_name, "table_id": kept_table}
+            index_elements=["query_id", "table_uri"],
+            set_={
+                "query_name": query_name,
+                "table_id": kept_table,
+                "settings": settings or streams.c.settings,
+            },
         )
     )
 
@@ -71,6 +91,30 @@ def lock_stream(connection: Connection, stream: StreamKey) -> int | None:
     """
     query = sa.select(streams.c.id).where(is_stream(stream)).with_for_update(key_share=True)
     return connection.scalar(query)
+
+
+def lock_known_stream(connection: Connection, stream: StreamKey, store_name: str) -> int:
+    """`lock_stream`, where the stream has to be known.
+
+    Raises:
+        RetryableError: it is not.
+    """
+    stream_id = lock_stream(connection, stream)
+    if stream_id is None:
+        raise RetryableError(
+            f"The manifest store {store_name} does not know the stream {stream}: it was deleted or "
+            "replaced while the query ran. Start the query again."
+        )
+    return stream_id
+
+
+def lock_stream_of_delivery(connection: Connection, delivery_id: int) -> None:
+    owner = sa.select(deliveries.c.stream_id).where(deliveries.c.id == delivery_id).scalar_subquery()
+    connection.execute(sa.select(streams.c.id).where(streams.c.id == owner).with_for_update(key_share=True))
+
+
+def update_stream(connection: Connection, stream_id: int, values: dict[str, Any]) -> None:
+    connection.execute(sa.update(streams).where(streams.c.id == stream_id).values(values))
 
 
 def current_run(connection: Connection, stream_id: int) -> Row[Any] | None:
@@ -126,25 +170,29 @@ def put_manifest(
             run_id=run_id,
             prepared_at=now,
             reason="",
+            oldest_event_at=manifest.oldest_event_at,
         )
     )
     connection.execute(sa.insert(contents).values(**key, content=manifest.content))
 
 
-def update_prepared(connection: Connection, stream_id: int, batch: Batch, values: dict[str, Any]) -> bool:
-    """Compare-and-set on (batch, digest, PREPARED)."""
+def update_prepared(
+    connection: Connection,
+    stream_id: int,
+    batch: Batch,
+    values: dict[str, Any],
+    condition: sa.ColumnElement[bool] | None = None,
+) -> bool:
+    """Compare-and-set on (batch, digest, PREPARED), and the condition if there is one."""
     update = (
         sa.update(manifests)
         .where(manifests.c.stream_id == stream_id, manifests.c.batch_id == batch.batch_id)
         .where(manifests.c.digest == batch.digest, manifests.c.state == ManifestState.PREPARED.value)
         .values(values)
     )
+    if condition is not None:
+        update = update.where(condition)
     return connection.execute(update).rowcount == 1
-
-
-def put_table(connection: Connection, stream_id: int, values: dict[str, Any]) -> None:
-    """Which table, and which version of it, the stream has committed to."""
-    connection.execute(sa.update(streams).where(streams.c.id == stream_id).values(values))
 
 
 def add_to_sums(connection: Connection, stream_id: int, batch_id: int) -> None:
@@ -179,6 +227,7 @@ def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:
         finished_at=row.finished_at,
         table_version=row.table_version,
         reason=row.reason,
+        delivery_id=row.delivery_id,
     )
 
 
@@ -187,8 +236,27 @@ def newest(connection: Connection, stream: StreamKey, limit: int) -> list[Manife
     return [to_record(stream, row) for row in connection.execute(query)]
 
 
-def count_pending(connection: Connection, stream_id: int) -> tuple[int, datetime | None]:
-    """How many batches are PREPARED, and when the longest waiting one was prepared."""
-    query = sa.select(sa.func.count(), sa.func.min(manifests.c.prepared_at))
-    count, oldest = connection.execute(query.where(manifests.c.stream_id == stream_id, IS_PREPARED)).one()
-    return count, oldest
+def backlog(connection: Connection, is_of_stream: sa.ColumnElement[bool]) -> Backlog:
+    """All batches that are PREPARED, also those in a delivery."""
+    sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in _COUNTED)
+    query = sa.select(sa.func.count(), *sums, sa.func.min(manifests.c.prepared_at))
+    batches, files, rows, size_bytes, oldest = connection.execute(
+        query.where(is_of_stream, IS_PREPARED)
+    ).one()
+    # Postgres adds up integers to a decimal.
+    return Backlog(batches, int(files), int(rows), int(size_bytes), oldest)
+
+
+_COUNTED = (manifests.c.files, manifests.c.rows, manifests.c.size_bytes)
+
+
+def to_delivery_state(row: Row[Any]) -> DeliveryState:
+    return DeliveryState(
+        tries=row.tries,
+        retry_at=row.retry_at,
+        error=row.error,
+        alone_up_to=row.alone_up_to,
+        parked_at=row.parked_at,
+        parked_by=row.parked_by,
+        parked_why=row.parked_why,
+    )

@@ -6,8 +6,7 @@ committed, the table knows. Nothing of a query's options goes in.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
@@ -16,14 +15,22 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, Row
 
-from ..contract import Batch, Manifest, ManifestRecord, ManifestState, Prepared, StreamKey
-from ..errors import CommitStateUnknownError, FencedError, ManifestCorruptError, RetryableError
-from . import queries
-from .database import Database
+from ..contract import (
+    Backlog,
+    Batch,
+    DeliveryState,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    Prepared,
+    StreamKey,
+)
+from ..errors import CommitStateUnknownError, FencedError
+from . import contents, queries
+from .database import Clock, Database
+from .deliveries import SqlDeliveries
 from .expiries import SqlExpiries
 from .tables import IS_PREPARED, manifests, streams
-
-Clock = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +43,27 @@ class StreamStatus:
     created_at: datetime
     last: ManifestRecord | None
     """The highest batch id that was ever prepared, whatever became of it."""
-    pending: int
-    oldest_pending_at: datetime | None
-    """When the longest waiting batch was prepared."""
     committed_batches: int
     committed_rows: int
     committed_bytes: int
+    backlog: Backlog
+    """What is PREPARED."""
+    delivery: DeliveryState
+    waiting_since: datetime | None
+    """Since when the query waits for its backlog to shrink; None while it does not."""
+    settings: str
+    """What a delivery process needs to open the table, as JSON, without secrets; may be empty."""
+    pruned_up_to: int
+    """Records of batches up to this one may be pruned; -1 while none is."""
+
+    @property
+    def pending(self) -> int:
+        return self.backlog.batches
+
+    @property
+    def oldest_pending_at(self) -> datetime | None:
+        """When the longest waiting batch was prepared."""
+        return self.backlog.oldest_prepared_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +115,7 @@ class SqlManifestStore:
         self._database = database
         self._clock = clock
         self.expiries = SqlExpiries(database)
+        self.deliveries = SqlDeliveries(database, clock)
 
     def __enter__(self) -> SqlManifestStore:
         return self
@@ -119,17 +142,29 @@ class SqlManifestStore:
 
     # The protocol -----------------------------------------------------------------------------------
 
-    def register(self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "") -> None:
+    def register(
+        self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
+    ) -> None:
         """Make the stream known. Idempotent; a query that was renamed is shown under its new name.
 
-        `table_id` is kept until the first batch is committed, and is fixed from then on.
+        Args:
+            table_id: kept until the first batch is committed, and fixed from then on
+            settings: what a delivery process needs to open the table, as JSON, without secrets; empty leaves
+                what is there
         """
+        given = (streams.c.query_name, streams.c.table_id, streams.c.settings)
         with self._database.read() as connection:
-            query = sa.select(streams.c.query_name, streams.c.table_id).where(queries.is_stream(stream))
-            known = connection.execute(query).one_or_none()
-        if known is None or tuple(known) != (query_name, table_id):
+            known = connection.execute(sa.select(*given).where(queries.is_stream(stream))).one_or_none()
+        if known is None or tuple(known) != (query_name, table_id, settings or known.settings):
             with self._database.write() as connection:
-                queries.put_stream(connection, stream, kind, query_name, table_id, self._clock())
+                now = self._clock()
+                queries.put_stream(connection, stream, kind, query_name, table_id, settings, now)
+
+    def settings(self, stream: StreamKey) -> str:
+        """As the stream's last start has registered them; empty if there are none."""
+        query = sa.select(streams.c.settings).where(queries.is_stream(stream))
+        with self._database.read() as connection:
+            return connection.scalar(query) or ""
 
     def written_table(self, stream: StreamKey) -> WrittenTable | None:
         """The table that the stream has committed to; None before its first commit."""
@@ -145,7 +180,7 @@ class SqlManifestStore:
         """An operator's word that the stream shall go on with this table, as it is at this version."""
         with self._database.write() as connection:
             values = {"table_id": table_id, "table_version": table_version, "table_batch_id": None}
-            queries.put_table(connection, self._lock(connection, stream), values)
+            queries.update_stream(connection, self._lock(connection, stream), values)
 
     def claim(self, stream: StreamKey, run_id: str) -> None:
         """Make `run_id` the run that may prepare batches of the stream.
@@ -203,15 +238,14 @@ class SqlManifestStore:
         return None if row is None else queries.to_record(stream, row)
 
     def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
-        """The whole manifest, its content checked against the checksum written with it.
+        """The batch's own manifest, its content checked against the checksum written with it.
+
+        None also for a batch of a delivery that has rewritten its files, once these are removed.
 
         Raises:
             ManifestCorruptError: the content is not what was written.
         """
-        query = queries.WHOLE_MANIFESTS.where(queries.of_stream(stream), manifests.c.batch_id == batch_id)
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else self._checked(stream, row)
+        return contents.of_batch(self._database, stream, batch_id)
 
     def pending(self, stream: StreamKey) -> Sequence[ManifestRecord]:
         """PREPARED batches in ascending order."""
@@ -230,6 +264,8 @@ class SqlManifestStore:
     ) -> bool:
         """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so.
 
+        False also if a batch in an unfinished delivery were to be ABORTED: the delivery may land.
+
         Raises:
             CommitStateUnknownError: the database failed. The caller may just have committed to the table:
                 nothing may be deleted, and the next recovery marks the batch.
@@ -242,15 +278,18 @@ class SqlManifestStore:
             "table_version": table_version,
             "reason": queries.storable(reason),
         }
+        is_free = manifests.c.delivery_id.is_(None) if state is ManifestState.ABORTED else None
         with self._database.write(unless_landed=CommitStateUnknownError) as connection:
             stream_id = queries.lock_stream(connection, batch.stream)
-            if stream_id is None or not queries.update_prepared(connection, stream_id, batch, values):
+            if stream_id is None:
+                return False
+            if not queries.update_prepared(connection, stream_id, batch, values, is_free):
                 return False
             if state is ManifestState.COMMITTED:
                 queries.add_to_sums(connection, stream_id, batch.batch_id)
             if table_version is not None:
                 known = {"table_version": table_version, "table_batch_id": batch.batch_id}
-                queries.put_table(connection, stream_id, known)
+                queries.update_stream(connection, stream_id, known)
         return True
 
     # Beyond the protocol: for the command line and the clean-up -------------------------------------
@@ -274,55 +313,24 @@ class SqlManifestStore:
             return queries.newest(connection, stream, limit)
 
     def manifests(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
-        """Whole manifests in ascending order, one at a time: one in memory, no transaction held between.
+        """Whole manifests that name files, one at a time: one in memory, no transaction held between.
 
-        A batch may change its state meanwhile. Who needs every manifest reads PREPARED before COMMITTED:
-        then none slips through.
+        First the batches' own in ascending order, then those of deliveries, with `merged` left empty. A
+        PREPARED delivery comes with the PREPARED batches: its new files are needed, and so are its batches',
+        in case that it is abandoned. Of a COMMITTED one that has rewritten its batches' files these come too
+        until they are removed; if it has not, its own manifest names them. A batch or a delivery may change
+        its state meanwhile. Who needs every manifest reads PREPARED before COMMITTED: then none slips
+        through.
 
         Raises:
             ManifestCorruptError: the content is not what was written.
         """
-        is_in_state = IS_PREPARED if state is ManifestState.PREPARED else manifests.c.state == state.value
-        query = queries.WHOLE_MANIFESTS.where(queries.of_stream(stream), is_in_state)
-        query = query.order_by(manifests.c.batch_id).limit(1)
-        after: sa.ColumnElement[bool] = sa.true()
-        while True:
-            with self._database.read() as connection:
-                row = connection.execute(query.where(after)).one_or_none()
-            if row is None:
-                return
-            after = manifests.c.batch_id > row.batch_id
-            yield self._checked(stream, row)
+        yield from contents.in_state(self._database, stream, state)
 
     # ------------------------------------------------------------------------------------------------
 
     def _lock(self, connection: Connection, stream: StreamKey) -> int:
-        stream_id = queries.lock_stream(connection, stream)
-        if stream_id is None:
-            raise RetryableError(
-                f"The manifest store {self.name} does not know the stream {stream}: it was deleted or "
-                "replaced while the query ran. Start the query again."
-            )
-        return stream_id
-
-    def _checked(self, stream: StreamKey, row: Row[Any]) -> Manifest:
-        if row.content is None or hashlib.sha256(row.content).hexdigest() != row.content_sha256:
-            problem = "its content is gone" if row.content is None else "its content is not what was written"
-            raise ManifestCorruptError(
-                f"The manifest of batch {row.batch_id} ({row.state}) of the stream {stream} in the store "
-                f"{self.name} is damaged: {problem}. Restore the store from a backup, then start the query "
-                "again; until then run no clean-up, which could not tell which files the manifest names."
-            )
-        return Manifest(
-            batch=Batch(stream, row.batch_id, row.digest),
-            kind=row.kind,
-            version=row.version,
-            content=row.content,
-            files=row.files,
-            rows=row.rows,
-            size_bytes=row.size_bytes,
-            is_empty=row.is_empty,
-        )
+        return queries.lock_known_stream(connection, stream, self.name)
 
 
 def _fenced(stream: StreamKey, run_id: str, current: Row[Any] | None) -> FencedError:
@@ -338,16 +346,18 @@ def _fenced(stream: StreamKey, run_id: str, current: Row[Any] | None) -> FencedE
 def _status(connection: Connection, row: Row[Any]) -> StreamStatus:
     key = StreamKey(row.query_id, row.table_uri)
     newest = queries.newest(connection, key, limit=1)
-    pending, oldest_pending_at = queries.count_pending(connection, row.id)
     return StreamStatus(
         key=key,
         kind=row.kind,
         query_name=row.query_name,
         created_at=row.created_at,
         last=newest[0] if newest else None,
-        pending=pending,
-        oldest_pending_at=oldest_pending_at,
         committed_batches=row.committed_batches,
         committed_rows=row.committed_rows,
         committed_bytes=row.committed_bytes,
+        backlog=queries.backlog(connection, manifests.c.stream_id == row.id),
+        delivery=queries.to_delivery_state(row),
+        waiting_since=row.waiting_since,
+        settings=row.settings,
+        pruned_up_to=row.pruned_up_to,
     )

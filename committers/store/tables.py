@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001", "0002", "0003")
+SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -58,6 +58,20 @@ streams = sa.Table(
     sa.Column("committed_batches", sa.BigInteger, nullable=False),
     sa.Column("committed_rows", sa.BigInteger, nullable=False),
     sa.Column("committed_bytes", sa.BigInteger, nullable=False),
+    # What a delivery process needs to open the table, as JSON, without secrets.
+    sa.Column("settings", sa.Text, nullable=False),
+    # Since when the query waits for its backlog to shrink.
+    sa.Column("waiting_since", UtcDateTime),
+    # How the deliveries are going: `DeliveryState`.
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("retry_at", UtcDateTime),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("alone_up_to", sa.BigInteger, nullable=False),
+    sa.Column("parked_at", UtcDateTime),
+    sa.Column("parked_by", sa.Text, nullable=False),
+    sa.Column("parked_why", sa.Text, nullable=False),
+    # Records of batches up to this one may be pruned; -1 while none is.
+    sa.Column("pruned_up_to", sa.BigInteger, nullable=False),
     sa.UniqueConstraint("query_id", "table_uri", name="penstock_streams_key"),
 )
 
@@ -90,6 +104,9 @@ manifests = sa.Table(
     sa.Column("finished_at", UtcDateTime),
     sa.Column("table_version", sa.BigInteger),
     sa.Column("reason", sa.Text, nullable=False),
+    # The delivery that the batch is part of: of a PREPARED batch, one that is PREPARED too.
+    sa.Column("delivery_id", sa.BigInteger),
+    sa.Column("oldest_event_at", UtcDateTime),
     sqlite_with_rowid=False,
 )
 
@@ -131,3 +148,76 @@ expiries = sa.Table(
 )
 
 sa.Index("penstock_expiries_of_table", expiries.c.table_id)
+
+leases = sa.Table(
+    "penstock_leases",
+    metadata,
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    # Stays when the lease is released: a fence is never given out twice.
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    # None once it is released.
+    sa.Column("expires_at", UtcDateTime),
+)
+
+deliveries = sa.Table(
+    "penstock_deliveries",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), nullable=False),
+    sa.Column("first_batch_id", sa.BigInteger, nullable=False),
+    sa.Column("last_batch_id", sa.BigInteger, nullable=False),
+    # Of the last batch.
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("batches", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("trigger", sa.Text, nullable=False),
+    sa.Column("is_compacted", sa.Boolean, nullable=False),
+    sa.Column("files", sa.BigInteger, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    # Of the batches' own manifests.
+    sa.Column("source_files", sa.BigInteger, nullable=False),
+    sa.Column("source_bytes", sa.BigInteger, nullable=False),
+    sa.Column("oldest_event_at", UtcDateTime),
+    sa.Column("oldest_prepared_at", UtcDateTime, nullable=False),
+    # Of the lease that it was prepared under.
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("prepared_at", UtcDateTime, nullable=False),
+    sa.Column("finished_at", UtcDateTime),
+    sa.Column("table_version", sa.BigInteger),
+    sa.Column("reason", sa.Text, nullable=False),
+    # Since when the files that it replaced, and the contents that name them, are gone.
+    sa.Column("sources_removed_at", UtcDateTime),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("is_empty", sa.Boolean, nullable=False),
+    sa.Column("content_sha256", sa.Text, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sqlite_autoincrement=True,  # never the id of one that was pruned
+)
+
+IS_UNFINISHED = deliveries.c.state == sa.literal_column("'PREPARED'")
+
+sa.Index(
+    "penstock_deliveries_unfinished",
+    deliveries.c.stream_id,
+    unique=True,
+    sqlite_where=IS_UNFINISHED,
+    postgresql_where=IS_UNFINISHED,
+)
+sa.Index("penstock_deliveries_of_stream", deliveries.c.stream_id, deliveries.c.id)
+
+decisions = sa.Table(
+    "penstock_decisions",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), nullable=False),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("who", sa.Text, nullable=False),
+    sa.Column("what", sa.Text, nullable=False),
+    sa.Column("batch_id", sa.BigInteger),
+    sa.Column("why", sa.Text, nullable=False),
+)
+
+sa.Index("penstock_decisions_of_stream", decisions.c.stream_id, decisions.c.id)

@@ -23,12 +23,21 @@ def open_named_store(checkpoint: str | None, store: str | None) -> SqlManifestSt
     Raises:
         ConfigurationError: not exactly one of the two is given, or there is no store.
     """
+    return open_store(url_of_store(checkpoint, store), must_exist=True)
+
+
+def url_of_store(checkpoint: str | None, store: str | None) -> str:
+    """The URL of the store of a checkpoint directory, or the one that is given.
+
+    Raises:
+        ConfigurationError: not exactly one of the two is given, or the directory has no store.
+    """
     if (checkpoint is None) == (store is None):
         raise ConfigurationError(
             "Say where the manifest store is: with either --checkpoint DIR (the checkpoint of the query) "
             "or --store URL (the query's option `store`)" + ("." if store is None else ", not with both.")
         )
-    return open_store(store or _store_in(checkpoint or ""), must_exist=True)
+    return store or _store_in(checkpoint or "")
 
 
 def _store_in(checkpoint: str) -> str:
@@ -98,6 +107,11 @@ def select_one(streams: Sequence[StreamStatus], text: str | None) -> StreamStatu
         return found[0]
     what = "Say which stream" if text is None else f"{text!r} means several streams; give more"
     raise ConfigurationError(f'{what}: a query id, or "ID -> TABLE".{_candidates(found)}')
+
+
+def is_named(stream: StreamStatus, text: str) -> bool:
+    """Does a word of the user mean this stream, perhaps among others?"""
+    return text in _words(stream) or stream.key.query_id.startswith(text)
 
 
 def _words(stream: StreamStatus) -> tuple[str, ...]:

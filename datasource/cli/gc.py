@@ -13,8 +13,8 @@ from ...committers.errors import ConfigurationError, PenstockError
 from ...committers.lake_manifest import decode
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...writers.plan import parse_file_name
+from ..table_access import TableAccess, cleanable_table, open_table
 from . import output
-from .tables import TableAccess, cleanable_table, open_table
 
 GRACE_MIN = timedelta(hours=1)
 """The storage's clock and this machine's may differ."""

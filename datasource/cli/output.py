@@ -20,8 +20,8 @@ from ...committers.cleanup import StoredFile
 from ...committers.contract import Batch, DataFile, ManifestRecord, Token
 from ...committers.store.sql import StreamStatus, WrittenTable
 from ...committers.two_phase import Recovered
+from ..table_access import TableNow
 from .access import short_id
-from .tables import TableNow
 
 FILES_SHOWN = 10
 VERSION_DIGITS_MAX = 9
@@ -61,8 +61,8 @@ def age(duration: timedelta) -> str:
     return f"{seconds} s"
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def count(number: int, noun: str, ending: str = "s") -> str:
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def title(stream: StreamStatus) -> str:
@@ -70,7 +70,7 @@ def title(stream: StreamStatus) -> str:
     return f"{name} {short_id(stream.key.query_id)}"
 
 
-def _time(moment: datetime | None) -> str | None:
+def time_text(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
 
@@ -130,10 +130,10 @@ def status_json(
     oldest = stream.oldest_pending_at
     return {
         **stream_json(stream),
-        "created_at": _time(stream.created_at),
+        "created_at": time_text(stream.created_at),
         "last_batch": None if stream.last is None else record_json(stream.last),
         "pending": stream.pending,
-        "oldest_pending_at": _time(oldest),
+        "oldest_pending_at": time_text(oldest),
         "oldest_pending_s": None if oldest is None else round((now - oldest).total_seconds(), 3),
         "committed_batches": stream.committed_batches,
         "committed_rows": stream.committed_rows,
@@ -173,8 +173,8 @@ def record_json(record: ManifestRecord) -> dict[str, Any]:
         "rows": record.rows,
         "size_bytes": record.size_bytes,
         "run_id": record.run_id,
-        "prepared_at": _time(record.prepared_at),
-        "finished_at": _time(record.finished_at),
+        "prepared_at": time_text(record.prepared_at),
+        "finished_at": time_text(record.finished_at),
         "table_version": record.table_version,
         "reason": record.reason,
     }
@@ -214,8 +214,8 @@ def print_batch(stream: StreamStatus, record: ManifestRecord, answer: str) -> No
         "Holds": f"{record.rows:,} rows in {count(record.files, 'file')}, {size(record.size_bytes)}",
         "In the table": answer,
         "Table version": "-" if record.table_version is None else str(record.table_version),
-        "Prepared": _time(record.prepared_at) or "-",
-        "Finished": _time(record.finished_at) or "-",
+        "Prepared": time_text(record.prepared_at) or "-",
+        "Finished": time_text(record.finished_at) or "-",
         "Run id": record.run_id,
         "Digest": record.batch.digest,
         "Reason": record.reason or "-",
@@ -265,4 +265,4 @@ def recovered_json(batch: Recovered) -> dict[str, Any]:
 
 
 def stored_file_json(file: StoredFile) -> dict[str, Any]:
-    return {"path": file.path, "size_bytes": file.size_bytes, "modified_at": _time(file.modified_at)}
+    return {"path": file.path, "size_bytes": file.size_bytes, "modified_at": time_text(file.modified_at)}

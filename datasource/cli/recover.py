@@ -9,8 +9,8 @@ from ...committers.errors import ConfigurationError, PenstockError, TableChanged
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...committers.two_phase import Recovered, TwoPhaseCommitter
 from ..sinks.sink import check_same_table
+from ..table_access import TableAccess, TableNow, look_at_table, open_table
 from . import output
-from .tables import TableAccess, TableNow, look_at_table, open_table
 
 
 @dataclass(slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .parsing import MIB, Option, columns, count, flag, one_of, properties, size, text
+from ...committers.delivery.policy import DeliveryPolicy
+from .parsing import MIB, Option, columns, count, duration_s, flag, one_of, properties, size, text
 
 TARGET_FILE_BYTES = 128 * MIB
 ROW_GROUP_ROWS = 1_000_000
@@ -30,19 +32,67 @@ class LakeOptions:
     compression: str | None = None
     sort_within: tuple[str, ...] = ()
     commit_attempts_max: int = 20
+    is_decoupled: bool = False
+    deliver_after_s: int = 60
+    deliver_after_bytes: int | None = None
+    deliver_after_batches: int = 1000
+    deliver_after_checkpoint: bool = False
+    compact_with: str = "local"
+    delivery_tries_max: int = 5
+    backlog_batches_max: int = 10_000
+    backlog_bytes_max: int = 100 * 1024 * MIB
+    backlog_s_max: int = 86_400
+    backlog_wait_s: int = 600
+    event_time: str | None = None
+    delivered_max: int = 10_000
+    delivered_s_max: float = 7 * 86_400.0
+    maintenance: bool | None = None
+    compact_every_s: int = 600
+    vacuum_every_s: int = 86_400
+    given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """The text of what was given, by the options' documented names, without what may be secret."""
+
+    @property
+    def delivery_policy(self) -> DeliveryPolicy:
+        """When the stream is delivered: at the latest when its backlog is full."""
+        after_bytes = self.deliver_after_bytes or self.target_file_bytes or TARGET_FILE_BYTES
+        return DeliveryPolicy(
+            after_s=min(self.deliver_after_s, self.backlog_s_max),
+            after_bytes=min(after_bytes, self.backlog_bytes_max),
+            after_batches=min(self.deliver_after_batches, self.backlog_batches_max),
+            after_checkpoint=self.deliver_after_checkpoint,
+            tries_max=self.delivery_tries_max,
+        )
 
 
-def problems_of(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with values that are right one by one."""
+def problems_of(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
+    """What is wrong with values that are right one by one.
+
+    Args:
+        given: see `LakeOptions.given`
+    """
+    problems = []
     if values.get("store", "").startswith("sqlite") and _is_memory(values["store"]):
-        return ["store: an in-memory database forgets its manifests; name a file or a Postgres URL."]
-    return []
+        problems.append("store: an in-memory database forgets its manifests; name a file or a Postgres URL.")
+    if values.get("is_decoupled"):
+        problems += [
+            f"{name} has a password or key in its URL, and delivery=decoupled keeps options in the store: "
+            "give it as storage.* or catalog.*, which are not kept."
+            for name, text in given.items()
+            if _SECRET_IN_URL.search(text)
+        ]
+    return problems
 
 
 def _is_memory(url: str) -> bool:
     return url in ("sqlite://", "sqlite:///") or ":memory:" in url
 
 
+_SECRET_IN_URL = re.compile(
+    r"://[^/@\s]*:[^/@\s]*@|[?&][^=&\s]*(?:sig|pass|secret|token|key)[^=&\s]*=", re.IGNORECASE
+)
+
+_TIB = 1024 * 1024 * MIB
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4", "uncompressed": "none"}
 
 OPTIONS = (
@@ -58,6 +108,7 @@ OPTIONS = (
         "store",
         text,
         "SQLAlchemy URL of the manifest store. Default: SQLite in the checkpoint directory if that is local.",
+        is_secret=True,
     ),
     Option("queryName", "query_name", text, "Spark's own option; shown by `penstock status`."),
     Option("createTable", "create_table", flag, "Create the table if there is none. Default `true`."),
@@ -109,5 +160,114 @@ OPTIONS = (
         "commit_attempts_max",
         count(1, 10_000),
         "Attempts to commit a batch against other writers before the query fails. Default 20.",
+    ),
+    Option(
+        "eventTime",
+        "event_time",
+        text,
+        "A timestamp or date column: `penstock status` and the metrics say how old the oldest row of a "
+        "delivery is.",
+    ),
+    Option(
+        "delivery",
+        "is_decoupled",
+        one_of({"coupled": False, "decoupled": True}),
+        "`decoupled`: a batch is done once it is prepared, and `penstock deliver` takes many of them into "
+        "the table at once. Streams only. Default `coupled`: every batch is committed to the table.",
+    ),
+    Option(
+        "deliverAfterSeconds",
+        "deliver_after_s",
+        count(1, 30 * 86_400),
+        "Deliver once the oldest batch has waited so long. Default 60.",
+    ),
+    Option(
+        "deliverAfterBytes",
+        "deliver_after_bytes",
+        size(1, _TIB),
+        "Deliver once so much waits. Default: as `targetFileSize`.",
+    ),
+    Option(
+        "deliverAfterBatches",
+        "deliver_after_batches",
+        count(1, 1_000_000),
+        "Deliver once so many batches wait. Default 1,000.",
+    ),
+    Option(
+        "deliverAfterCheckpoint",
+        "deliver_after_checkpoint",
+        flag,
+        "Deliver a batch only once Spark's own commits log has it. Default `false`.",
+    ),
+    Option(
+        "compactWith",
+        "compact_with",
+        one_of({"local": "local", "spark": "spark", "none": "none"}),
+        "Who rewrites small files to `targetFileSize` before they are delivered: the delivery process "
+        "(`local`), a Spark job (`spark`), nobody (`none`). Default `local`.",
+    ),
+    Option(
+        "deliveryTries",
+        "delivery_tries_max",
+        count(1, 10_000),
+        "Tries of a batch that the table refuses, before it is parked for an operator. Outages do not count. "
+        "Default 5.",
+    ),
+    Option(
+        "backlogBatches",
+        "backlog_batches_max",
+        count(1, 10_000_000),
+        "The query waits while so many batches are not delivered. Default 10,000.",
+    ),
+    Option(
+        "backlogBytes",
+        "backlog_bytes_max",
+        size(1, 1024 * _TIB),
+        "The query waits while so much is not delivered. Default `100gb`.",
+    ),
+    Option(
+        "backlogSeconds",
+        "backlog_s_max",
+        count(1, 365 * 86_400),
+        "The query waits while the oldest batch that is not delivered is so old. Default 86,400 (a day).",
+    ),
+    Option(
+        "backlogWaitSeconds",
+        "backlog_wait_s",
+        count(0, 30 * 86_400),
+        "So long the query waits: for its deliveries, and at a restart for a table that does not answer. "
+        "Then it fails; a restart goes on where it stopped. Default 600.",
+    ),
+    Option(
+        "keepDelivered",
+        "delivered_max",
+        count(1, 10_000_000),
+        "Records of delivered batches that the store keeps at most. Default 10,000.",
+    ),
+    Option(
+        "keepDeliveredFor",
+        "delivered_s_max",
+        duration_s,
+        "How long the store keeps records of delivered batches. Default `7d`.",
+    ),
+    Option(
+        "maintenance",
+        "maintenance",
+        flag,
+        "The delivery process keeps the table in shape: visible small files, log checkpoints, expired "
+        "snapshots, removed files. Default: `true` for tables that Penstock created, `false` for all others.",
+    ),
+    Option(
+        "compactEverySeconds",
+        "compact_every_s",
+        count(0, 365 * 86_400),
+        "Between two looks for small files that are visible already; 0 is never. Default 600.",
+    ),
+    Option(
+        "vacuumEverySeconds",
+        "vacuum_every_s",
+        count(0, 365 * 86_400),
+        "Between two removals of files that the table no longer needs, past its retention; 0 is never. "
+        "Default 86,400 (a day).",
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from . import common
-from .parsing import Option, Prefix, check, columns, parse_options, text
+from .parsing import Option, Prefix, check, columns, parse_options, storable, text
 
 NAME = "penstock.delta"
 
@@ -32,7 +32,8 @@ class DeltaOptions(common.LakeOptions):
             problems.append(
                 'path is missing: say where the table is with .option("path", ...) or .start(path).'
             )
-        problems += common.problems_of(values)
+        stored = storable(OPTIONS, options)
+        problems += common.problems_of(values, stored)
         both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
         if both:
             problems.append(
@@ -40,7 +41,7 @@ class DeltaOptions(common.LakeOptions):
                 "file."
             )
         check(NAME, problems)
-        return cls(**values)
+        return cls(**values, given=stored)
 
 
 def _location(path: str) -> str:
@@ -68,4 +69,4 @@ PREFIXES = (
     ),
 )
 
-assert {known.field for known in (*OPTIONS, *PREFIXES)} == {f.name for f in fields(DeltaOptions)}
+assert {known.field for known in (*OPTIONS, *PREFIXES)} | {"given"} == {f.name for f in fields(DeltaOptions)}

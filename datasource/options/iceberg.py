@@ -9,7 +9,7 @@ from ...committers.contract import PartitionField, SortField
 from ...committers.iceberg.address import parse_table_name
 from ...committers.iceberg.terms import parse_partition_spec, parse_sort_order
 from . import common
-from .parsing import Option, Prefix, check, count, duration_s, flag, one_of, parse_options, text
+from .parsing import Option, Prefix, check, count, duration_s, flag, one_of, parse_options, storable, text
 
 NAME = "penstock.iceberg"
 
@@ -51,9 +51,10 @@ class IcebergOptions(common.LakeOptions):
                 "Neither catalog nor warehouse is given. With warehouse=/path the table is kept there, in a "
                 "catalog that needs no server; catalog=name and catalog.* open one that you have."
             )
-        problems += common.problems_of(values)
+        stored = storable(OPTIONS, options)
+        problems += common.problems_of(values, stored)
         check(NAME, problems)
-        return cls(**values)
+        return cls(**values, given=stored)
 
 
 def _table_name(name: str) -> str:
@@ -134,4 +135,6 @@ PREFIXES = (
     ),
 )
 
-assert {known.field for known in (*OPTIONS, *PREFIXES)} == {f.name for f in fields(IcebergOptions)}
+assert {known.field for known in (*OPTIONS, *PREFIXES)} | {"given"} == {
+    f.name for f in fields(IcebergOptions)
+}

@@ -25,6 +25,8 @@ class Option:
     field: str
     parse: Callable[[str], Any]
     help: str
+    is_secret: bool = False
+    """True if its text may hold a password, and must not be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,15 @@ def parse_options(
             except ConfigurationError as error:
                 problems.append(str(error))
     return values, problems
+
+
+def storable(known: Sequence[Option], options: Mapping[str, str]) -> dict[str, str]:
+    """What was given for the documented options that hold no secret, by their documented names.
+
+    What is handed on by a prefix is never among them, whatever it is.
+    """
+    by_name = {option.name.lower(): option.name for option in known if not option.is_secret}
+    return {by_name[key.lower()]: given for key, given in options.items() if key.lower() in by_name}
 
 
 def text_problem(text: str) -> str | None:

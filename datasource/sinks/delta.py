@@ -16,12 +16,14 @@ from ...writers.filesystem import local_path
 from ...writers.plan import WritePlan
 from ..options.common import COMPRESSION, ROW_GROUP_ROWS, TARGET_FILE_BYTES
 from ..options.delta import DeltaOptions
-from .sink import PlannedTable
+from .sink import PlannedTable, leading
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
+    from ...committers.delta.schema import DeltaTarget
+    from ...committers.lake_manifest import LakeManifest
     from ...committers.store.sql import SqlManifestStore
 
 
@@ -59,7 +61,19 @@ class DeltaSink:
             batch_id=batch_id,
         )
         check_partition_columns(target.schema, target.partition_by)
-        files = WritePlan(
+        files = self._write_plan(target, options.sort_within)
+        return PlannedTable(files, target.content((), "overwrite" if overwrite else "append"))
+
+    def rewrite_plan(self, table: DeltaTableCommitter, content: LakeManifest) -> WritePlan | None:
+        target = table.target_of(content)
+        if target is None:
+            return None
+        columns = [name for name in target.schema.names if name not in target.partition_by]
+        return self._write_plan(target, leading(self.options.sort_within, columns))
+
+    def _write_plan(self, target: DeltaTarget, sort_within: tuple[str, ...]) -> WritePlan:
+        options = self.options
+        return WritePlan(
             location=self.table_uri,
             storage_options=dict(options.storage_options),
             schema=target.schema,
@@ -71,9 +85,8 @@ class DeltaSink:
             compression=options.compression or COMPRESSION,
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((name,)) for name in _as_spelt(options.sort_within, target.schema) or ()]),
+            sort=tuple([SortField((name,)) for name in _as_spelt(sort_within, target.schema) or ()]),
         )
-        return PlannedTable(files, target.content((), "overwrite" if overwrite else "append"))
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """A remote location is reached with the options given as `storage.*`."""

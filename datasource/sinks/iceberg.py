@@ -20,12 +20,13 @@ from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.plan import ParquetOptions, WritePlan
 from ..options.common import COMPRESSION, ROW_GROUP_ROWS, TARGET_FILE_BYTES
 from ..options.iceberg import IcebergOptions
-from .sink import PlannedTable
+from .sink import PlannedTable, leading
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
+    from ...committers.lake_manifest import LakeManifest
     from ...committers.store.sql import SqlManifestStore
 
 BATCHES_PER_MAINTENANCE = 10
@@ -59,6 +60,14 @@ class IcebergSink:
     def table_uri(self) -> str:
         return self._address.uri
 
+    @property
+    def catalog(self) -> CatalogConfig:
+        return self._catalog
+
+    @property
+    def address(self) -> IcebergAddress:
+        return self._address
+
     def open_table(self) -> IcebergTableCommitter:
         return IcebergTableCommitter(self._catalog, self._address)
 
@@ -69,13 +78,19 @@ class IcebergSink:
             rows, self._new, evolve=self.options.add_columns, overwrite=overwrite, batch_id=batch_id
         )
         content = target.content((), "overwrite" if overwrite else "append")
-        return PlannedTable(self._write_plan(target), content)
+        return PlannedTable(self._write_plan(target, self.options.sort_within), content)
 
-    def _write_plan(self, target: IcebergTarget) -> WritePlan:
+    def rewrite_plan(self, table: IcebergTableCommitter, content: LakeManifest) -> WritePlan | None:
+        target = table.target_of(content)
+        if target is None:
+            return None
+        return self._write_plan(target, leading(self.options.sort_within, target.schema.names))
+
+    def _write_plan(self, target: IcebergTarget, sort_within: tuple[str, ...]) -> WritePlan:
         """What the query asks for goes before what the table says, and that before the defaults."""
         options, parquet = self.options, target.parquet
         by_name = {name.lower(): name for name in target.schema.names}
-        asked = tuple([SortField((by_name.get(name.lower(), name),)) for name in options.sort_within])
+        asked = tuple([SortField((by_name.get(name.lower(), name),)) for name in sort_within])
         return WritePlan(
             location=target.data_location,
             storage_options=dict(target.io_properties),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ...committers.contract import StreamKey, TableCommitter
@@ -79,6 +81,14 @@ class Sink(Protocol[TableT]):
         """
         ...
 
+    def rewrite_plan(self, table: TableT, content: LakeManifest) -> WritePlan | None:
+        """How files that take the place of these are written; None if the table takes none of them any more.
+
+        Args:
+            table: from `open_table` of the same sink
+        """
+        ...
+
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """The file system that a checkpoint is on, and its path there."""
         ...
@@ -86,6 +96,14 @@ class Sink(Protocol[TableT]):
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
         """Keep the table fast, after a batch has landed. Failing loses nothing: the next batch does it."""
         ...
+
+
+def leading(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """The first names up to one that is not known, case ignored: rows that are sorted by fewer columns of an
+    order are never wrong. A query may ask for columns that its earlier batches did not have.
+    """
+    lower = {name.lower() for name in known}
+    return tuple(takewhile(lambda name: name.lower() in lower, names))
 
 
 def check_same_table(table: LakeTable, stream: StreamKey, written: WrittenTable | None) -> None:

@@ -3,6 +3,7 @@
 python store_process.py open URL
 python store_process.py prepare URL RUN_ID CONTENT BATCHES   claims once, prepares batches 0, 1, ...
 python store_process.py die URL RUN_ID CONTENT               gets SIGKILL between the insert and the COMMIT
+python store_process.py acquire URL HOLDER                   the lease of every stream; prints their fences
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import sqlalchemy as sa
@@ -46,6 +48,11 @@ def die(store: SqlManifestStore, run_id: str, content: str) -> NoReturn:
     raise AssertionError("alive")
 
 
+def acquire_all(store: SqlManifestStore, holder: str) -> list[int | None]:
+    leases = [store.deliveries.acquire(stream.key, holder, 60) for stream in store.streams()]
+    return [None if lease is None else lease.fence for lease in leases]
+
+
 def main(action: str, url: str, *arguments: str) -> None:
     result: Any = None
     if action == "open":
@@ -54,7 +61,12 @@ def main(action: str, url: str, *arguments: str) -> None:
     else:
         with open_store(url) as store:
             ready()
-            result = prepare_all(store, *arguments) if action == "prepare" else die(store, *arguments)
+            actions: dict[str, Callable[..., Any]] = {
+                "prepare": prepare_all,
+                "die": die,
+                "acquire": acquire_all,
+            }
+            result = actions[action](store, *arguments)
     sys.stdout.write(json.dumps(result) + "\n")
 
 

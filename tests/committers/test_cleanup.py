@@ -513,7 +513,7 @@ class History:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(steps=st.lists(st.sampled_from(STEPS), min_size=3, max_size=14))
 def test_clean_up_deletes_no_named_or_readable_file_whatever_happened(steps: list[str]) -> None:

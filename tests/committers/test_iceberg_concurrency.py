@@ -19,11 +19,11 @@ from penstock.datasource.sinks.iceberg import IcebergSink
 
 FOREIGN_WRITER = Path(__file__).with_name("foreign_iceberg_writer.py")
 SCHEMA = pa.schema([("id", pa.int64()), ("who", pa.string()), ("part", pa.int32())])
-BATCHES, ROWS = 500, 10
+BATCHES, ROWS = 200, 10
 
 
 @pytest.mark.slow
-def test_500_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(tmp_path: Path) -> None:
+def test_200_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(tmp_path: Path) -> None:
     options = IcebergOptions(
         warehouse=str(tmp_path),
         table="lake.shared",

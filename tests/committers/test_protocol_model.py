@@ -40,7 +40,7 @@ from tests.spark_logs import Checkpoint, SparkError
 
 from penstock import testing
 from penstock.committers.contract import Batch, ManifestStore
-from penstock.committers.crash_points import CRASH_POINTS
+from penstock.committers.crash_points import STREAM_POINTS
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -57,7 +57,7 @@ SPARK_POINTS = (
     "spark.committed",
     "spark.logged",
 )
-POINTS = (*CRASH_POINTS, *SPARK_POINTS)
+POINTS = (*STREAM_POINTS, *SPARK_POINTS)
 
 RESTARTS_MAX = 8
 """More restarts than any history can need."""
@@ -476,7 +476,7 @@ class Protocol(RuleBasedStateMachine):
         return all(checkpoint.ids(batch_id) for batch_id in checkpoint.offsets)
 
 
-EXAMPLES = {"delta": 150, "iceberg": 60}
+EXAMPLES = {"delta": 60, "iceberg": 25}
 """A history of Iceberg takes twice as long as one of Delta."""
 
 

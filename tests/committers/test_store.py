@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from datetime import timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
+from tests.committers.stores import (
+    START,
+    HandClock,
+    Processes,
+    add_history,
+    holding,
+    plans_of,
+    reads_whole_history,
+    run_sql,
+    statements_of,
+)
 
 from penstock.committers.contract import Batch, Manifest, ManifestState, ManifestStore, StreamKey
 from penstock.committers.errors import (
@@ -25,23 +31,11 @@ from penstock.committers.errors import (
     ManifestCorruptError,
     RetryableError,
 )
-from penstock.committers.store import database, queries
+from penstock.committers.store import database
 from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 
 STREAM = StreamKey("8d9a1c", "s3://lake/flights")
-START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 @pytest.fixture
@@ -63,14 +57,6 @@ def manifest(
 ) -> Manifest:
     batch = Batch(stream, batch_id, digest)
     return Manifest(batch, "test", 3, content, files=2, rows=10, size_bytes=1000, is_empty=False)
-
-
-def run_sql(store: SqlManifestStore, statement: str, **values: Any) -> None:
-    """Behind the store's back. Not the store's own engine, whose transactions are set up otherwise."""
-    engine = sa.create_engine(store.engine.url)
-    with engine.begin() as connection:
-        connection.execute(sa.text(statement), values)
-    engine.dispose()
 
 
 # Prepare --------------------------------------------------------------------------------------------
@@ -359,93 +345,25 @@ def test_times_are_utc_whatever_the_clocks_zone(store_url: str) -> None:
     assert {time.tzinfo for time in times if time} == {timezone.utc}
 
 
-HISTORY = {
-    "sqlite": "WITH RECURSIVE batches(id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM batches LIMIT :n) ",
-    "postgresql": "WITH batches(id) AS (SELECT generate_series(0, :n - 1)) ",
-}
-
-
-def add_history(store: SqlManifestStore, batches: int) -> None:
-    """Committed batches 0 ... of STREAM, without contents."""
-    columns = (
-        "stream_id, batch_id, state, digest, kind, version, files, rows, size_bytes, is_empty, "
-        "content_sha256, run_id, prepared_at, reason"
-    )
-    values = "1, id, 'COMMITTED', 'd0', 'test', 1, 8, 1000, 100000, false, '', 'r1', :now, ''"
-    run_sql(
-        store,
-        f"INSERT INTO penstock_manifests ({columns}) "
-        f"{HISTORY[store.engine.dialect.name]} SELECT {values} FROM batches",
-        n=batches,
-        now="2026-11-20 12:00:00+00:00"
-        if store.engine.dialect.name == "postgresql"
-        else "2026-11-20 12:00:00",
-    )
-    run_sql(store, "ANALYZE")
-
-
 def test_no_statement_reads_the_whole_history(store: SqlManifestStore) -> None:
     """Every statement of a batch's way and of the status finds its rows by an index."""
     add_history(store, 20_000)
-    said: list[tuple[str, Any]] = []
-
-    def listen(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
-        if "penstock_" in statement and not statement.startswith("INSERT"):
-            said.append((statement, parameters))
-
-    sa.event.listen(store.engine, "before_cursor_execute", listen)
-    store.claim(STREAM, "r1")
-    store.prepare(manifest(20_000), "r1")
-    store.record(STREAM, 20_000)
-    store.manifest(STREAM, 20_000)
-    store.pending(STREAM)
-    assert [found.batch.batch_id for found in store.manifests(STREAM, PREPARED)] == [20_000]
-    store.finish(manifest(20_000).batch, COMMITTED)
-    store.history(STREAM, 10)
-    store.streams()
-    sa.event.remove(store.engine, "before_cursor_execute", listen)
-
-    explain = "EXPLAIN QUERY PLAN " if store.engine.dialect.name == "sqlite" else "EXPLAIN "
-    plans = []
-    with store.engine.connect() as connection:
-        for statement, parameters in said:
-            plan = connection.exec_driver_sql(explain + statement, parameters).all()
-            plans.append("\n".join(str(row[-1]) for row in plan))
-            assert "SCAN penstock_manifests" not in plans[-1], statement
-            assert "Seq Scan on penstock_manifests" not in plans[-1], statement
+    with statements_of(store) as said:
+        store.claim(STREAM, "r1")
+        store.prepare(manifest(20_000), "r1")
+        store.record(STREAM, 20_000)
+        store.manifest(STREAM, 20_000)
+        store.pending(STREAM)
+        assert [found.batch.batch_id for found in store.manifests(STREAM, PREPARED)] == [20_000]
+        store.finish(manifest(20_000).batch, COMMITTED)
+        store.history(STREAM, 10)
+        store.streams()
+    plans = plans_of(store, said)
+    assert not [plan for plan in plans if reads_whole_history(plan)]
     assert sum("penstock_manifests_pending" in plan for plan in plans) >= 3  # pending, manifests, streams
 
 
 # Other processes ------------------------------------------------------------------------------------
-
-
-class Processes:
-    """Processes that run `store_process.py` and act at the same moment."""
-
-    def __init__(self, *commands: Sequence[str]) -> None:
-        script = str(Path(__file__).with_name("store_process.py"))
-        self._processes = [
-            subprocess.Popen([sys.executable, script, *command], stdin=-1, stdout=-1, text=True)
-            for command in commands
-        ]
-
-    def results(self) -> list[Any]:
-        self.start()
-        return self.ended()
-
-    def start(self) -> None:
-        for process in self._processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-
-    def ended(self) -> list[Any]:
-        """What each printed; minus the signal for one that was killed."""
-        ended = [(process.communicate(timeout=60)[0], process.returncode) for process in self._processes]
-        return [json.loads(output) if code == 0 else code for output, code in ended]
 
 
 def test_processes_that_open_an_empty_database_together_all_succeed(store_url: str) -> None:
@@ -537,7 +455,7 @@ def test_readers_do_not_wait_for_a_writer(
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
     store.prepare(manifest(), "r1")
-    with open_store(store_url) as reader, holding_the_stream(store):
+    with open_store(store_url) as reader, holding(store, STREAM):
         assert len(reader.pending(STREAM)) == 1
         assert reader.manifest(STREAM, 0) == manifest()
         assert len(reader.streams()) == 1
@@ -546,26 +464,12 @@ def test_readers_do_not_wait_for_a_writer(
 # A database that fails ------------------------------------------------------------------------------
 
 
-class holding_the_stream:  # noqa: N801 - reads as a statement
-    """Inside the block a transaction of `store` holds the stream and does not end."""
-
-    def __init__(self, store: SqlManifestStore) -> None:
-        self._transaction = store._database.write()
-
-    def __enter__(self) -> None:
-        connection = self._transaction.__enter__()
-        assert queries.lock_stream(connection, STREAM) is not None
-
-    def __exit__(self, *_: object) -> None:
-        self._transaction.__exit__(None, None, None)
-
-
 def test_waiting_for_a_stuck_process_has_a_bound(
     store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
     store.prepare(manifest(), "r1")
-    with open_store(store_url) as other, holding_the_stream(store):
+    with open_store(store_url) as other, holding(store, STREAM):
         with pytest.raises(RetryableError, match=r"lock.*Nothing was written"):
             other.prepare(manifest(1), "r1")
         with pytest.raises(CommitStateUnknownError):

@@ -8,7 +8,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
+from tests.committers.stores import create_old_store
 
+from penstock.committers.contract import StreamKey
 from penstock.committers.errors import ManifestCorruptError
 from penstock.committers.store.expiries import Expiry, SqlExpiries
 from penstock.committers.store.sql import SqlManifestStore, open_store
@@ -81,15 +83,13 @@ def test_a_damaged_expiry_is_an_error_that_says_what_to_do(store: SqlManifestSto
 
 def test_a_store_of_the_first_schema_version_is_upgraded_in_place(store_url: str) -> None:
     """With its streams, which the new version still knows."""
-    from penstock.committers.contract import StreamKey
-
-    key = StreamKey("q", "s3://lake/flights")
+    create_old_store(
+        store_url,
+        "0001",
+        "INSERT INTO penstock_streams (query_id, table_uri, kind, query_name, created_at, table_id, "
+        "committed_batches, committed_rows, committed_bytes) "
+        "VALUES ('q', 's3://lake/flights', 'delta', '', '2026-11-20 12:00:00', '', 0, 0, 0)",
+    )
     with open_store(store_url) as store:
-        store.register(key, "delta")
-        with store.engine.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE penstock_expiries")
-            connection.exec_driver_sql("ALTER TABLE penstock_streams DROP COLUMN table_batch_id")
-            connection.exec_driver_sql("UPDATE penstock_alembic_version SET version_num = '0001'")
-    with open_store(store_url) as store:
-        assert [stream.key for stream in store.streams()] == [key]
+        assert [stream.key for stream in store.streams()] == [StreamKey("q", "s3://lake/flights")]
         store.expiries.put(PLAN)

@@ -43,7 +43,7 @@ from penstock.committers.contract import (
     ManifestStore,
     StreamKey,
 )
-from penstock.committers.crash_points import CRASH_POINTS
+from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -190,7 +190,7 @@ def test_a_commit_that_lands_after_its_recovery_adds_no_rows(query: Query, store
 ONLY_IN_DELTA = "evolve.done"
 """Iceberg's tables get their new columns in the commit that brings the batch."""
 
-IN_ANY_BATCH = [p for p in CRASH_POINTS if p != ONLY_IN_DELTA and not p.startswith("recover.")]
+IN_ANY_BATCH = [p for p in STREAM_POINTS if p != ONLY_IN_DELTA and not p.startswith("recover.")]
 
 
 @pytest.mark.parametrize("point", IN_ANY_BATCH)
@@ -1080,5 +1080,7 @@ def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) 
 def test_the_documentation_has_a_row_for_each_crash_point() -> None:
     """The same names, in the same order."""
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
-    table = text.split("| crash point |")[1].split("\n\n")[0]
-    assert tuple(re.findall(r"^\| `([\w.]+)`(?: \(Delta\))? \|", table, re.MULTILINE)) == CRASH_POINTS
+    stream, delivery = [part.split("\n\n")[0] for part in text.split("| crash point |")[1:]]
+    assert tuple(re.findall(r"^\| `([\w.]+)`(?: \(Delta\))? \|", stream, re.MULTILINE)) == STREAM_POINTS
+    named = re.findall(r"`([\w.]+)`", "".join(row.split("|")[1] for row in delivery.splitlines()[2:]))
+    assert [point for point in named if point not in STREAM_POINTS] == list(DELIVERY_POINTS)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from penstock import ConfigurationError
+from penstock import CheckpointGoneError, ConfigurationError, RetryableError
 from penstock.datasource.checkpoint import Checkpoint
+from penstock.writers.delta.table_format import DeltaFormat
 
 QUERY_ID = "32538359-987d-4cf2-964a-3f0751795c53"
 
@@ -132,3 +134,48 @@ def test_a_checkpoint_without_metadata_is_refused_by_name(root: Path, checkpoint
 
     with pytest.raises(ConfigurationError, match="metadata does not exist"):
         checkpoint.running_batch()
+
+
+# The commits log -------------------------------------------------------------------------------------
+
+
+def checkpoint_at(root: Path, batches: int, query_id: str = "q") -> Checkpoint:
+    (root / "commits").mkdir(parents=True)
+    (root / "metadata").write_text(json.dumps({"id": query_id}))
+    for batch_id in range(batches):
+        (root / "commits" / str(batch_id)).write_text("v1\n{}")
+        (root / "commits" / f".{batch_id}.crc").write_text("")
+    return Checkpoint(LocalFileSystem(), str(root), str(root))
+
+
+@pytest.mark.parametrize(("batches", "last"), [(0, -1), (1, 0), (12, 11)])
+def test_the_last_commit_is_the_highest_batch_in_the_commits_log(
+    tmp_path: Path, batches: int, last: int
+) -> None:
+    assert checkpoint_at(tmp_path / "cp", batches).last_commit("q") == last
+
+
+def test_a_query_that_has_committed_nothing_yet_has_no_log(tmp_path: Path) -> None:
+    checkpoint = checkpoint_at(tmp_path / "cp", 0)
+    (tmp_path / "cp" / "commits").rmdir()
+    assert checkpoint.last_commit() == -1
+
+
+def test_a_checkpoint_that_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
+    checkpoint = checkpoint_at(tmp_path / "cp", 3)
+    shutil.rmtree(tmp_path / "cp")
+    with pytest.raises(CheckpointGoneError, match="is not there any more"):
+        checkpoint.last_commit()
+
+
+def test_the_checkpoint_of_another_query_in_its_place_says_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointGoneError, match="is the query other's now"):
+        checkpoint_at(tmp_path / "cp", 3, "other").last_commit("q")
+
+
+def test_a_place_that_does_not_answer_is_not_gone() -> None:
+    options = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    filesystem, place = DeltaFormat(()).open_filesystem("s3://bucket/cp", {**options, **keys})
+    with pytest.raises(RetryableError, match="cannot be read now"):
+        Checkpoint(filesystem, place, "s3://bucket/cp").last_commit("q")

@@ -18,6 +18,7 @@ from tests.spark.processes import SHORT_LIVED, DriverProcess
 from tests.tables import rows
 
 from penstock import testing
+from penstock.committers.crash_points import STREAM_POINTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.slow]
 
@@ -47,7 +48,7 @@ ONLY_DELTA = {"evolve.done"}
 
 
 def test_the_kills_cover_every_crash_point() -> None:
-    assert {*KILLS, "table.created"} == set(testing.CRASH_POINTS)
+    assert {*KILLS, "table.created"} == set(STREAM_POINTS)
 
 
 @pytest.mark.parametrize("kill_round", range(ROUNDS))

@@ -72,3 +72,66 @@ def test_peak_memory_stays_under_the_documented_bound(partitions: int, tmp_path:
     size, peak = map(int, done.stdout.split())
     assert size > 8 * buffer_bytes_max
     assert peak < 4 * buffer_bytes_max + 32 * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"
+
+
+COMPACTION = """
+import json
+import sys
+from dataclasses import astuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.committers.contract import DataFile
+from penstock.writers.compaction import choose_groups, rewrite_group
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.delta.table_format import DeltaFormat
+from penstock.writers.plan import FileNames, WritePlan
+
+
+def peak_bytes():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+path, step, rows, buffer_bytes_max = *sys.argv[1:3], *map(int, sys.argv[3:])
+schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+plan = WritePlan(path, {}, schema, DeltaFormat(), buffer_bytes_max=buffer_bytes_max, compression="snappy")
+
+
+def batches(first):
+    for start in range(first, first + rows, 10_000):
+        ids = pa.array(range(start, start + 10_000))
+        mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
+        text = pc.binary_repeat(mixed.cast(pa.string()), 30)
+        yield pa.record_batch([ids, text], schema=schema)
+
+
+if step == "write":
+    for number in range(3):
+        writer = DataFileWriter(plan, FileNames("query", "run", number, 0, 0))
+        for batch in batches(number * rows):
+            writer.write(batch)
+        for file in writer.close():
+            print(json.dumps(astuple(file)[:3]))
+else:
+    (group,) = choose_groups([DataFile(*json.loads(line)) for line in sys.stdin], plan.target_file_bytes)
+    base = peak_bytes()
+    new = rewrite_group(plan, FileNames("query", "delivery", 3, 0, 0), group)
+    assert sum(file.rows for file in new) == 3 * rows
+    print(peak_bytes() - base)
+"""
+
+
+def test_compaction_reads_files_piece_by_piece(tmp_path: Path) -> None:
+    """Each source is one row group, and in memory many times what the writer may hold."""
+    buffer_bytes_max, rows = 16 * MEBIBYTE, 600_000
+
+    def run(step: str, given: str = "") -> str:
+        arguments = [str(tmp_path), step, str(rows), str(buffer_bytes_max if step == "read" else 2**40)]
+        command = [sys.executable, "-c", COMPACTION, *arguments]
+        return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
+
+    peak = int(run("read", run("write")))
+    assert rows * 300 > 10 * buffer_bytes_max
+    assert peak < 4 * buffer_bytes_max + 32 * MEBIBYTE + 160 * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"

@@ -1,4 +1,6 @@
-"""The tables of the streams, as the commands see them: of whatever kind, opened with what the user gives."""
+"""The tables of the streams, of whatever kind, opened with what the user gives: for the commands and the
+delivery process.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.cleanup import CleanableTable
-from ...committers.contract import StreamKey
-from ...committers.errors import ConfigurationError
-from ...committers.store.sql import SqlManifestStore, StreamStatus
-from ..sinks.sink import LakeTable
+from ..committers.cleanup import CleanableTable
+from ..committers.contract import StreamKey
+from ..committers.errors import ConfigurationError
+from ..committers.store.sql import SqlManifestStore, StreamStatus
+from .sinks.sink import LakeTable
 
 if TYPE_CHECKING:
-    from ...committers.iceberg.address import IcebergAddress
-    from ...committers.iceberg.catalog import CatalogConfig
+    from ..committers.iceberg.address import IcebergAddress
+    from ..committers.iceberg.catalog import CatalogConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,11 @@ def open_table(stream: StreamStatus, access: TableAccess) -> LakeTable:
         ConfigurationError: the stream was written by a newer version of Penstock.
     """
     if stream.kind == "delta":
-        from ...committers.delta.committer import DeltaTableCommitter
+        from ..committers.delta.committer import DeltaTableCommitter
 
         return DeltaTableCommitter(stream.key.table_uri, access.storage)
     if stream.kind == "iceberg":
-        from ...committers.iceberg.committer import IcebergTableCommitter
+        from ..committers.iceberg.committer import IcebergTableCommitter
 
         return IcebergTableCommitter(*_iceberg(stream.key, access))
     raise ConfigurationError(
@@ -86,11 +88,11 @@ def look_at_table(stream: StreamStatus, access: TableAccess) -> TableNow | None:
         RetryableError: it cannot be read now.
     """
     if stream.kind == "delta":
-        from ...committers.delta.table import load_if_there as load_delta_if_there
+        from ..committers.delta.table import load_if_there as load_delta_if_there
 
         delta = load_delta_if_there(stream.key.table_uri, access.storage)
         return None if delta is None else TableNow(str(delta.metadata().id), delta.version())
-    from ...committers.iceberg.table import load_if_there, version_of
+    from ..committers.iceberg.table import load_if_there, version_of
 
     catalog, address = _iceberg(stream.key, access)
     iceberg = load_if_there(catalog, address)
@@ -102,12 +104,12 @@ def look_at_table(stream: StreamStatus, access: TableAccess) -> TableNow | None:
 def cleanable_table(stream: StreamStatus, store: SqlManifestStore, access: TableAccess) -> CleanableTable:
     """The stream's table, as clean-up looks at it."""
     if stream.kind == "delta":
-        from ...committers.delta.cleanup import DeltaCleanableTable
+        from ..committers.delta.cleanup import DeltaCleanableTable
 
         return DeltaCleanableTable(stream.key.table_uri, access.storage)
-    from ...committers.iceberg.catalog import known_properties, redacted
-    from ...committers.iceberg.cleanup import IcebergCleanableTable
-    from ...committers.iceberg.table import load_if_there
+    from ..committers.iceberg.catalog import known_properties, redacted
+    from ..committers.iceberg.cleanup import IcebergCleanableTable
+    from ..committers.iceberg.table import load_if_there
 
     catalog, address = _iceberg(stream.key, access)
     return IcebergCleanableTable(
@@ -120,8 +122,8 @@ def cleanable_table(stream: StreamStatus, store: SqlManifestStore, access: Table
 
 
 def _iceberg(stream: StreamKey, access: TableAccess) -> tuple[CatalogConfig, IcebergAddress]:
-    from ...committers.iceberg.address import IcebergAddress
-    from ...committers.iceberg.catalog import CatalogConfig, known_properties
+    from ..committers.iceberg.address import IcebergAddress
+    from ..committers.iceberg.catalog import CatalogConfig, known_properties
 
     address = IcebergAddress.parse(stream.table_uri)
     if Path(address.catalog).is_absolute():

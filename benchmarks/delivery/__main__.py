@@ -1,0 +1,286 @@
+"""What decoupled delivery is for: a query with a batch each second, and a table of few, large files.
+
+    python -m benchmarks.delivery [--minutes 10] [--outage-seconds 120] [--write]
+
+One Spark writes the same rows, 4 tasks a batch, into three tables at once:
+
+    coupled      Delta: each batch is a table commit
+    decoupled    Delta: a delivery process commits and compacts
+    outage       Iceberg in a REST catalog, decoupled; the catalog hangs in the middle of the run
+
+Meanwhile each table is read every few seconds by an engine that did not write it. At last Spark is killed
+with SIGKILL and never started again: whatever was prepared must get into the tables. The exit code is 1 if a
+promise does not hold. `--write` puts the report into docs/benchmarks/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from benchmarks.delivery.report import Report
+from tests.chaos.servers import Servers
+from tests.maven import MavenUnreachableError
+
+from penstock.committers.contract import StreamKey
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.testing import DeltaTable, IcebergTable
+from penstock.testing.table import Table
+
+TASKS, ROWS_PER_SECOND = 4, 400
+DELIVER_AFTER_S = 60
+READ_EVERY_S = 5
+FILES_MAX, COMMITS_MAX = 40, 20
+FRESHNESS_SLACK_S = 10
+DELIVERY_TIMEOUT_S = 180
+
+
+@dataclass
+class Target:
+    """One table, the sink that writes it, and what was seen of it."""
+
+    name: str
+    table: Table
+    format: str
+    options: Mapping[str, str]
+    is_decoupled: bool
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    """For the delivery process."""
+    reads: int = 0
+    problems: list[str] = field(default_factory=list)
+    rows: int = 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--outage-seconds", type=float, default=120)
+    parser.add_argument("--write", action="store_true", help="put the report into docs/benchmarks/")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, ExitStack() as stack:
+        servers = stack.enter_context(Servers(Path(folder)))
+        report = run(Path(folder), servers, arguments.minutes * 60, arguments.outage_seconds)
+    print(report.text)
+    if arguments.write:
+        report.write(Path(__file__).parents[2] / "docs" / "benchmarks")
+    return 0 if all(promise.holds for promise in report.promises) else 1
+
+
+def run(root: Path, servers: Servers, seconds: float, outage_s: float) -> Report:
+    targets = list(_targets(root, servers))
+    journal, store_url = root / "journal.jsonl", f"sqlite:///{root}/store.sqlite"
+    orders = {
+        "rows_per_second": ROWS_PER_SECOND,
+        "tasks": TASKS,
+        "journal": str(journal),
+        "sinks": {
+            one.name: {"format": one.format, "options": _all_options(one, root, store_url)} for one in targets
+        },
+    }
+    driver = [sys.executable, "-m", "benchmarks.delivery.driver", json.dumps(orders)]
+    with ExitStack() as stack:
+        log = stack.enter_context((root / "processes.log").open("w"))
+        spark = stack.enter_context(_process(driver, log))
+        _wait_for(lambda: journal.exists(), 120, "the first batch", root)
+        with open_store(store_url) as store:
+            _wait_for(lambda: len(store.streams()) == len(targets), 120, "all streams", root)
+        delivery = stack.enter_context(_process(_deliver(store_url, targets), log))
+        stop = threading.Event()
+        readers = [threading.Thread(target=_read, args=(one, stop), daemon=True) for one in targets]
+        for reader in readers:
+            reader.start()
+        _live(seconds, outage_s, servers if len(targets) > 2 else None, journal)
+        os.killpg(spark.pid, signal.SIGKILL)
+        spark.wait()
+        with open_store(store_url) as store:
+            _wait_for(lambda: not _pending(store), DELIVERY_TIMEOUT_S, "the last deliveries", root)
+            time.sleep(1)
+            stop.set()
+            for reader in readers:
+                reader.join()
+            delivery.send_signal(signal.SIGTERM)
+            ended = delivery.wait(60)
+            return _report(targets, store, journal, ended, outage_s)
+
+
+# What runs ------------------------------------------------------------------------------------------
+
+
+def _targets(root: Path, servers: Servers) -> Iterator[Target]:
+    for name, is_decoupled in (("coupled", False), ("decoupled", True)):
+        folder = root / name
+        yield Target(name, DeltaTable(folder), "penstock.delta", {"path": str(folder)}, is_decoupled)
+    try:
+        catalog, _ = servers.rest_catalog()
+    except MavenUnreachableError as error:
+        print(f"Without the outage of a catalog: {error}", file=sys.stderr)
+        return
+    properties = catalog.properties
+    options = {"table": "bench.rows", "catalog": "rest", **{f"catalog.{k}": v for k, v in properties.items()}}
+    table = IcebergTable("bench.rows", catalog="rest", catalog_properties=properties)
+    yield Target("outage", table, "penstock.iceberg", options, True, properties)
+
+
+def _all_options(target: Target, root: Path, store_url: str) -> dict[str, str]:
+    options = {
+        **target.options,
+        "checkpointLocation": str(root / f"{target.name}-checkpoint"),
+        "store": store_url,
+    }
+    if target.is_decoupled:
+        options |= {"delivery": "decoupled", "deliverAfterSeconds": str(DELIVER_AFTER_S), "eventTime": "at"}
+    return options
+
+
+def _deliver(store_url: str, targets: list[Target]) -> list[str]:
+    command = [str(Path(sys.executable).with_name("penstock")), "deliver", "--store", store_url]
+    for target in targets:
+        for key, value in target.catalog.items():
+            command += ["--catalog", f"{key}={value}"]
+    return command
+
+
+@contextmanager
+def _process(command: list[str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """In a group of its own; no process of it outlives the block."""
+    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _live(seconds: float, outage_s: float, servers: Servers | None, journal: Path) -> None:
+    """Let time go by, with the catalog hanging in the middle of it."""
+    before = max((seconds - outage_s) / 2, 0)
+    _wait(before, journal)
+    stopped = nullcontext() if servers is None else servers.rest_catalog()[1].stopped()
+    with stopped:
+        (journal.parent / "outage").write_text(json.dumps([time.time(), time.time() + outage_s]))
+        _wait(outage_s, journal)
+    _wait(max(seconds - before - outage_s, 0), journal)
+
+
+def _wait(seconds: float, journal: Path) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, 30))
+        batches = sum(1 for line in journal.read_text().splitlines() if '"batch"' in line)
+        print(f"{batches} batches", file=sys.stderr)
+
+
+def _wait_for(condition: Any, seconds: float, what: str, root: Path) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"no {what} after {seconds:.0f} s:\n{(root / 'processes.log').read_text()[-4000:]}"
+            )
+        time.sleep(0.5)
+
+
+def _read(target: Target, stop: threading.Event) -> None:
+    """Read the table as a user would, again and again: each row once, none missing before the last."""
+    while True:
+        is_last = stop.wait(READ_EVERY_S)
+        try:
+            with duckdb.connect() as connection:
+                relation = target.table.relation(connection)
+                asked = connection.sql(f"SELECT count(*), count(DISTINCT id), max(id) FROM {relation}")
+                rows, distinct, last = asked.fetchall()[0]
+        except Exception as error:  # noqa: BLE001  not there yet, or the catalog hangs
+            if target.rows:
+                target.problems.append(f"could not be read: {error}")
+        else:
+            target.reads += 1
+            target.rows = rows
+            if rows != distinct or (rows and last != rows - 1):
+                target.problems.append(f"{rows} rows, {distinct} ids up to {last}")
+        if is_last:
+            return
+
+
+# What came of it ------------------------------------------------------------------------------------
+
+
+def _pending(store: SqlManifestStore) -> int:
+    return sum(stream.pending for stream in store.streams())
+
+
+def _stream(store: SqlManifestStore, name: str) -> StreamKey:
+    return next(stream.key for stream in store.streams() if stream.query_name == name)
+
+
+def _report(
+    targets: list[Target], store: SqlManifestStore, journal: Path, exit_code: int, outage_s: float
+) -> Report:
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    report = Report()
+    medians: dict[str, float] = {}
+    for target in targets:
+        stream = _stream(store, target.name)
+        batches = [line for line in lines if line.get("query") == target.name and line["batch"] > 2]
+        medians[target.name] = statistics.median(line["ms"] for line in batches)
+        with duckdb.connect() as connection:
+            version = target.table.read(connection)
+        files, commits = len(version.live), len(version.tokens)
+        report.add_table(target.name, batches, files, commits, target.rows, target.reads)
+        prepared = sum(record.rows for record in store.history(stream, 100_000))
+        report.promise(f"{target.name}: all that was prepared is in the table", prepared, "==", target.rows)
+        report.promise(f"{target.name}: reads that failed or were wrong", len(target.problems), "==", 0)
+        report.problems += [f"{target.name}: {problem}" for problem in target.problems[:3]]
+        if not target.is_decoupled:
+            continue
+        if target.name == "decoupled":
+            report.promise("decoupled: files", files, "<=", FILES_MAX)
+            report.promise("decoupled: table commits", commits, "<=", COMMITS_MAX)
+            ages = sorted(_ages(store, stream))
+            p95 = ages[int(0.95 * (len(ages) - 1))]
+            report.promise(
+                "decoupled: freshness p95, s", round(p95, 1), "<=", DELIVER_AFTER_S + FRESHNESS_SLACK_S
+            )
+        else:
+            start, end = json.loads((journal.parent / "outage").read_text())
+            during = [line for line in batches if start < line["time"] < end]
+            slowest = max((line["ms"] for line in during), default=0.0)
+            report.promise(
+                f"outage: batches in {outage_s:.0f} s without a catalog",
+                len(during),
+                ">=",
+                int(outage_s * 0.8),
+            )
+            report.promise("outage: slowest batch meanwhile, s", round(slowest / 1000, 1), "<=", 5)
+    ratio = medians["decoupled"] / medians["coupled"]
+    report.promise("decoupled: median batch time, of the coupled one's", round(ratio, 2), "<=", 1.0)
+    report.promise("delivery process: exit code after SIGTERM", exit_code, "==", 0)
+    report.batches = lines
+    return report
+
+
+def _ages(store: SqlManifestStore, stream: StreamKey) -> Iterator[float]:
+    """For each delivered batch: seconds from its prepare to when it could be read."""
+    landed = {one.delivery_id: one.finished_at for one in store.deliveries.recent(stream, 10_000)}
+    for record in store.history(stream, 100_000):
+        finished = landed.get(record.delivery_id or -1)
+        if finished is not None:
+            yield (finished - record.prepared_at).total_seconds()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Phase one of a decoupled stream: every decision of its driver, and no I/O of its own.
+
+Runs on the driver. A batch is done once its manifest is durable; a delivery process takes it into the table.
+So the store is asked first here, and the table only where the store cannot know: at the start of a run, when
+a batch comes back, and when a batch follows on none that the store has seen.
+
+What delivery relies on: batches are delivered in ascending order, and a token ahead of a prepared batch says
+that the batch is in the table. So no batch is ever prepared while a later one still waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
+from .errors import CheckpointMismatchError, RetryableError
+from .two_phase import Decision, TwoPhaseCommitter, _mismatch
+
+GIVEN_UP = "given up for its replay"
+"""Begins the reason of every batch that is ABORTED because Spark is about to run it again."""
+
+
+class DecoupledCommitter(TwoPhaseCommitter):
+    """Takes the batches of one decoupled stream through prepare; delivery does the rest, some time later."""
+
+    # Before the write -----------------------------------------------------------------------------
+
+    def begin(self, batch: Batch, seen: Token | None = None) -> Decision:
+        """Say whether the executors have to write this batch.
+
+        Called once per batch, after Spark has logged its offsets and before any task starts. The table is
+        not asked if the store knows the batch before this one, unless a batch has to be given up.
+
+        Args:
+            seen: the token that the table had when it was last looked at
+
+        Raises:
+            CheckpointMismatchError: the batch id is prepared and delivered with other source offsets, or the
+                store has lost batches that were not delivered yet.
+            RetryableError: the batch must be given up, but is just being delivered. Start again.
+        """
+        record = self._store.record(batch.stream, batch.batch_id)
+        decision = self._decide(batch, record, seen)
+        if decision is Decision.WRITE:
+            self._give_up_from(batch, "the checkpoint was rewound")
+        return decision
+
+    def _decide(self, batch: Batch, record: ManifestRecord | None, seen: Token | None) -> Decision:
+        if record is None:
+            return self._decide_unknown(batch, seen)
+        is_same = record.batch.digest == batch.digest
+        if record.state is ManifestState.COMMITTED:
+            if not is_same:
+                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+            return Decision.SKIP
+        if record.state is ManifestState.PREPARED and is_same:
+            return self._decide_prepared(record)
+        return self._decide_by_token(batch, self._table.token(batch.stream.query_id))
+
+    def _decide_unknown(self, batch: Batch, seen: Token | None) -> Decision:
+        """The store has no record of the batch: it is new, or the store is."""
+        if seen is not None and seen.batch_id >= batch.batch_id:  # delivered from another store
+            return self._decide_by_token(batch, seen)
+        before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
+        if before is not None:
+            self._check_not_given_up(before, batch)
+            return Decision.WRITE
+        token = self._table.token(batch.stream.query_id)
+        decision = self._decide_by_token(batch, token)
+        last = -1 if token is None else token.batch_id
+        if decision is Decision.WRITE and last < batch.batch_id - 1:
+            raise CheckpointMismatchError(_undelivered_lost(batch, last))
+        return decision
+
+    def _check_not_given_up(self, before: ManifestRecord, batch: Batch) -> None:
+        """Two copies of a checkpoint: one gave the batch up to write it again, the other has gone on."""
+        if before.state is ManifestState.ABORTED and before.reason.startswith(GIVEN_UP):
+            what = f"begun although batch {before.batch.batch_id} was given up and never written again"
+            raise CheckpointMismatchError(_mismatch(batch, what))
+
+    def _decide_prepared(self, record: ManifestRecord) -> Decision:
+        """A replay. It need not be written again, unless its files are gone."""
+        missing = self._gone(record)
+        if not missing:
+            return Decision.SKIP
+        self._give_up_from(record.batch, missing)
+        return Decision.WRITE
+
+    def _gone(self, record: ManifestRecord) -> str:
+        """Which files of a PREPARED batch are gone; empty if none, or if the table holds them already."""
+        if not record.files:
+            return ""
+        missing = self._table.missing_files(self._manifest(record.batch))
+        if not missing or self._is_in_table(record.batch):
+            return ""
+        return f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
+
+    def _give_up_from(self, batch: Batch, why: str) -> None:
+        """Abort what is prepared of the batch and of those after it, the last one first.
+
+        Spark runs them all again. If a later one stayed, or the batch went first, delivery could take a later
+        one into the table before its time: its token would say that the batch has landed.
+        """
+        known = [self._store.record(batch.stream, batch.batch_id + offset) for offset in (0, 1)]
+        if not any(known):  # batches are prepared one after the other: there is no later one either
+            return
+        waiting = [record for record in self._store.pending(batch.stream) if _is_from(record, batch)]
+        for record in reversed(waiting):
+            self._give_up_one(record.batch, f"{GIVEN_UP}: {why}")
+
+    def _give_up_one(self, batch: Batch, reason: str) -> None:
+        if self._store.finish(batch, ManifestState.ABORTED, reason=reason):
+            return
+        record = self._store.record(batch.stream, batch.batch_id)
+        if record is not None and record.state is not ManifestState.ABORTED:
+            raise RetryableError(
+                f"Batch {batch.batch_id} of {batch.stream} must be written again, but is "
+                f"being delivered ({reason}). Nothing was written. Start the query again once its delivery "
+                "has ended; `penstock status` shows how that goes."
+            )
+
+    # Prepare --------------------------------------------------------------------------------------
+
+    def prepare(self, manifest: Manifest, committables: Sequence[Committable]) -> None:
+        """Make a batch durable whose tasks have all succeeded. Then Spark may go on.
+
+        If an earlier manifest holds for the batch, the files of this one, which nothing names, are deleted.
+
+        Raises:
+            CheckpointMismatchError: the earlier one has other source offsets.
+            FencedError: another run has taken over. The files are deleted.
+            RetryableError: the store failed, or an earlier manifest whose files are gone is being delivered.
+        """
+        batch, run_id = manifest.batch, committables[0].run_id
+        prepared = self._prepare(manifest, committables)
+        if not prepared.is_ours and self._give_up_void(prepared.record):
+            prepared = self._prepare(manifest, committables)
+        if prepared.is_ours:
+            return
+        if prepared.record.batch.digest != batch.digest:
+            raise CheckpointMismatchError(
+                _mismatch(batch, "prepared from other source offsets by another run")
+            )
+        if prepared.record.run_id != run_id:  # file names carry the run: that manifest names none of these
+            self._delete(committables)
+
+    def _give_up_void(self, record: ManifestRecord) -> bool:
+        """As in coupled mode, but delivery may have the batch already: then it cannot be given up."""
+        missing = self._gone(record) if record.state is ManifestState.PREPARED else ""
+        if missing:
+            self._give_up_one(record.batch, f"{GIVEN_UP}: {missing}")
+        return bool(missing)
+
+    def confirm_skipped(self, batch: Batch) -> None:
+        """Check, after the tasks, that a batch which no task wrote is durable indeed."""
+        if self._state(batch) in (ManifestState.PREPARED, ManifestState.COMMITTED):
+            return
+        if not self._is_in_table(batch):
+            raise RetryableError(
+                f"Batch {batch.batch_id} of {batch.stream} was skipped but is neither prepared nor in the "
+                "table: it was given up meanwhile. Start the query again, and it is written."
+            )
+
+
+def _is_from(record: ManifestRecord, batch: Batch) -> bool:
+    return record.batch.batch_id >= batch.batch_id
+
+
+def _undelivered_lost(batch: Batch, last: int) -> str:
+    holds = "no batch of it" if last < 0 else f"batch {last} as the last one"
+    return (
+        f"The query {batch.stream.query_id} is at batch {batch.batch_id}, but the manifest store does not "
+        f"know the batch before, and the table {batch.stream.table_uri} holds {holds}: batches that were "
+        "prepared and not delivered went with the store. Nothing was written. Put the store back; or "
+        "start the query with a new checkpoint to write the table from the beginning; or, to go on without "
+        "these rows (or if there are none: the checkpoint is older than the sink), start it once with "
+        "delivery=coupled until a batch is through."
+    )

@@ -1,0 +1,395 @@
+"""Delivering one stream: prepared batches become table commits. Every decision, and no I/O of its own.
+
+Runs in the delivery process, whoever else delivers the stream at the same time: the lease only saves work,
+the table's token and its conflict check decide. One round:
+
+    finish what an earlier process has prepared    unfinished delivery -> commit, or abandon
+    settle                                         batches that the table's token has passed -> COMMITTED
+    choose                                         is a delivery due? of which batches?
+    merge, compact                                 one manifest, its small files rewritten
+    prepare                                        the delivery is durable
+    commit, finish                                 one table commit, under the token of the last batch
+
+Protocol: RisingWave RFC 0055 (a log between the stream and the sink, delivered on its own), on top of the
+two phases of `two_phase`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Protocol, TypeAlias
+
+from .. import crash_points
+from ..contract import (
+    AlreadyCommitted,
+    Backlog,
+    Committed,
+    Delivery,
+    DeliveryState,
+    DeliveryStore,
+    Lease,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    ManifestStore,
+    StreamKey,
+    TableCommitter,
+    Token,
+)
+from ..errors import (
+    CheckpointMismatchError,
+    CommitStateUnknownError,
+    FencedError,
+    PenstockError,
+    RetryableError,
+    TableChangedError,
+)
+from ..two_phase import Retry, commit_with_retries
+from .merge import merge, mergeable
+from .policy import DeliveryPolicy, due
+
+PASSING = (RetryableError, CommitStateUnknownError)
+"""An outage, or too many other writers: tried again for as long as it takes, and never parked."""
+
+
+class Compactor(Protocol):
+    """Rewrites the small files of a delivery before anybody sees them."""
+
+    def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
+        """The manifest with its small files replaced by larger ones; None if that is not worth it.
+
+        Args:
+            run_id: unique; the names of the new files carry it
+
+        Raises:
+            RetryableError: storage or cluster failed. No new file is left.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A delivery that the table holds."""
+
+    delivery: Delivery
+    outcome: Committed | AlreadyCommitted
+    landed_at: datetime
+    source_files: int
+    """Files of its batches, before they were rewritten; 0 if another process had prepared it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How a round failed. The stream's state in the store says the same."""
+
+    error: PenstockError
+    retry_at: datetime | None
+    """None if the stream was parked."""
+
+
+Round: TypeAlias = Delivered | Failed | None
+"""None: nothing was to be done."""
+
+
+class _RefusedError(Exception):
+    """The table refuses these batches; to try the same again would not help."""
+
+    def __init__(self, error: PenstockError, manifest: Manifest, delivery: Delivery | None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.manifest = manifest
+        self.delivery = delivery
+
+
+class StreamDelivery:
+    """Takes the prepared batches of one decoupled stream into its table. One instance for each round.
+
+    Args:
+        table: commits to the stream's table, and has not looked at it yet
+        compact: None leaves files as they are
+        check: raises if the table is no longer the one that the stream has written
+        last_checkpointed: the newest batch in Spark's commits log, asked for if the policy wants it
+        clock, sleep, rng: injected, so that tests run without waiting
+    """
+
+    def __init__(
+        self,
+        stream: StreamKey,
+        store: ManifestStore,
+        deliveries: DeliveryStore,
+        table: TableCommitter,
+        policy: DeliveryPolicy,
+        *,
+        compact: Compactor | None = None,
+        check: Callable[[], None] = lambda: None,
+        last_checkpointed: Callable[[], int] = lambda: -1,
+        commit_retry: Retry | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._stream = stream
+        self._store = store
+        self._deliveries = deliveries
+        self._table = table
+        self._policy = policy
+        self._compact = compact
+        self._check = check
+        self._last_checkpointed = last_checkpointed
+        self._commit_retry = commit_retry or Retry()
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+
+    def round(self, lease: Lease, trigger: str | None = None) -> Round:
+        """Deliver once, if something is due.
+
+        Args:
+            trigger: deliver what is there now, for this reason, and do not wait for the end of a back-off;
+                a stream that is parked stays so
+
+        Raises:
+            FencedError: another process has taken the lease over.
+        """
+        state = self._deliveries.state(self._stream)
+        if not self._is_wanted(state, trigger):
+            return None
+        try:
+            delivered = self._round(lease, state, trigger)
+        except _RefusedError as refused:
+            return self._refused(lease, state, refused)
+        except PASSING as error:
+            return self._failed(lease, state, error)
+        if delivered is not None:
+            self._succeeded(lease, state, delivered)
+        return delivered
+
+    def _is_wanted(self, state: DeliveryState, trigger: str | None) -> bool:
+        """Cheap: asked each second or so."""
+        if state.parked_at is not None:
+            return False
+        if trigger is None and state.retry_at is not None and self._clock() < state.retry_at:
+            return False
+        backlog = self._deliveries.backlog(self._stream)
+        if not backlog.batches:
+            return False
+        is_begun = trigger is not None or state.tries > 0 or state.alone_up_to >= 0
+        if is_begun or due(backlog, self._policy, self._clock()):
+            return True
+        return self._deliveries.unfinished(self._stream) is not None
+
+    def _round(self, lease: Lease, state: DeliveryState, trigger: str | None) -> Delivered | None:
+        self._look()
+        unfinished = self._deliveries.unfinished(self._stream)
+        if unfinished is not None:
+            landed = self._land_unfinished(unfinished)
+            if landed is not None:
+                return landed
+        self._settle()
+        chosen, why = self._choose(state, trigger)
+        if not chosen:
+            return None
+        merged = merge(chosen)
+        crash_points.reach("deliver.start", merged.batch.batch_id)
+        self._check_files(merged)
+        compacted = self._compacted(merged)
+        delivery = self._deliveries.prepare(
+            lease, compacted or merged, why, is_compacted=compacted is not None
+        )
+        crash_points.reach("deliver.prepared", merged.batch.batch_id)
+        return self._land(delivery, sum(manifest.files for manifest in chosen))
+
+    def _look(self) -> None:
+        """
+        Raises:
+            _RefusedError: the table is not the stream's any more; that is so for every batch.
+        """
+        try:
+            self._check()
+        except PASSING:
+            raise
+        except PenstockError as error:
+            oldest = self._deliverable()[:1]
+            if not oldest:
+                raise RetryableError(str(error)) from error
+            raise _RefusedError(error, self._manifest(oldest[0]), None) from error
+
+    # What others have left --------------------------------------------------------------------------
+
+    def _land_unfinished(self, delivery: Delivery) -> Delivered | None:
+        """Commit a delivery that somebody has prepared; None if it had to be abandoned."""
+        if delivery.is_compacted and not self._is_in_table(delivery.manifest):
+            missing = self._table.missing_files(delivery.manifest)
+            if missing:  # the batches still have theirs
+                reason = f"{len(missing)} of its {delivery.manifest.files} files are gone, first {missing[0]}"
+                self._deliveries.abandon(delivery, reason)
+                return None
+        return self._land(delivery, 0)
+
+    def _is_in_table(self, manifest: Manifest) -> bool:
+        token = self._table.token(self._stream.query_id)
+        return token is not None and token.batch_id >= manifest.batch.batch_id
+
+    def _settle(self) -> None:
+        """Mark the batches that the token has passed: the table has them, and the store does not know it."""
+        token = self._table.token(self._stream.query_id)
+        records = self._deliverable()
+        for record in records:
+            if token is None or record.batch.batch_id > token.batch_id:
+                return
+            manifest = self._manifest(record)
+            outcome = self._commit(manifest, None)  # adds nothing: it learns whether it is this very batch
+            self._check_token_is_ours(token, manifest, newest=records[-1].batch.batch_id)
+            self._store.finish(record.batch, ManifestState.COMMITTED, table_version=outcome.table_version)
+
+    def _check_token_is_ours(self, token: Token, waiting: Manifest, newest: int) -> None:
+        """A copy of the checkpoint and its store may deliver under the same query id, other batches maybe.
+
+        Raises:
+            RetryableError: the store has yet to hear of the batch that the table has as the last one.
+            _RefusedError: it knows it with other source offsets.
+        """
+        known = self._store.record(self._stream, token.batch_id)
+        holds = f"The table {self._stream.table_uri} holds batch {token.batch_id} of {self._stream.query_id}"
+        if known is None and newest < token.batch_id:
+            raise RetryableError(
+                f"{holds}, of which the manifest store knows nothing yet: the store was put back from a "
+                "copy, or a copy of the query's checkpoint is delivered too. Nothing was committed. It is "
+                "looked at again once the query has come that far; `penstock recover` takes the table's word."
+            )
+        is_other = known is not None and not token.matches(known.batch.digest)
+        if known is not None and is_other and known.state is not ManifestState.ABORTED:
+            error = CheckpointMismatchError(
+                f"{holds} with other source offsets than the manifest store: the checkpoint was copied, and "
+                "its copy has delivered. Nothing was committed. Compare with\n"
+                f"    penstock show {self._stream.query_id} {token.batch_id}\n"
+                "and stop one of the two; give the copy's checkpoint a new query id with\n"
+                "    penstock renew <checkpoint>"
+            )
+            raise _RefusedError(error, waiting, None)
+
+    # Choose -----------------------------------------------------------------------------------------
+
+    def _choose(self, state: DeliveryState, trigger: str | None) -> tuple[list[Manifest], str]:
+        """The batches of the next delivery, oldest first, and why it is made; none if it is not due."""
+        records = self._deliverable()
+        if not records:
+            return [], ""
+        if records[0].batch.batch_id <= state.alone_up_to:
+            return [self._manifest(records[0])], trigger or "retry"
+        why = trigger or due(_backlog_of(records), self._policy, self._clock())
+        if why is None:
+            return [], ""
+        return mergeable(self._manifest(record) for record in records), why
+
+    def _deliverable(self) -> Sequence[ManifestRecord]:
+        records = self._deliveries.deliverable(self._stream)
+        if not self._policy.after_checkpoint:
+            return records
+        last = self._last_checkpointed()
+        return [record for record in records if record.batch.batch_id <= last]
+
+    def _manifest(self, record: ManifestRecord) -> Manifest:
+        manifest = self._store.manifest(self._stream, record.batch.batch_id)
+        if manifest is None or manifest.batch.digest != record.batch.digest:
+            raise RetryableError(f"Batch {record.batch.batch_id} of {self._stream} was replaced meanwhile.")
+        return manifest
+
+    # Before the commit ------------------------------------------------------------------------------
+
+    def _check_files(self, manifest: Manifest) -> None:
+        missing = self._table.missing_files(manifest)
+        if missing:
+            error = TableChangedError(
+                f"{len(missing)} of the {manifest.files} files of batches {manifest.batches[0].batch_id} to "
+                f"{manifest.batch.batch_id} of {self._stream} are gone, first {missing[0]}: was the table "
+                "vacuumed with a retention shorter than the backlog? Nothing was committed. Put the files "
+                "back and run `penstock retry`; or give the batch up with `penstock skip`, which records it."
+            )
+            raise _RefusedError(error, manifest, None)
+
+    def _compacted(self, manifest: Manifest) -> Manifest | None:
+        """The manifest with its small files rewritten; None if they stay as they are."""
+        if self._compact is None:
+            return None
+        try:
+            return self._compact(manifest, f"delivery-{uuid.UUID(int=self._rng.getrandbits(128))}")
+        except PASSING:
+            raise
+        except PenstockError as error:
+            raise _RefusedError(error, manifest, None) from error
+
+    # Commit -----------------------------------------------------------------------------------------
+
+    def _land(self, delivery: Delivery, source_files: int) -> Delivered:
+        """Commit and mark."""
+        try:
+            outcome = self._commit(delivery.manifest, delivery)
+        except FencedError as error:  # another process has delivered a part of it
+            self._deliveries.abandon(delivery, str(error))
+            raise RetryableError(str(error)) from error
+        self._deliveries.finish(delivery, outcome.table_version)
+        crash_points.reach("deliver.done", delivery.manifest.batch.batch_id)
+        return Delivered(delivery, outcome, self._clock(), source_files)
+
+    def _commit(self, manifest: Manifest, delivery: Delivery | None) -> Committed | AlreadyCommitted:
+        try:
+            return commit_with_retries(self._table, manifest, self._commit_retry, self._sleep, self._rng)
+        except (FencedError, *PASSING):
+            raise
+        except PenstockError as error:
+            raise _RefusedError(error, manifest, delivery) from error
+
+    # How it went ------------------------------------------------------------------------------------
+
+    def _succeeded(self, lease: Lease, state: DeliveryState, delivered: Delivered) -> None:
+        is_past = delivered.delivery.manifest.batch.batch_id >= state.alone_up_to
+        done = replace(
+            state, tries=0, retry_at=None, error="", alone_up_to=-1 if is_past else state.alone_up_to
+        )
+        if done != state:
+            self._deliveries.set_state(lease, done)
+
+    def _refused(self, lease: Lease, state: DeliveryState, refused: _RefusedError) -> Failed:
+        """Several batches are tried one by one, so that those before the bad one land; then it is parked."""
+        if refused.delivery is not None:
+            self._deliveries.abandon(refused.delivery, str(refused.error))
+        last = refused.manifest.batch.batch_id
+        if len(refused.manifest.batches) > 1 and last > state.alone_up_to:
+            self._deliveries.set_state(lease, replace(state, alone_up_to=last, error=str(refused.error)))
+            return Failed(refused.error, self._clock())
+        if state.tries + 1 < self._policy.tries_max:
+            return self._failed(lease, state, refused.error)
+        now = self._clock()
+        parked = replace(
+            state,
+            tries=state.tries + 1,
+            retry_at=None,
+            error=str(refused.error),
+            parked_at=now,
+            parked_by="",
+            parked_why=f"batch {last} was refused {state.tries + 1} times",
+        )
+        self._deliveries.set_state(lease, parked)
+        return Failed(refused.error, None)
+
+    def _failed(self, lease: Lease, state: DeliveryState, error: PenstockError) -> Failed:
+        tries = state.tries + 1
+        retry_at = self._clock() + timedelta(seconds=self._policy.wait_s(tries, self._rng))
+        self._deliveries.set_state(lease, replace(state, tries=tries, retry_at=retry_at, error=str(error)))
+        return Failed(error, retry_at)
+
+
+def _backlog_of(records: Sequence[ManifestRecord]) -> Backlog:
+    return Backlog(
+        batches=len(records),
+        files=sum(record.files for record in records),
+        rows=sum(record.rows for record in records),
+        size_bytes=sum(record.size_bytes for record in records),
+        oldest_prepared_at=records[0].prepared_at,
+    )

@@ -1,0 +1,52 @@
+"""When a stream's prepared batches are delivered, and how failures are tried again. Pure decisions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..contract import Backlog
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryPolicy:
+    """What a stream's options say about its deliveries."""
+
+    after_s: float = 60.0
+    """A delivery is due once the oldest batch has waited so long,"""
+    after_bytes: int = 128 * MIB
+    """or so many bytes wait,"""
+    after_batches: int = 1000
+    """or so many batches do, whichever comes first."""
+    after_checkpoint: bool = False
+    """Deliver a batch only once Spark's own commits log has it."""
+    tries_max: int = 5
+    """Tries of a batch that the table refuses, before it is parked."""
+    retry_s: float = 1.0
+    """The wait after a first failure; it doubles up to `retry_s_max`, with jitter."""
+    retry_s_max: float = 60.0
+
+    def wait_s(self, tries: int, rng: random.Random) -> float:
+        """How long to wait after so many failures in a row: between a half and the whole of the step."""
+        step = min(self.retry_s * 2.0 ** min(tries - 1, 30), self.retry_s_max)
+        return step * rng.uniform(0.5, 1.0)
+
+
+def due(backlog: Backlog, policy: DeliveryPolicy, now: datetime) -> str | None:
+    """Why a delivery is due; None if it is not.
+
+    Args:
+        backlog: of the batches that may be delivered
+    """
+    if not backlog.batches or backlog.oldest_prepared_at is None:
+        return None
+    if backlog.batches >= policy.after_batches:
+        return "batches"
+    if backlog.size_bytes >= policy.after_bytes:
+        return "bytes"
+    if (now - backlog.oldest_prepared_at).total_seconds() >= policy.after_s:
+        return "age"
+    return None

@@ -1,0 +1,248 @@
+"""Compaction of a Delta table's files: what can be rewritten, and the commit that replaces them.
+
+The library's own `optimize` is not used: two of them at a time both land, and double every row. Here each
+attempt is for exactly the next version of the table as it was just looked at, without retries of the library.
+Against the library's `optimize` in the hands of others that does not help: one that began before a commit
+here does not notice it. So a table that others compact is left to them.
+
+A file is removed by the very text that the log has as its path. The library makes that text from the path;
+where another engine has spelled it in another way, the file would stay beside the new one, so it is left
+alone. Files with a deletion vector are left alone too: their removal would have to name the vector.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
+from ..contract import Conflict, DataFile
+from ..errors import CommitStateUnknownError, RetryableError
+from ..lake_manifest import LakeManifest
+from .checks import check_supported
+from .committer import post_commit
+from .files import delta_files
+from .history import NOTE_KEY, commits_since, in_short
+from .table import KIND, load, load_if_there, token_of
+
+SpellPartition = Callable[[Any, pa.DataType], "str | None"]
+"""A partition value as the Delta protocol spells it."""
+
+_KEPT_BY_LIBRARY = "/!$&'()+,:;=@"
+"""Beside letters, digits and `-._~`, what the library writes into the log as it is."""
+
+COMMITS_LOOKED_BACK = 200
+"""For compactions by others, at the first look; later ones see every commit since."""
+
+
+class DeltaCompactableTable:
+    """One Delta table, as `compaction.CompactableTable` wants it. Every call looks anew.
+
+    Args:
+        query_id: whose token says how far the stream is
+        spell: for the partition values of the new files
+        now_ms: clock, milliseconds since 1970
+    """
+
+    def __init__(
+        self,
+        table_uri: str,
+        storage_options: Mapping[str, str],
+        query_id: str,
+        spell: SpellPartition,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._uri = table_uri
+        self._options = dict(storage_options)
+        self._query_id = query_id
+        self._spell = spell
+        self._now_ms = now_ms
+        self._seen_version = -1
+        self._others_compact = False
+
+    def look(self) -> VisibleFiles | None:
+        table = load_if_there(self._uri, self._options)
+        token = None if table is None else token_of(table, self._query_id)
+        if table is None or token is None:
+            return None
+        check_supported(table, overwrite=False)
+        if self._is_compacted_by_others(table):
+            return None
+        content = LakeManifest(
+            kind=KIND,
+            mode="append",
+            table_id=str(table.metadata().id),
+            table_version=table.version(),
+            schema_json=table.schema().to_json(),
+            new_columns=(),
+            partition_by=tuple(table.metadata().partition_columns),
+            files=tuple(self._plain_files(table)),
+        )
+        return VisibleFiles(content, token.batch_id)
+
+    def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
+        missing = self._missing(rewritten)
+        if missing:
+            return Outdated(f"{len(missing)} new files are gone, first {missing[0]}")
+        table = load(self._uri, self._options, content.table_id)
+        token = token_of(table, self._query_id)
+        if token is None or token.batch_id >= batch_id:
+            return Outdated("the stream has landed too many batches meanwhile")
+        check_supported(table, overwrite=False)
+        if self._is_compacted_by_others(table):
+            return Outdated("others compact the table")
+        if _layout(table) != (content.schema_json, content.partition_by):
+            return Outdated("the table was altered meanwhile")
+        there = set(self._plain_files(table))
+        kept = tuple([group for group in rewritten if there.issuperset(group.sources)])
+        if not kept:
+            return Outdated("others have removed or changed the same files meanwhile")
+        return self._commit(table, content, kept)
+
+    def _is_compacted_by_others(self, table: DeltaTable) -> bool:
+        """Commits here are no `OPTIMIZE`: the library lets nobody choose the operation's name."""
+        since = max(self._seen_version, table.version() - COMMITS_LOOKED_BACK, -1)
+        commits = commits_since(table, self._options, since)
+        self._others_compact |= any(commit.operation == "OPTIMIZE" for commit in commits)
+        self._seen_version = table.version()
+        return self._others_compact
+
+    def _missing(self, rewritten: Iterable[Rewritten]) -> list[str]:
+        return delta_files(self._uri, self._options).missing(
+            [file.path for group in rewritten for file in group.files]
+        )
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        return delta_files(self._uri, self._options).delete(paths)
+
+    # Files ----------------------------------------------------------------------------------------
+
+    def _plain_files(self, table: DeltaTable) -> Iterator[DataFile]:
+        """Those that a commit here can remove. Without statistics: the new ones get their own."""
+        actions = pa.table(table.get_add_actions())
+        partition_by = table.metadata().partition_columns
+        kinds = {name: actions.schema.field("partition").type.field(name).type for name in partition_by}
+        wanted = ["path", "size_bytes", "num_records", *(["partition"] if partition_by else [])]
+        with_vector = _names_with_deletion_vectors(table)
+        for row in actions.select(wanted).to_pylist():
+            path = unquote(row["path"])
+            if row["num_records"] is None or _logged(path) != row["path"]:
+                continue
+            if posixpath.basename(path) in with_vector:
+                continue
+            values = tuple((name, self._spell(row["partition"][name], kinds[name])) for name in partition_by)
+            yield DataFile(path, row["size_bytes"], row["num_records"], values)
+
+    # Commit ---------------------------------------------------------------------------------------
+
+    def _commit(
+        self, table: DeltaTable, content: LakeManifest, groups: tuple[Rewritten, ...]
+    ) -> Replaced | Conflict:
+        version = table.version() + 1
+        note = _note(groups)
+        try:
+            table.create_write_transaction(
+                [*self._removes(groups), *self._adds(groups)],
+                mode="append",
+                schema=table.schema(),
+                partition_by=list(content.partition_by),
+                commit_properties=CommitProperties(
+                    custom_metadata={NOTE_KEY: note, "isBlindAppend": False}, max_commit_retries=0
+                ),
+                post_commithook_properties=post_commit(table, version),
+            )
+        except Exception as error:  # noqa: BLE001  whatever it is, the log says whether it landed
+            return self._outcome_after(error, content, groups, version, note)
+        return Replaced(version, groups)
+
+    def _removes(self, groups: Iterable[Rewritten]) -> list[RemoveAction]:
+        now_ms = self._now_ms()
+        return [
+            RemoveAction(file.path, False, now_ms, file.size_bytes, dict(file.partition_values))
+            for group in groups
+            for file in group.sources
+        ]
+
+    def _adds(self, groups: Iterable[Rewritten]) -> list[AddAction]:
+        now_ms = self._now_ms()
+        return [
+            AddAction(
+                path=file.path,
+                size=file.size_bytes,
+                partition_values=dict(file.partition_values),
+                modification_time=now_ms,
+                data_change=False,
+                stats=file.statistics or "{}",
+            )
+            for group in groups
+            for file in group.files
+        ]
+
+    def _outcome_after(
+        self,
+        error: Exception,
+        content: LakeManifest,
+        groups: tuple[Rewritten, ...],
+        version: int,
+        note: str,
+    ) -> Replaced | Conflict:
+        """What an error of the commit call means: a lost response comes as an error, and has landed."""
+        try:
+            table = load(self._uri, self._options, content.table_id)
+            commits = commits_since(table, self._options, version - 1)
+        except RetryableError as unreadable:
+            raise self._state_unknown(error) from unreadable
+        landed = next((commit.version for commit in commits if commit.note == note), None)
+        if landed is not None:
+            return Replaced(landed, groups)
+        if isinstance(error, CommitFailedError) and table.version() >= version:
+            return Conflict(f"version {version} of {self._uri} was taken by another writer")
+        if "://" in self._uri and not self._uri.startswith("file://"):
+            raise self._state_unknown(error) from error  # a request on its way may land later
+        raise RetryableError(
+            f"Compacted files could not be committed to the Delta table {self._uri}: {in_short(error)}. "
+            "Nothing was changed; it is tried again."
+        ) from error
+
+    def _state_unknown(self, error: Exception) -> CommitStateUnknownError:
+        return CommitStateUnknownError(
+            f"Compacted files may or may not be in the Delta table {self._uri}: {in_short(error)}. The rows "
+            "are the same either way. Nothing is deleted: clean-up sees which files the table has."
+        )
+
+
+def _logged(path: str) -> str:
+    """The path as the Delta library writes it into the log."""
+    return quote(path, safe=_KEPT_BY_LIBRARY)
+
+
+def _names_with_deletion_vectors(table: DeltaTable) -> set[str]:
+    """Base names of files of which some rows are deleted."""
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return set()
+    uris = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
+    return {unquote(posixpath.basename(str(uri))) for uri in uris}
+
+
+def _layout(table: DeltaTable) -> tuple[str, tuple[str, ...]]:
+    return table.schema().to_json(), tuple(table.metadata().partition_columns)
+
+
+def _note(groups: Sequence[Rewritten]) -> str:
+    """What the commit says of itself: no batch's. The names of the new files make it unique."""
+    said = {
+        "compaction": groups[0].files[0].path if groups[0].files else "",
+        "sources": sum(len(group.sources) for group in groups),
+        "files": sum(len(group.files) for group in groups),
+    }
+    return json.dumps({"penstock": said})

@@ -1,0 +1,301 @@
+"""Compaction of an Iceberg table's files: what can be rewritten, and the snapshot that replaces them.
+
+The snapshot is a `replace`: readers of changes skip it. As with a batch, it is built on the metadata that was
+just loaded, sent once, and taken by the catalog only if the branch's head is still the one looked at; every
+batch moves the head. The stream's token, a table property, is not part of it.
+
+Tables with delete files are left alone: which rows of a data file count is up to them. So are tables whose
+partition values pyiceberg would write back wrongly, for it writes the manifests of the removed files anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile as IcebergDataFile
+from pyiceberg.manifest import (
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import (
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertTableUUID,
+)
+from pyiceberg.table.update.snapshot import _SnapshotProducer
+
+from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
+from ..contract import Conflict, DataFile
+from ..errors import CommitStateUnknownError, PenstockError, RetryableError
+from ..lake_manifest import LakeManifest
+from .address import IcebergAddress
+from .catalog import CatalogConfig, io_properties, known_properties, redacted
+from .checks import check_supported
+from .data_files import iceberg_data_files, partition_texts
+from .files import iceberg_files
+from .plan import data_location
+from .snapshot import Attempt, CopiedOnceTransaction, has_double_partitions
+from .table import load, load_if_there, token_of, version_of
+from .target import KIND
+
+Live = list[tuple[ManifestFile, list[ManifestEntry]]]
+"""The manifests of a snapshot, and the files that each adds or keeps."""
+
+
+class IcebergCompactableTable:
+    """One branch of an Iceberg table, as `compaction.CompactableTable` wants it. Every call looks anew.
+
+    Args:
+        query_id: whose token says how far the stream is
+    """
+
+    def __init__(self, catalog: CatalogConfig, address: IcebergAddress, query_id: str) -> None:
+        self._catalog = catalog
+        self._address = address
+        self._query_id = query_id
+        self._entries: dict[str, list[ManifestEntry]] = {}
+        """Of the manifests that were seen last, which never change."""
+
+    def look(self) -> VisibleFiles | None:
+        table = load_if_there(self._catalog, self._address)
+        if table is None:
+            return None
+        token = token_of(table.metadata, self._query_id, self._address.branch)
+        if token is None:
+            return None
+        check_supported(table, overwrite=True)
+        content = LakeManifest(
+            kind=KIND,
+            mode="append",
+            table_id=str(table.metadata.table_uuid),
+            table_version=version_of(table.metadata, self._address.branch),
+            schema_json=table.schema().model_dump_json(),
+            new_columns=(),
+            partition_by=tuple([part.name for part in table.spec().fields]),
+            files=tuple(self._plain_files(table, self._live(table))),
+            location=data_location(table),
+            partition_spec_id=table.metadata.default_spec_id,
+        )
+        return VisibleFiles(content, token.batch_id)
+
+    def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
+        table = load(self._catalog, self._address, content.table_id)
+        token = token_of(table.metadata, self._query_id, self._address.branch)
+        if token is None or token.batch_id >= batch_id:
+            return Outdated("the stream has landed too many batches meanwhile")
+        check_supported(table, overwrite=True)
+        if _layout(table) != (content.schema_json, content.partition_spec_id, content.location):
+            return Outdated("the table was altered meanwhile")
+        live = self._live(table)
+        there = set(self._plain_files(table, live))
+        kept = tuple([group for group in rewritten if there.issuperset(group.sources)])
+        if not kept:
+            return Outdated("others have removed or changed the same files meanwhile")
+        missing = self._files(table).missing([file.path for group in kept for file in group.files])
+        if missing:
+            return Outdated(f"{len(missing)} new files are gone, first {missing[0]}")
+        return self._send(self._prepare(table, content, kept, live), content, kept)
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        table = load_if_there(self._catalog, self._address)
+        return 0 if table is None else self._files(table).delete(paths)
+
+    def _files(self, table: Table) -> Any:
+        return iceberg_files(data_location(table), io_properties(table))
+
+    # Files ----------------------------------------------------------------------------------------
+
+    def _live(self, table: Table) -> Live:
+        """
+        Raises:
+            RetryableError: a manifest cannot be read.
+        """
+        head = table.metadata.snapshot_by_name(self._address.branch)
+        try:
+            live = [] if head is None else [self._read(table, one) for one in head.manifests(table.io)]
+        except Exception as error:  # noqa: BLE001  the storages raise what they like
+            raise RetryableError(
+                f"The manifests of the Iceberg table {self._address.uri} cannot be read: "
+                f"{self._in_short(error)}. Nothing was compacted. Check that the storage is reachable."
+            ) from None
+        self._entries = {manifest.manifest_path: entries for manifest, entries in live}
+        return live
+
+    def _read(self, table: Table, manifest: ManifestFile) -> tuple[ManifestFile, list[ManifestEntry]]:
+        known = self._entries.get(manifest.manifest_path)
+        if known is None:
+            known = list(manifest.fetch_manifest_entry(table.io, discard_deleted=True))
+        return manifest, known
+
+    def _plain_files(self, table: Table, live: Live) -> Iterator[DataFile]:
+        """Those that can be rewritten: of today's partitioning, where Penstock writes its own.
+
+        Without statistics: the new ones get their own.
+        """
+        if has_double_partitions(table) or _has_deletes(live):
+            return
+        prefix = f"{data_location(table)}/"
+        spec = table.spec()
+        for manifest, entries in live:
+            if manifest.partition_spec_id != spec.spec_id:
+                continue
+            for entry in entries:
+                file = entry.data_file
+                if file.file_format is FileFormat.PARQUET and file.file_path.startswith(prefix):
+                    values = partition_texts(file.partition, spec, table.schema())
+                    path = file.file_path.removeprefix(prefix)
+                    yield DataFile(path, file.file_size_in_bytes, file.record_count, values)
+
+    # Commit ---------------------------------------------------------------------------------------
+
+    def _prepare(
+        self, table: Table, content: LakeManifest, groups: Sequence[Rewritten], live: Live
+    ) -> Attempt:
+        metadata = table.metadata
+        sources = {f"{content.location}/{file.path}" for group in groups for file in group.sources}
+        transaction = CopiedOnceTransaction(table)
+        producer = _Replace(transaction, table, self._address.branch, live, sources)
+        files = [file for group in groups for file in group.files]
+        try:
+            for file in iceberg_data_files(files, content.location, table.spec(), table.schema()):
+                producer.append_data_file(file)
+            producer.commit()
+        except BaseException as error:
+            with suppress(Exception):
+                producer._clean_all_uncommitted()
+            if isinstance(error, PenstockError) or not isinstance(error, Exception):
+                raise
+            raise RetryableError(
+                f"The manifests of compacted files could not be written for the Iceberg table "
+                f"{self._address.uri}: {self._in_short(error)}. Nothing was changed; it is tried again."
+            ) from None
+        requirements = (
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+            AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+            *transaction._requirements,
+        )
+        return Attempt(table, producer.snapshot_id, transaction._updates, requirements, producer)
+
+    def _send(
+        self, attempt: Attempt, content: LakeManifest, groups: tuple[Rewritten, ...]
+    ) -> Replaced | Conflict:
+        try:
+            attempt.send()
+        except Exception as error:  # noqa: BLE001  whatever it is, the table says whether it landed
+            return self._outcome_after(error, attempt, content, groups)
+        return Replaced(attempt.snapshot_id, groups)
+
+    def _outcome_after(
+        self, error: Exception, attempt: Attempt, content: LakeManifest, groups: tuple[Rewritten, ...]
+    ) -> Replaced | Conflict:
+        """What an error of the commit request means: a lost response comes as an error, and has landed."""
+        try:
+            metadata = load(self._catalog, self._address, content.table_id).metadata
+        except PenstockError:
+            raise self._state_unknown(error) from None
+        if metadata.snapshot_by_id(attempt.snapshot_id) is not None:
+            return Replaced(attempt.snapshot_id, groups)
+        if isinstance(error, CommitFailedException):
+            attempt.discard()
+            return Conflict(f"another writer changed {self._address.uri} meanwhile: {self._in_short(error)}")
+        if self._catalog.is_embedded:  # then no request is on its way that could land later
+            attempt.discard()
+            raise RetryableError(
+                f"Compacted files could not be committed to the Iceberg table {self._address.uri}: "
+                f"{self._in_short(error)}. Nothing was changed; it is tried again."
+            ) from None
+        raise self._state_unknown(error) from None
+
+    def _state_unknown(self, error: Exception) -> CommitStateUnknownError:
+        return CommitStateUnknownError(
+            f"Compacted files may or may not be in the Iceberg table {self._address.uri}: "
+            f"{self._in_short(error)}. The rows are the same either way. Nothing is deleted: clean-up sees "
+            "which files the table has."
+        )
+
+    def _in_short(self, error: Exception) -> str:
+        return redacted(error, known_properties(self._catalog))
+
+
+class _Replace(_SnapshotProducer["_Replace"]):
+    """Removes the sources and adds the new files, in one `replace` snapshot.
+
+    pyiceberg's own producers find the files to remove by predicates on partitions and bounds; here it is
+    known which they are, and in which manifests.
+    """
+
+    def __init__(
+        self,
+        transaction: CopiedOnceTransaction,
+        table: Table,
+        branch: str,
+        live: Live,
+        sources: set[str],
+    ) -> None:
+        summary = {"penstock.compacted-files": str(len(sources))}
+        super().__init__(Operation.OVERWRITE, transaction, table.io, None, summary, branch)
+        self._live = live
+        self._sources = sources
+        self._deleted_data_files: set[IcebergDataFile] = {
+            entry.data_file for _, entries in live for entry in entries if self._goes(entry)
+        }
+
+    def _goes(self, entry: ManifestEntry) -> bool:
+        return entry.data_file.file_path in self._sources
+
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Nothing is looked for."""
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return [
+            _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
+            for _, entries in self._live
+            for entry in entries
+            if self._goes(entry)
+        ]
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return [kept for manifest, entries in self._live for kept in self._kept(manifest, entries)]
+
+    def _kept(self, manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[ManifestFile]:
+        """The manifest itself; or one without the sources; or none, if it has nothing else."""
+        stay = [entry for entry in entries if not self._goes(entry)]
+        if len(stay) == len(entries):
+            yield manifest
+        elif stay:
+            with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+                for entry in stay:
+                    writer.add_entry(_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
+            yield writer.to_manifest_file()
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        """pyiceberg adds up the totals of other operations only."""
+        summary = super()._summary(snapshot_properties or {})
+        return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def _has_deletes(live: Live) -> bool:
+    return any(manifest.content is ManifestContent.DELETES and entries for manifest, entries in live)
+
+
+def _layout(table: Table) -> tuple[str, int, str]:
+    return table.schema().model_dump_json(), table.metadata.default_spec_id, data_location(table)

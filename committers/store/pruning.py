@@ -1,0 +1,100 @@
+"""Forgetting what is long done: records of batches, deliveries and runs. Runs in the delivery process.
+
+Without it a store grows for as long as its query runs. Nothing of it decides about rows any more: what is in
+the table, the table knows.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from ..contract import ManifestState, StreamKey
+from . import queries
+from .database import Database
+from .delivery_queries import DeliveryPhase
+from .tables import contents, deliveries, manifests, runs, streams
+
+BATCHES_AT_ONCE = 1000
+"""In one transaction: the query waits for it if it prepares a batch meanwhile."""
+
+
+def prune(database: Database, stream: StreamKey, older_than: datetime, keep: int) -> int:
+    """Forget batches that were finished before `older_than`, and all but the newest `keep`; how many went.
+
+    See `SqlDeliveries.prune` for what stays in any case.
+    """
+    pruned = 0
+    while True:
+        with database.write() as connection:
+            stream_id = queries.lock_stream(connection, stream)
+            if stream_id is None:
+                return pruned
+            batch_ids = _prunable(connection, stream_id, older_than, keep)
+            _delete_batches(connection, stream_id, batch_ids)
+            if not batch_ids:
+                _delete_deliveries(connection, stream_id, older_than)
+                _delete_runs(connection, stream_id, older_than)
+                return pruned
+        pruned += len(batch_ids)
+
+
+def _prunable(connection: Connection, stream_id: int, older_than: datetime, keep: int) -> list[int]:
+    is_of_stream = manifests.c.stream_id == stream_id
+    newest = sa.select(sa.func.max(manifests.c.batch_id)).where(is_of_stream).scalar_subquery()
+    beyond = sa.select(manifests.c.batch_id).where(is_of_stream).order_by(manifests.c.batch_id.desc())
+    first_beyond = beyond.offset(keep).limit(1).scalar_subquery()
+    is_done = manifests.c.state.in_((ManifestState.COMMITTED.value, ManifestState.ABORTED.value))
+    is_old = sa.or_(manifests.c.finished_at < older_than, manifests.c.batch_id <= first_beyond)
+    query = sa.select(manifests.c.batch_id).select_from(
+        manifests.outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
+    )
+    query = query.where(is_of_stream, is_done, is_old, manifests.c.batch_id < newest, _is_unneeded())
+    query = query.order_by(manifests.c.batch_id).limit(BATCHES_AT_ONCE)
+    return list(connection.scalars(query))
+
+
+def _is_unneeded() -> sa.ColumnElement[bool]:
+    """Not of an unfinished delivery, nor of one whose sources are still to be removed: by these manifests."""
+    is_done = deliveries.c.state != DeliveryPhase.PREPARED.value
+    has_no_sources = sa.or_(sa.not_(deliveries.c.is_compacted), deliveries.c.sources_removed_at.is_not(None))
+    return sa.or_(deliveries.c.id.is_(None), sa.and_(is_done, has_no_sources))
+
+
+def _delete_batches(connection: Connection, stream_id: int, batch_ids: list[int]) -> None:
+    if not batch_ids:
+        return
+    for table in (contents, manifests):
+        are_these = (table.c.stream_id == stream_id, table.c.batch_id.in_(batch_ids))
+        connection.execute(sa.delete(table).where(*are_these))
+    is_less = (streams.c.id == stream_id, streams.c.pruned_up_to < batch_ids[-1])
+    connection.execute(sa.update(streams).where(*is_less).values(pruned_up_to=batch_ids[-1]))
+
+
+def _delete_deliveries(connection: Connection, stream_id: int, older_than: datetime) -> None:
+    """Those without a batch, and abandoned ones by their age."""
+    has_batches = (
+        sa.exists()
+        .where(manifests.c.stream_id == deliveries.c.stream_id)
+        .where(manifests.c.batch_id.between(deliveries.c.first_batch_id, deliveries.c.last_batch_id))
+        .where(manifests.c.delivery_id == deliveries.c.id)
+    )
+    is_committed = deliveries.c.state == DeliveryPhase.COMMITTED.value
+    is_abandoned = deliveries.c.state == DeliveryPhase.ABANDONED.value
+    is_done = sa.or_(
+        sa.and_(is_committed, sa.not_(has_batches)),
+        sa.and_(is_abandoned, deliveries.c.finished_at < older_than),
+    )
+    connection.execute(sa.delete(deliveries).where(deliveries.c.stream_id == stream_id, is_done))
+
+
+def _delete_runs(connection: Connection, stream_id: int, older_than: datetime) -> None:
+    """Those that another has taken over from before `older_than`.
+
+    When they claimed says nothing: a run that was taken over a minute ago may have claimed a year ago.
+    """
+    is_old = (runs.c.stream_id == stream_id, runs.c.claimed_at < older_than)
+    successor = sa.select(sa.func.max(runs.c.fence)).where(*is_old).scalar_subquery()
+    connection.execute(sa.delete(runs).where(runs.c.stream_id == stream_id, runs.c.fence < successor))

@@ -1,0 +1,115 @@
+"""The bound of a stream's backlog: what is prepared and not delivered may not grow without end. Driver only.
+
+A query that is ahead of its deliveries waits before it writes the next batch, and everybody can see that it
+does; a query that has waited too long fails, and its restart goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ..committers.contract import Backlog, DeliveryState, StreamKey
+from ..committers.errors import RetryableError
+
+if TYPE_CHECKING:
+    from ..committers.store.sql import SqlManifestStore
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+SAY_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogBound:
+    """How much may wait to be delivered, and how long the query waits for that to become less."""
+
+    batches: int
+    size_bytes: int
+    age_s: float
+    wait_s: float
+
+    def exceeded(self, backlog: Backlog, now: datetime) -> str:
+        """What is too much, in words; empty if nothing is."""
+        return "; ".join(self._exceeded(backlog, now))
+
+    def _exceeded(self, backlog: Backlog, now: datetime) -> Iterator[str]:
+        if backlog.batches >= self.batches:
+            yield f"{backlog.batches:,} batches wait (backlogBatches={self.batches})"
+        if backlog.size_bytes >= self.size_bytes:
+            yield f"{backlog.size_bytes:,} bytes wait (backlogBytes={self.size_bytes})"
+        if backlog.oldest_prepared_at is not None:
+            age_s = (now - backlog.oldest_prepared_at).total_seconds()
+            if age_s >= self.age_s:
+                yield f"the oldest batch waits for {age_s:,.0f} s (backlogSeconds={self.age_s:.0f})"
+
+
+def wait_for_delivery(
+    store: SqlManifestStore,
+    stream: StreamKey,
+    bound: BacklogBound,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once the backlog is below its bound. While the query waits, the store says since when.
+
+    Raises:
+        RetryableError: it has waited for `wait_s`. Nothing was written for the batch.
+    """
+    began = now()
+    too_much = bound.exceeded(store.deliveries.backlog(stream), began)
+    if not too_much:
+        return
+    store.deliveries.wait(stream, began)
+    try:
+        _wait(store, stream, bound, too_much, now, sleep)
+    finally:
+        store.deliveries.wait(stream, None)
+
+
+def _wait(
+    store: SqlManifestStore,
+    stream: StreamKey,
+    bound: BacklogBound,
+    too_much: str,
+    now: Callable[[], datetime],
+    sleep: Callable[[float], None],
+) -> None:
+    began, said_at = now(), None
+    while too_much:
+        waited_s = (now() - began).total_seconds()
+        if waited_s >= bound.wait_s:
+            raise RetryableError(_failure(stream, too_much, waited_s, store.deliveries.state(stream)))
+        if said_at is None or waited_s - said_at >= SAY_EVERY_S:
+            logger.warning("The query waits for the deliveries of %s: %s.", stream, too_much)
+            said_at = waited_s
+        sleep(POLL_S)
+        too_much = bound.exceeded(store.deliveries.backlog(stream), now())
+
+
+def _failure(stream: StreamKey, too_much: str, waited_s: float, state: DeliveryState) -> str:
+    return (
+        f"The query has waited {waited_s:,.0f} s for the deliveries of {stream}, and still {too_much}. "
+        f"{_what_holds_it_up(state)} Nothing was lost: what is prepared stays so. Then start the query "
+        "again: it goes on where it stopped. To let more wait, raise backlogBatches, backlogBytes or "
+        "backlogSeconds; to wait longer, backlogWaitSeconds."
+    )
+
+
+def _what_holds_it_up(state: DeliveryState) -> str:
+    if state.parked_at is not None:
+        by = f" by {state.parked_by}" if state.parked_by else ""
+        why = state.parked_why or state.error
+        return (
+            f"Deliveries are parked{by} since {state.parked_at:%Y-%m-%d %H:%M:%S} UTC: {why} "
+            "Mend that and say `penstock retry`, or give the batch up with `penstock skip`."
+        )
+    if state.error:
+        return f"The last of {state.tries} failed deliveries: {state.error}"
+    return "No delivery has failed: see that `penstock deliver` is running, and keeps up."

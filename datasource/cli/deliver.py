@@ -1,0 +1,145 @@
+"""What `penstock deliver` does: set up logging, metrics and signals, then deliver."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from types import FrameType
+from typing import Any
+
+from ...committers.errors import ConfigurationError
+from ...committers.store.sql import StreamStatus, open_store
+from ..delivery.drain import Drained, drain
+from ..delivery.running import Assignment, deliver
+from ..delivery.service import Watcher
+from ..delivery.watchers import LogWatcher, landing_json
+from ..delivery.worker import Landing
+from ..table_access import TableAccess
+from . import output
+
+
+def set_up_logging() -> None:
+    """What Penstock says goes to stderr, and of the libraries what is wrong."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("penstock").setLevel(logging.INFO)
+
+
+class JsonWatcher:
+    """A `Watcher` that prints a line of JSON for each delivery."""
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        pass
+
+    def landed(self, landing: Landing) -> None:
+        sys.stdout.write(json.dumps(landing_json(landing)) + "\n")
+        sys.stdout.flush()
+
+    def failed(self, stream: StreamStatus, error: Exception, *, is_parked: bool) -> None:
+        pass
+
+
+@contextmanager
+def watchers(*, as_json: bool, metrics_port: int | None, metrics_address: str) -> Iterator[list[Watcher]]:
+    """Who is told how it goes."""
+    found: list[Watcher] = [LogWatcher()]
+    if as_json:
+        found.append(JsonWatcher())
+    if metrics_port is None:
+        yield found
+        return
+    from ..delivery.metrics import Metrics
+
+    metrics = Metrics()
+    port, end = metrics.serve(metrics_port, metrics_address)
+    logging.getLogger("penstock.delivery").info("Metrics are at http://%s:%d/metrics", metrics_address, port)
+    try:
+        yield [*found, metrics]
+    finally:
+        end()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second one of them ends the process at once."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def read_secrets() -> tuple[str, TableAccess]:
+    """The store's URL and what opens the tables, from the first line of stdin."""
+    given: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
+    if "store" not in given:
+        raise ConfigurationError("--from-stdin is for `penstock.start_delivery`: the first line is no store.")
+    return str(given["store"]), TableAccess(dict(given["storage"]), dict(given["catalog"]))
+
+
+def stop_at_end_of_stdin(stop: threading.Event) -> None:
+    """The parent holds the other end of the pipe; when it is gone, however it went, there is no more."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+def deliver_on(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> None:
+    """Until the process is told to end."""
+    logging.getLogger("penstock.delivery").info("Delivery has started.")
+    deliver(assignment, told, stop)
+    logging.getLogger("penstock.delivery").info("Delivery has ended.")
+
+
+def deliver_once(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> list[Drained]:
+    """What waits now, store after store."""
+    drained = []
+    for url in assignment.stores:
+        with open_store(url, must_exist=True) as store:
+            is_chosen: Callable[[StreamStatus], bool] = assignment.is_chosen
+            drained += drain(
+                store, assignment.access, assignment.settings, told, stop=stop, is_chosen=is_chosen
+            )
+    return drained
+
+
+def drained_json(drained: Drained) -> dict[str, Any]:
+    return {
+        **output.stream_json(drained.stream),
+        "deliveries": drained.deliveries,
+        "batches": drained.batches,
+        "rows": drained.rows,
+        "left": drained.left,
+        "parked": drained.is_parked,
+        "failure": None if drained.failure is None else str(drained.failure),
+        "error": None if drained.error is None else str(drained.error),
+    }
+
+
+def print_drained(drained: Sequence[Drained]) -> None:
+    if not drained:
+        output.print_line("The store has no decoupled streams.")
+    for one in drained:
+        said = (
+            f"{output.count(one.batches, 'batch', 'es')} delivered in "
+            f"{output.count(one.deliveries, 'commit')}, {one.rows:,} rows"
+        )
+        left = f"; {output.count(one.left, 'batch', 'es')} left" if one.left else ""
+        parked = ", parked until `penstock retry`" if one.is_parked else ""
+        output.print_line(f"{output.title(one.stream)}  {one.stream.key.table_uri}", style="bold")
+        output.print_line(f"  {said}{left}{parked}.")

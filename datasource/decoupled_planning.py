@@ -1,0 +1,183 @@
+"""Plan a batch of a decoupled stream: by the store, and by what was last seen of the table. Driver only.
+
+The first plan of a process looks at the table, with all the checks of coupled mode; later ones go by what was
+seen, which a thread looks up again in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..committers.contract import Batch, ManifestState, StreamKey, Token
+from ..committers.decoupled import DecoupledCommitter
+from ..committers.errors import RetryableError, TableChangedError
+from ..committers.lake_manifest import LakeManifest, decode
+from ..committers.two_phase import Decision
+from .backlog import BacklogBound, wait_for_delivery
+from .batch_plan import BatchPlan
+from .event_time import event_time_column
+from .options.common import LakeOptions
+from .plan_cache import PlanCache, PlanKey, Seen
+from .settings import register
+from .sinks.sink import LakeTable, PlannedTable, Sink, check_same_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..committers.store.sql import SqlManifestStore, WrittenTable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_S = 2.0
+
+_plans = PlanCache()
+
+
+def plan_decoupled_batch(
+    sink: Sink[Any],
+    store: SqlManifestStore,
+    batch: Batch,
+    rows: pa.Schema,
+    overwrite: bool,
+    plans: PlanCache = _plans,
+) -> BatchPlan:
+    """Decide whether to write the batch, wait until the backlog has room for it, and say how to write it.
+
+    Raises:
+        PenstockError: see its subclasses; no data has moved.
+    """
+    event_time = event_time_column(rows, sink.options.event_time)
+    key = PlanKey(batch.stream, sink, rows, overwrite)
+    seen = plans.get(key)
+    if seen is None:
+        planned = _plan_first(key, store, batch, plans)
+    else:
+        planned = _plan_known(key, store, batch, seen, plans)
+    if planned is None:
+        return BatchPlan(batch)
+    register(sink, store, batch.stream, planned.content.table_id)
+    return BatchPlan(batch, planned.files, planned.content, event_time=event_time)
+
+
+def bound_of(options: LakeOptions) -> BacklogBound:
+    return BacklogBound(
+        batches=options.backlog_batches_max,
+        size_bytes=options.backlog_bytes_max,
+        age_s=options.backlog_s_max,
+        wait_s=options.backlog_wait_s,
+    )
+
+
+def _plan_known(
+    key: PlanKey, store: SqlManifestStore, batch: Batch, seen: Seen, plans: PlanCache
+) -> PlannedTable | None:
+    """Without a look at the table; None if the batch is not to be written."""
+    if DecoupledCommitter(store, key.sink.open_table()).begin(batch, seen.token) is Decision.SKIP:
+        return None
+    wait_for_delivery(store, batch.stream, bound_of(key.sink.options))
+    written = store.written_table(batch.stream)
+    plans.refresh(key, partial(_look_again, key, written, seen.planned.content.table_id, batch.batch_id))
+    return seen.planned
+
+
+def _look_again(key: PlanKey, written: WrittenTable | None, table_id: str, batch_id: int) -> Seen:
+    """In the background, so without the store. A table that was dropped is not created anew."""
+    table = key.sink.open_table()
+    table.check_unchanged(key.stream.query_id, table_id, None)
+    check_same_table(table, key.stream, written)
+    token = table.token(key.stream.query_id)
+    return Seen(key.sink.plan_table(table, key.rows, key.overwrite, batch_id), token)
+
+
+def _plan_first(key: PlanKey, store: SqlManifestStore, batch: Batch, plans: PlanCache) -> PlannedTable | None:
+    """With a look at the table; None if the batch is not to be written."""
+    wait_s = key.sink.options.backlog_wait_s if _is_known(store, batch.stream) else 0
+    table, token = patiently(partial(_look_first, key.sink, store, batch.stream), wait_s)
+    if DecoupledCommitter(store, table).begin(batch, token) is Decision.SKIP:
+        return None
+    if wait_s:
+        store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited
+    wait_for_delivery(store, batch.stream, bound_of(key.sink.options))
+    plan = partial(key.sink.plan_table, rows=key.rows, overwrite=key.overwrite, batch_id=batch.batch_id)
+    planned: PlannedTable = patiently(lambda: plan(table), wait_s)
+    _check_pending_columns(store, batch.stream, planned.content)
+    plans.put(key, Seen(planned, token))
+    return planned
+
+
+def _is_known(store: SqlManifestStore, stream: StreamKey) -> bool:
+    return bool(store.history(stream, 1))
+
+
+def _look_first(
+    sink: Sink[Any], store: SqlManifestStore, stream: StreamKey
+) -> tuple[LakeTable, Token | None]:
+    table, written = sink.open_table(), store.written_table(stream)
+    try:
+        waiting = _newest_pending(store, stream)
+        if waiting is not None:
+            table.check_unchanged(stream.query_id, waiting.table_id, None)
+        check_same_table(table, stream, written)
+    except TableChangedError:
+        register(sink, store, stream)  # or a store that was lost does not know what the operator may accept
+        raise
+    return table, table.token(stream.query_id)
+
+
+def _newest_pending(store: SqlManifestStore, stream: StreamKey) -> LakeManifest | None:
+    """What the batch that was prepared last was planned with; None if it is delivered."""
+    newest = store.history(stream, 1)
+    if not newest or newest[0].state is not ManifestState.PREPARED:
+        return None
+    manifest = store.manifest(stream, newest[0].batch.batch_id)
+    return None if manifest is None else decode(manifest)
+
+
+def _check_pending_columns(store: SqlManifestStore, stream: StreamKey, planned: LakeManifest) -> None:
+    """Two batches that were both planned as the first to bring new columns must bring the same ones.
+
+    Formats number new columns: the second would have given the number of the first one's to another.
+
+    Raises:
+        RetryableError: the earlier ones must be delivered first.
+    """
+    if not planned.new_columns:
+        return
+    for manifest in store.manifests(stream, ManifestState.PREPARED):
+        waiting = decode(manifest)
+        if waiting.new_columns and waiting.schema_json != planned.schema_json:
+            raise RetryableError(
+                f"Batch {manifest.batch.batch_id} of {stream} is to add the column(s) "
+                f"{', '.join(waiting.new_columns)} to the table and is not delivered yet; this start of the "
+                f"query adds {', '.join(planned.new_columns)}. Let it be delivered first (`penstock deliver "
+                "--once`), then start the query again."
+            )
+
+
+def patiently(
+    call: Callable[[], T],
+    wait_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Ask again while the table does not answer, for so long: a restart does not fail in an outage.
+
+    Raises:
+        RetryableError: it still does not.
+    """
+    began = clock()
+    while True:
+        try:
+            return call()
+        except RetryableError as error:
+            if clock() - began >= wait_s:
+                raise
+            logger.warning("The query waits for its table: %s", error)
+            sleep(RETRY_S)

@@ -1,0 +1,102 @@
+"""Deliver what waits now, and end: `penstock deliver --once`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from ...committers.errors import PenstockError
+from ...committers.store.sql import SqlManifestStore, StreamStatus
+from ..table_access import TableAccess
+from .service import Watcher, surroundings
+from .worker import DeliveryOrder, Landing, ServiceSettings, StreamWorker, Surroundings
+
+TRIES_MAX = 5
+"""Failures in a row until the rest is left to the next run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What became of one stream."""
+
+    stream: StreamStatus
+    deliveries: int
+    batches: int
+    rows: int
+    left: int
+    """Batches that waited at the beginning and still do."""
+    failure: PenstockError | None
+    """What the last delivery ended in, if it failed: the stream's state in the store says the same."""
+    error: PenstockError | None
+    """Why nothing could be tried."""
+    is_parked: bool
+
+
+def drain(
+    store: SqlManifestStore,
+    access: TableAccess,
+    settings: ServiceSettings,
+    watchers: Sequence[Watcher],
+    *,
+    stop: threading.Event,
+    is_chosen: Callable[[StreamStatus], bool] = lambda stream: True,
+) -> list[Drained]:
+    """Deliver the batches of all chosen streams that are prepared by now.
+
+    Raises:
+        PenstockError: the store cannot be read.
+    """
+    around = surroundings(store, access, settings, watchers, stop=stop)
+    workers = []
+    for stream in filter(is_chosen, store.streams()):
+        worker = StreamWorker(stream, around)
+        worker.see(stream)
+        if worker.is_decoupled:
+            workers.append(worker)
+    with ThreadPoolExecutor(settings.parallel, "delivery") as pool:
+        return list(pool.map(partial(_drain_stream, around), workers))
+
+
+def _drain_stream(around: Surroundings, worker: StreamWorker) -> Drained:
+    stream, landings, failures = worker.stream, list[Landing](), 0
+    failure: PenstockError | None = None
+    error: PenstockError | None = None
+    last = -1 if stream.last is None else stream.last.batch.batch_id
+    order = DeliveryOrder("drain", last)
+    try:
+        while _left(around, stream, last) and not around.stop.is_set():
+            turn = worker.turn(order)
+            landings += turn.landings
+            if turn.failure is not None:
+                failure, failures = turn.failure.error, 1 if turn.landings else failures + 1
+                retry_at = turn.failure.retry_at
+                if retry_at is None or failures == TRIES_MAX:
+                    break
+                around.stop.wait(max((retry_at - around.clock()).total_seconds(), 0.0))
+            elif turn.is_busy:
+                around.stop.wait(around.settings.poll_s)
+            elif not turn.landings:  # parked, or not in Spark's commits log yet
+                break
+        if around.settings.maintains and not around.stop.is_set():
+            worker.turn(DeliveryOrder(is_upkeep=True))
+    except PenstockError as raised:
+        error = raised
+    left = _left(around, stream, last)
+    state = around.store.deliveries.state(stream.key)
+    return Drained(
+        stream,
+        deliveries=len(landings),
+        batches=sum(len(landing.delivered.delivery.manifest.batches) for landing in landings),
+        rows=sum(landing.delivered.delivery.manifest.rows for landing in landings),
+        left=left,
+        failure=failure if left else None,
+        error=error,
+        is_parked=state.parked_at is not None,
+    )
+
+
+def _left(around: Surroundings, stream: StreamStatus, last: int) -> int:
+    return sum(record.batch.batch_id <= last for record in around.store.pending(stream.key))

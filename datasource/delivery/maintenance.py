@@ -1,0 +1,266 @@
+"""Maintenance of a table beside its deliveries: steps that each have an interval of their own.
+
+Runs in the delivery process, for the stream whose lease it holds, after a delivery or when there is nothing
+to deliver. What fails is reported and done the next time; no batch depends on any of it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from ...committers.cleanup import CleanableTable, Cleanup
+from ...committers.compaction import CompactableTable, Compacted, Compaction, CompactionPolicy
+from ...committers.contract import Manifest, ManifestState, StreamKey
+from ...committers.errors import PenstockError
+from ...committers.lake_manifest import decode
+from ...writers.plan import parse_file_name
+from ..options.common import TARGET_FILE_BYTES
+from ..sinks.sink import Sink
+from .rewriting import VisibleRewriter
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import SqlManifestStore
+    from ..sinks.delta import DeltaSink
+    from ..sinks.iceberg import IcebergSink
+
+CHECKPOINT_S = 3600.0
+EXPIRE_S = 600.0
+FIRST_S_MAX = 600.0
+"""A step with a long interval runs this long after the start, or a process that is started often would never
+get to it."""
+ORPHAN_GRACE = timedelta(days=7)
+"""As long as `penstock gc` waits by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenancePolicy:
+    """What the query's options say of its table's maintenance. Seconds; 0 is never."""
+
+    is_wanted: bool | None = None
+    """None: if Penstock created the table."""
+    compact_s: float = 600.0
+    vacuum_s: float = 86_400.0
+    """Between two looks for files that the table has removed, and for those that nothing names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kind of maintenance of one table."""
+
+    name: str
+    every_s: float
+    run: Callable[[], str]
+    """Does it; what was done, for people, empty if there was nothing to do."""
+    decides_itself: bool = False
+    """True if it has an option of its own that says whether it is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """How one run of a step ended."""
+
+    step: str
+    seconds: float
+    done: str = ""
+    error: PenstockError | None = None
+
+
+class Maintenance:
+    """The steps of one table, and when each is due. One instance for as long as the lease is held.
+
+    Args:
+        is_wanted: is the table one to look after? Asked when something is due
+        started_at: intervals begin here
+        monotonic: seconds, for how long a step took
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        is_wanted: Callable[[], bool],
+        started_at: datetime,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps = [step for step in steps if step.every_s > 0]
+        self._is_wanted = is_wanted
+        self._monotonic = monotonic
+        self._due_at = {
+            step.name: started_at + timedelta(seconds=min(step.every_s, FIRST_S_MAX)) for step in self._steps
+        }
+
+    @property
+    def next_due(self) -> datetime | None:
+        """When there is something to do next; None for never."""
+        return min(self._due_at.values(), default=None)
+
+    def run_due(self, now: datetime, until: Callable[[], bool] = lambda: False) -> list[StepResult]:
+        """Run what is due, one step after the other.
+
+        Args:
+            until: asked before each step; True leaves the rest for the next call
+        """
+        due = [step for step in self._steps if self._due_at[step.name] <= now]
+        results: list[StepResult] = []
+        if not due:
+            return results
+        for step in due:
+            if until():
+                break
+            self._due_at[step.name] = now + timedelta(seconds=step.every_s)
+            results.append(self._run(step))
+        return results
+
+    def _run(self, step: Step) -> StepResult:
+        start = self._monotonic()
+        try:
+            done = step.run() if step.decides_itself or self._is_wanted() else ""
+        except PenstockError as error:
+            return StepResult(step.name, self._monotonic() - start, error=error)
+        return StepResult(step.name, self._monotonic() - start, done)
+
+
+# The steps of a table -----------------------------------------------------------------------------
+
+
+def maintenance_of(
+    sink: Sink[Any],
+    store: SqlManifestStore,
+    stream: StreamKey,
+    policy: MaintenancePolicy,
+    started_at: datetime,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    stop: Callable[[], bool] = lambda: False,
+) -> Maintenance:
+    """The maintenance of the stream's table.
+
+    Args:
+        stop: True ends a compaction after the group of files that it is at
+    """
+    make = _of_delta if sink.kind == "delta" else _of_iceberg
+    return make(_Around(sink, store, stream, policy, now, stop), started_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What the steps of a table have in common."""
+
+    sink: Any
+    store: SqlManifestStore
+    stream: StreamKey
+    policy: MaintenancePolicy
+    now: Callable[[], datetime]
+    stop: Callable[[], bool]
+
+    def compaction(self, table: CompactableTable) -> Step:
+        sink = self.sink
+        rewriter = VisibleRewriter(
+            self.stream.query_id,
+            lambda content: sink.rewrite_plan(sink.open_table(), content),
+            stop=self.stop,
+        )
+        policy = CompactionPolicy(sink.options.target_file_bytes or TARGET_FILE_BYTES)
+        compaction = Compaction(table, rewriter, policy)
+        return Step("compact", self.policy.compact_s, lambda: _said(compaction.run()))
+
+    def orphans(self, cleanable: Callable[[], CleanableTable]) -> Step:
+        """Files of ours that nothing names, as `penstock gc --delete` finds them."""
+
+        def run() -> str:
+            known = [status.key for status in self.store.streams()]
+            cleaned = [key for key in known if key.table_uri == self.stream.table_uri]
+            cleanup = Cleanup(self.store, cleanable(), cleaned, known, parse_file_name, _paths)
+            count = sum(cleanup.delete(cleanup.find(self.now() - ORPHAN_GRACE)))
+            return f"deleted {count:,} files that nothing names" if count else ""
+
+        return Step("orphans", self.policy.vacuum_s, run)
+
+    def pending_names(self) -> set[str]:
+        """Base names of the files that manifests name which are not in the table yet."""
+        streams = [one.key for one in self.store.streams() if one.key.table_uri == self.stream.table_uri]
+        return {
+            posixpath.basename(path)
+            for stream in streams
+            for manifest in self.store.manifests(stream, ManifestState.PREPARED)
+            for path in _paths(manifest)
+        }
+
+
+def _of_delta(around: _Around, started_at: datetime) -> Maintenance:
+    from ...committers.delta.cleanup import DeltaCleanableTable
+    from ...committers.delta.compaction import DeltaCompactableTable
+    from ...committers.delta.maintenance import checkpoint_log, is_maintained, vacuum
+    from ...writers.delta.partitions import serialize
+
+    sink: DeltaSink = around.sink
+    uri, storage = sink.table_uri, sink.options.storage_options
+
+    def checkpoint() -> str:
+        version = checkpoint_log(uri, storage)
+        return "" if version is None else f"wrote a log checkpoint of version {version:,}"
+
+    def remove() -> str:
+        count = vacuum(uri, storage, around.now(), around.pending_names)
+        return f"deleted {count:,} files that the table has removed" if count else ""
+
+    steps = [
+        around.compaction(DeltaCompactableTable(uri, storage, around.stream.query_id, serialize)),
+        Step("checkpoint", CHECKPOINT_S, checkpoint),
+        Step("vacuum", around.policy.vacuum_s, remove),
+        around.orphans(lambda: DeltaCleanableTable(uri, storage)),
+    ]
+    return Maintenance(steps, _wanted(around.policy, lambda: is_maintained(uri, storage)), started_at)
+
+
+def _of_iceberg(around: _Around, started_at: datetime) -> Maintenance:
+    from ...committers.iceberg.catalog import known_properties, redacted
+    from ...committers.iceberg.cleanup import IcebergCleanableTable
+    from ...committers.iceberg.compaction import IcebergCompactableTable
+    from ...committers.iceberg.properties import EXPIRE_PROPERTY
+    from ...committers.iceberg.table import load_if_there
+
+    sink: IcebergSink = around.sink
+    catalog, address = sink.catalog, sink.address
+
+    def is_ours() -> bool:
+        table = load_if_there(catalog, address)
+        return table is not None and table.properties.get(EXPIRE_PROPERTY, "").lower() == "true"
+
+    def expire() -> str:
+        sink.maintain(around.store, 0)
+        return ""
+
+    def cleanable() -> CleanableTable:
+        return IcebergCleanableTable(
+            lambda: load_if_there(catalog, address),
+            address.uri,
+            address.branch,
+            around.store.expiries,
+            in_short=lambda error: redacted(error, known_properties(catalog)),
+        )
+
+    steps = [
+        around.compaction(IcebergCompactableTable(catalog, address, around.stream.query_id)),
+        Step("expire", EXPIRE_S, expire, decides_itself=True),
+        around.orphans(cleanable),
+    ]
+    return Maintenance(steps, _wanted(around.policy, is_ours), started_at)
+
+
+def _wanted(policy: MaintenancePolicy, is_ours: Callable[[], bool]) -> Callable[[], bool]:
+    return is_ours if policy.is_wanted is None else lambda: policy.is_wanted is True
+
+
+def _said(compacted: Compacted) -> str:
+    if compacted.sources:
+        return f"compacted {compacted.sources:,} files into {compacted.files:,}"
+    return f"compacted nothing: {compacted.given_up}" if compacted.given_up else ""
+
+
+def _paths(manifest: Manifest) -> Iterator[str]:
+    return (file.path for file in decode(manifest).files)

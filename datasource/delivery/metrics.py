@@ -1,0 +1,178 @@
+"""How the deliveries go, as Prometheus scrapes it: `penstock deliver --metrics-port`.
+
+Gauges are what the store said at the last look, whichever process delivers; counters and histograms are of
+this process alone. Streams of one name and one table, such as those of a renewed checkpoint, are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ...committers.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import StreamStatus
+    from .worker import Landing
+
+Value: TypeAlias = Callable[["StreamStatus", datetime], float]
+
+LABELS = ("query_name", "table")
+SECONDS = (0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 75, 90, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreGauge:
+    """A figure of each stream, as the store has it."""
+
+    name: str
+    help: str
+    value: Value
+    join: Callable[[float, float], float] = max
+    """For streams that have the same labels."""
+
+
+def _plus(one: float, other: float) -> float:
+    return one + other
+
+
+def _age_s(stream: StreamStatus, now: datetime) -> float:
+    oldest = stream.backlog.oldest_prepared_at
+    return 0.0 if oldest is None else max((now - oldest).total_seconds(), 0.0)
+
+
+GAUGES = (
+    StoreGauge(
+        "penstock_backlog_batches",
+        "Batches that are prepared and not in the table yet.",
+        lambda stream, now: stream.backlog.batches,
+        _plus,
+    ),
+    StoreGauge(
+        "penstock_backlog_bytes",
+        "Bytes of the data files that are not in the table yet.",
+        lambda stream, now: stream.backlog.size_bytes,
+        _plus,
+    ),
+    StoreGauge(
+        "penstock_backlog_age_seconds", "How long the oldest batch of the backlog has waited.", _age_s
+    ),
+    StoreGauge(
+        "penstock_parked",
+        "1 if nothing is delivered until an operator says so.",
+        lambda stream, now: stream.delivery.parked_at is not None,
+    ),
+    StoreGauge(
+        "penstock_query_waiting",
+        "1 if the query waits for its backlog to shrink.",
+        lambda stream, now: stream.waiting_since is not None,
+    ),
+)
+
+
+class StoreGauges(Collector):
+    """Gauges made when they are scraped, so that streams that are gone leave none behind."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Sequence[StreamStatus], datetime]] = {}
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        self._seen[store] = (streams, now)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        seen = list(self._seen.values())
+        for gauge in GAUGES:
+            values: dict[tuple[str, str], float] = {}
+            for streams, now in seen:
+                for stream in streams:
+                    labels, value = labels_of(stream), float(gauge.value(stream, now))
+                    values[labels] = gauge.join(values[labels], value) if labels in values else value
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=LABELS)
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
+
+
+def labels_of(stream: StreamStatus) -> tuple[str, str]:
+    return (stream.query_name or stream.key.query_id, stream.key.table_uri)
+
+
+class Metrics:
+    """A `Watcher` that counts. One for all stores of a process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._gauges = StoreGauges()
+        self.registry.register(self._gauges)
+        self._deliveries = self._counter("deliveries", "Deliveries by what triggered them.", "trigger")
+        self._rows = self._counter("delivered_rows", "Rows that were delivered.")
+        self._batches = self._counter("delivered_batches", "Batches that were delivered.")
+        self._failures = self._counter("failures", "Tries to deliver that failed.")
+        self._seconds = self._histogram("delivery_seconds", "From choosing the batches to the commit.")
+        self._freshness = self._histogram(
+            "freshness_seconds", "From the prepare of a delivery's oldest batch to the commit."
+        )
+        self._event_freshness = self._histogram(
+            "event_freshness_seconds", "From a delivery's oldest event time to the commit."
+        )
+        self._last_success = Gauge(
+            "penstock_last_success_timestamp",
+            "When the last delivery landed.",
+            LABELS,
+            registry=self.registry,
+        )
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"penstock_{name}", help_text, (*LABELS, *labels), registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str) -> Histogram:
+        return Histogram(f"penstock_{name}", help_text, LABELS, registry=self.registry, buckets=SECONDS)
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        self._gauges.saw(store, streams, now)
+        for stream in streams:  # a counter that is not there yet cannot be alerted on
+            self._failures.labels(*labels_of(stream))
+
+    def landed(self, landing: Landing) -> None:
+        labels, delivered = labels_of(landing.stream), landing.delivered
+        delivery, landed_at = delivered.delivery, delivered.landed_at
+        self._deliveries.labels(*labels, delivery.trigger).inc()
+        self._rows.labels(*labels).inc(delivery.manifest.rows)
+        self._batches.labels(*labels).inc(len(delivery.manifest.batches))
+        self._seconds.labels(*labels).observe(landing.seconds)
+        self._last_success.labels(*labels).set(landed_at.timestamp())
+        for histogram, since in (
+            (self._freshness, landing.oldest_prepared_at),
+            (self._event_freshness, delivery.manifest.oldest_event_at),
+        ):
+            if since is not None:
+                histogram.labels(*labels).observe(max((landed_at - since).total_seconds(), 0.0))
+
+    def failed(self, stream: StreamStatus, error: BaseException, *, is_parked: bool) -> None:
+        self._failures.labels(*labels_of(stream)).inc()
+
+    def serve(self, port: int, address: str) -> tuple[int, Callable[[], None]]:
+        """Answer `/metrics`; the port, which the system has chosen if 0 was asked for, and how to end it.
+
+        Raises:
+            ConfigurationError: the port cannot be had.
+        """
+        try:
+            server, thread = start_http_server(port, address, self.registry)
+        except OSError as error:
+            raise ConfigurationError(
+                f"Metrics cannot be served on {address}:{port}: {error.strerror}. Choose another port."
+            ) from None
+
+        def end() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return server.server_port, end

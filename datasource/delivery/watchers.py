@@ -1,0 +1,75 @@
+"""How the deliveries are told to people: one line each, in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ...committers.errors import PenstockError
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import StreamStatus
+    from .worker import Landing
+
+logger = logging.getLogger("penstock.delivery")
+
+SHORT_ID_CHARS = 8
+
+
+def name_of(stream: StreamStatus) -> str:
+    return f"{stream.query_name or '(no name)'} {stream.key.query_id[:SHORT_ID_CHARS]}"
+
+
+class LogWatcher:
+    """A `Watcher` that logs."""
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        pass
+
+    def landed(self, landing: Landing) -> None:
+        said = landing_json(landing)
+        files = f"{said['files']:,}"
+        if said["source_files"]:
+            files = f"{said['source_files']:,} -> {files}"
+        logger.info(
+            "%s: delivered batches %d..%d, %s rows, %s files, by %s, in %.1f s, version %s",
+            name_of(landing.stream),
+            said["first_batch_id"],
+            said["last_batch_id"],
+            f"{said['rows']:,}",
+            files,
+            said["trigger"],
+            landing.seconds,
+            said["table_version"],
+        )
+
+    def failed(self, stream: StreamStatus, error: Exception, *, is_parked: bool) -> None:
+        if not isinstance(error, PenstockError):
+            logger.error("%s: failed unexpectedly; it is tried again", name_of(stream), exc_info=error)
+        elif is_parked:
+            logger.error("%s: parked until `penstock retry`: %s", name_of(stream), error)
+        else:
+            logger.warning("%s: not delivered, tried again: %s", name_of(stream), error)
+
+
+def landing_json(landing: Landing) -> dict[str, Any]:
+    """One delivery, with fixed keys."""
+    delivery, outcome = landing.delivered.delivery, landing.delivered.outcome
+    batches = delivery.manifest.batches
+    return {
+        "query_name": landing.stream.query_name,
+        "query_id": landing.stream.key.query_id,
+        "table_uri": landing.stream.key.table_uri,
+        "first_batch_id": batches[0].batch_id,
+        "last_batch_id": batches[-1].batch_id,
+        "batches": len(batches),
+        "rows": delivery.manifest.rows,
+        "source_files": landing.delivered.source_files,
+        "files": delivery.manifest.files,
+        "size_bytes": delivery.manifest.size_bytes,
+        "trigger": delivery.trigger,
+        "seconds": round(landing.seconds, 3),
+        "table_version": outcome.table_version,
+    }

@@ -1,0 +1,127 @@
+"""What the planner process last saw of a decoupled stream's table, so that no batch waits for a catalog.
+
+The first plan of a process looks at the table and waits for it. Later batches take what was seen then, and a
+thread looks again in the background now and then. This is a cache and nothing else: without it, as in a new
+process, the table is looked at again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..committers.errors import RetryableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..committers.contract import StreamKey, Token
+    from .sinks.sink import PlannedTable, Sink
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S = 10.0
+"""A plan that is older is looked at again, after the batch that has found it so was planned with it."""
+PLANS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """What a plan depends on: a query that is started with other options or columns has another."""
+
+    stream: StreamKey
+    sink: Sink[Any]
+    rows: pa.Schema
+    overwrite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look at the table has found."""
+
+    planned: PlannedTable
+    token: Token | None
+
+
+@dataclass(slots=True)
+class _Entry:
+    key: PlanKey
+    seen: Seen
+    seen_at: float
+    is_looking: bool = False
+    error: BaseException | None = None
+
+
+def start_thread(body: Callable[[], None]) -> None:
+    """The process may end while the thread waits for a dead catalog."""
+    threading.Thread(target=body, name="penstock-plan", daemon=True).start()
+
+
+class PlanCache:
+    """Plans by stream. Safe to share among threads.
+
+    Args:
+        clock: seconds
+        start: runs a function in the background
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None]], None] = start_thread,
+    ) -> None:
+        self._clock = clock
+        self._start = start
+        self._lock = threading.Lock()
+        self._entries: dict[StreamKey, _Entry] = {}
+
+    def get(self, key: PlanKey) -> Seen | None:
+        """What was seen last; None if the table must be looked at now.
+
+        Raises:
+            PenstockError: what the last look in the background has ended in, unless it was an outage.
+        """
+        with self._lock:
+            entry = self._entries.get(key.stream)
+            if entry is None or entry.key != key:
+                return None
+            if entry.error is None:
+                return entry.seen
+            del self._entries[key.stream]
+        raise entry.error
+
+    def put(self, key: PlanKey, seen: Seen) -> None:
+        with self._lock:
+            self._entries.pop(key.stream, None)
+            self._entries[key.stream] = _Entry(key, seen, self._clock())
+            if len(self._entries) > PLANS_MAX:
+                del self._entries[next(iter(self._entries))]
+
+    def forget(self, stream: StreamKey) -> None:
+        with self._lock:
+            self._entries.pop(stream, None)
+
+    def refresh(self, key: PlanKey, look: Callable[[], Seen]) -> None:
+        """Look again in the background, if it is time; one look per stream at once."""
+        with self._lock:
+            entry = self._entries.get(key.stream)
+            if entry is None or entry.is_looking or self._clock() - entry.seen_at < REFRESH_S:
+                return
+            entry.is_looking = True
+        self._start(lambda: self._look_again(entry, look))
+
+    def _look_again(self, entry: _Entry, look: Callable[[], Seen]) -> None:
+        seen, failure = entry.seen, None
+        try:
+            seen = look()
+        except RetryableError as error:
+            logger.warning("The next batches of %s go by what was known of it: %s", entry.key.stream, error)
+        except BaseException as error:  # noqa: BLE001 - the next batch raises it
+            failure = error
+        with self._lock:
+            entry.seen, entry.error = seen, failure
+            entry.seen_at, entry.is_looking = self._clock(), False

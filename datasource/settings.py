@@ -1,0 +1,29 @@
+"""What a delivery process must know to open a stream's table: kept in the store, without any secret."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .options.common import LakeOptions
+from .sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from ..committers.contract import StreamKey
+    from ..committers.store.sql import SqlManifestStore
+
+
+def register(sink: Sink[Any], store: SqlManifestStore, stream: StreamKey, table_id: str = "") -> None:
+    """Make the stream known, with all that its delivery needs. Driver only."""
+    options = sink.options
+    store.register(stream, sink.kind, options.query_name, table_id, settings=settings_of(options))
+
+
+def settings_of(options: LakeOptions) -> str:
+    """As JSON. Secrets (`store`, `storage.*`, `catalog.*`) are given to the delivery process itself."""
+    settings = {
+        "delivery": "decoupled" if options.is_decoupled else "coupled",
+        "checkpoint": options.checkpoint_location or "",
+        "options": dict(sorted(options.given.items())),
+    }
+    return json.dumps(settings, ensure_ascii=False)

@@ -1,0 +1,101 @@
+"""Open manifest stores of this process, kept between batches. Driver only.
+
+Spark's planner and commit processes live on from batch to batch, and to open a store costs more than to ask
+it. This is a cache and nothing else: a store that fails, whose file was deleted or replaced, or that a forked
+process has inherited, is opened anew.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from ..committers.store.sql import SqlManifestStore, open_store
+
+OPEN_S_MAX = 60.0
+"""A store is opened anew after that long: then it is seen if a newer version has upgraded its tables."""
+STORES_MAX = 8
+
+_Identity: TypeAlias = tuple[int, int]
+_NO_FILE: _Identity = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    store: SqlManifestStore
+    file: _Identity | None
+    process: int
+    opened_at: float
+
+
+class StoreCache:
+    """Open stores by URL. Safe to share among threads: a store is never closed while it is in use."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._idle: dict[str, _Open] = {}
+
+    @contextmanager
+    def borrow(self, url: str) -> Iterator[SqlManifestStore]:
+        """The store at the URL; raises as `open_store`. After an error in the block it is closed."""
+        opened = self._take(url) or self._open(url)
+        try:
+            yield opened.store
+        except BaseException:
+            opened.store.close()
+            raise
+        self._give_back(url, opened)
+
+    def _open(self, url: str) -> _Open:
+        store = open_store(url)
+        return _Open(store, _file_of(store), os.getpid(), self._clock())
+
+    def _take(self, url: str) -> _Open | None:
+        with self._lock:
+            opened = self._idle.pop(url, None)
+        if opened is None:
+            return None
+        if opened.process != os.getpid():  # the connections are the parent's: it alone may close them
+            opened.store.engine.dispose(close=False)
+            return None
+        is_fresh = self._clock() - opened.opened_at < OPEN_S_MAX
+        if is_fresh and opened.file is not None and opened.file == _file_of(opened.store):
+            return opened
+        opened.store.close()
+        return None
+
+    def _give_back(self, url: str, opened: _Open) -> None:
+        with self._lock:
+            surplus = [self._idle.pop(url, None)]
+            self._idle[url] = opened
+            if len(self._idle) > STORES_MAX:
+                surplus.append(self._idle.pop(next(iter(self._idle))))
+        for other in surplus:
+            if other is not None:
+                other.store.close()
+
+
+def _file_of(store: SqlManifestStore) -> _Identity | None:
+    """Which file a SQLite store is in: another one under the same name is another store. None: it is gone.
+
+    An open file's number is not given to another one.
+    """
+    if store.engine.dialect.name != "sqlite":
+        return _NO_FILE
+    with suppress(OSError):
+        found = Path(store.engine.url.database or "").stat()
+        return found.st_dev, found.st_ino
+    return None
+
+
+_STORES = StoreCache()
+
+borrow_store = _STORES.borrow
+"""The store at a URL, as a context manager."""

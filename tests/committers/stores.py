@@ -1,0 +1,150 @@
+"""What tests of the manifest store share: time by hand, other processes, old schema versions, query plans."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+import penstock
+from penstock.committers.contract import StreamKey
+from penstock.committers.store import queries
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.committers.store.tables import VERSION_TABLE
+
+START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def run_sql(store: SqlManifestStore, statement: str, **values: Any) -> None:
+    """Behind the store's back. Not the store's own engine, whose transactions are set up otherwise."""
+    engine = sa.create_engine(store.engine.url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement), values)
+    engine.dispose()
+
+
+def create_old_store(url: str, version: str, *statements: str) -> None:
+    """A store as an earlier version of Penstock has left it."""
+    if url.startswith("sqlite"):
+        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
+        scripts = Path(penstock.__file__).parent / "committers" / "store" / "migrations"
+        config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+        command.upgrade(config, version)
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+HISTORY = {
+    "sqlite": "WITH RECURSIVE batches(id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM batches LIMIT :n) ",
+    "postgresql": "WITH batches(id) AS (SELECT generate_series(0, :n - 1)) ",
+}
+
+
+def add_history(store: SqlManifestStore, batches: int) -> None:
+    """Committed batches 0 ... of the first stream, without contents."""
+    columns = (
+        "stream_id, batch_id, state, digest, kind, version, files, rows, size_bytes, is_empty, "
+        "content_sha256, run_id, prepared_at, reason"
+    )
+    values = "1, id, 'COMMITTED', 'd0', 'test', 1, 8, 1000, 100000, false, '', 'r1', :now, ''"
+    run_sql(
+        store,
+        f"INSERT INTO penstock_manifests ({columns}) "
+        f"{HISTORY[store.engine.dialect.name]} SELECT {values} FROM batches",
+        n=batches,
+        now="2026-11-20 12:00:00+00:00"
+        if store.engine.dialect.name == "postgresql"
+        else "2026-11-20 12:00:00",
+    )
+    run_sql(store, "ANALYZE")
+
+
+@contextmanager
+def statements_of(store: SqlManifestStore) -> Iterator[list[tuple[str, Any]]]:
+    """The statements, with their parameters, that the store sends inside the block."""
+    said: list[tuple[str, Any]] = []
+
+    def listen(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+        if "penstock_" in statement:
+            said.append((statement, parameters))
+
+    sa.event.listen(store.engine, "before_cursor_execute", listen)
+    yield said
+    sa.event.remove(store.engine, "before_cursor_execute", listen)
+
+
+def plans_of(store: SqlManifestStore, said: Sequence[tuple[str, Any]]) -> list[str]:
+    """How the database runs these statements; but for insertions."""
+    explain = "EXPLAIN QUERY PLAN " if store.engine.dialect.name == "sqlite" else "EXPLAIN "
+    plans = []
+    with store.engine.connect() as connection:
+        for statement, parameters in said:
+            if not statement.startswith("INSERT"):
+                plan = connection.exec_driver_sql(explain + statement, parameters).all()
+                plans.append("\n".join([statement, *(str(row[-1]) for row in plan)]))
+    return plans
+
+
+def reads_whole_history(plan: str) -> bool:
+    return "SCAN penstock_manifests" in plan or "Seq Scan on penstock_manifests" in plan
+
+
+@contextmanager
+def holding(store: SqlManifestStore, stream: StreamKey) -> Iterator[None]:
+    """Inside the block a transaction of `store` holds the stream and does not end."""
+    with store._database.write() as connection:
+        assert queries.lock_stream(connection, stream) is not None
+        yield
+
+
+class Processes:
+    """Processes that run `store_process.py` and act at the same moment."""
+
+    def __init__(self, *commands: Sequence[str]) -> None:
+        script = str(Path(__file__).with_name("store_process.py"))
+        self._processes = [
+            subprocess.Popen([sys.executable, script, *command], stdin=-1, stdout=-1, text=True)
+            for command in commands
+        ]
+
+    def results(self) -> list[Any]:
+        self.start()
+        return self.ended()
+
+    def start(self) -> None:
+        for process in self._processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+
+    def ended(self) -> list[Any]:
+        """What each printed; minus the signal for one that was killed."""
+        ended = [(process.communicate(timeout=60)[0], process.returncode) for process in self._processes]
+        return [json.loads(output) if code == 0 else code for output, code in ended]

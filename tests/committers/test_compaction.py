@@ -1,0 +1,612 @@
+"""Compaction of files that a table has already, on real tables of both formats, read back by duckdb."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.types import StringType
+from tests.committers.lakes import IcebergLake
+from tests.lake import GRACE, NOW, Lake, paths_of
+
+from penstock.committers.cleanup import Cleanup
+from penstock.committers.compaction import (
+    BATCHES_AHEAD,
+    CompactableTable,
+    Compaction,
+    CompactionPolicy,
+    Replacement,
+    Rewritten,
+    choose_groups,
+)
+from penstock.committers.contract import AlreadyCommitted, Batch, Conflict, DataFile, StreamKey
+from penstock.committers.delta.cleanup import DeltaCleanableTable
+from penstock.committers.delta.compaction import DeltaCompactableTable, _logged
+from penstock.committers.errors import CommitStateUnknownError, RetryableError
+from penstock.committers.iceberg.catalog import CatalogConfig
+from penstock.committers.iceberg.cleanup import IcebergCleanableTable
+from penstock.committers.iceberg.compaction import IcebergCompactableTable
+from penstock.committers.iceberg.terms import parse_partition_spec
+from penstock.committers.lake_manifest import LakeManifest, build_manifest
+from penstock.datasource.delivery.rewriting import VisibleRewriter
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.delta.partitions import serialize
+from penstock.writers.plan import FileNames, parse_file_name
+
+KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
+POLICY = CompactionPolicy(target_file_bytes=128 * 1024**2)
+BATCHES = 6
+
+
+def compactable(lake: Lake) -> CompactableTable:
+    sink: Any = lake.sink
+    if lake.kind == "delta":
+        return DeltaCompactableTable(sink.table_uri, {}, lake.query_id, serialize)
+    return IcebergCompactableTable(sink.catalog, sink.address, lake.query_id)
+
+
+def rewriter(lake: Lake) -> VisibleRewriter:
+    sink = lake.sink
+    return VisibleRewriter(lake.query_id, lambda content: sink.rewrite_plan(sink.open_table(), content))
+
+
+def compaction(lake: Lake, table: CompactableTable | None = None, **policy: Any) -> Compaction:
+    return Compaction(
+        table or compactable(lake),
+        rewriter(lake),
+        CompactionPolicy(POLICY.target_file_bytes, **policy),
+        sleep=lambda seconds: None,
+    )
+
+
+@dataclass
+class Meddling:
+    """The table, where something happens before the attempts to commit, and after."""
+
+    table: CompactableTable
+    before: list[Callable[[], None]] = field(default_factory=list)
+    """Before the first attempt, the second, …"""
+    attempts: int = 0
+
+    def look(self) -> Any:
+        return self.table.look()
+
+    def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
+        self.attempts += 1
+        if self.before:
+            self.before.pop(0)()
+        return self.table.replace(content, rewritten, batch_id)
+
+    def delete_files(self, paths: Any) -> int:
+        return self.table.delete_files(paths)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, kind: str) -> Lake:
+    """A table of twelve small files, in two partitions."""
+    lake = Lake(tmp_path, kind=kind)
+    for batch_id in range(BATCHES):
+        lake.commit(batch_id, lake.write(batch_id))
+    return lake
+
+
+def files(lake: Lake) -> list[str]:
+    seen = compactable(lake).look()
+    assert seen is not None
+    return [file.path for file in seen.content.files]
+
+
+def append(lake: Lake, row_id: int) -> None:
+    """By somebody else."""
+    if lake.kind == "delta":
+        rows = pa.table({"id": pa.array([row_id], pa.int64()), "day": ["other"]})
+        write_deltalake(str(lake.table), rows, mode="append")
+    else:
+        lake.lake.append(row_id)
+
+
+def token(lake: Lake) -> Any:
+    return lake.committer().token(lake.query_id)
+
+
+# What it does -------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_many_small_files_become_one_for_each_partition_with_the_same_rows(lake: Lake) -> None:
+    rows, before = lake.rows(), token(lake)
+    compacted = compaction(lake).run()
+    assert (compacted.sources, compacted.files) == (12, 2)
+    assert len(files(lake)) == 2
+    assert lake.rows() == rows
+    assert token(lake) == before
+    assert compaction(lake).run().sources == 0
+
+
+@KINDS
+def test_the_stream_goes_on_over_a_compaction(lake: Lake) -> None:
+    """Neither does it look like a RESTORE or a rollback, nor is its last batch forgotten."""
+    last = lake.prepare(BATCHES, lake.write(BATCHES))
+    lake.recover()
+    compaction(lake).run()
+    table = lake.committer()
+    table.check_unchanged(lake.query_id, lake.table_id, None)
+    assert isinstance(table.commit(last), AlreadyCommitted)
+    lake.commit(BATCHES + 1, lake.write(BATCHES + 1))
+    assert len(lake.rows()) == 2 * (BATCHES + 2)
+
+
+@KINDS
+def test_versions_from_before_stay_readable(lake: Lake) -> None:
+    version, rows = lake.lake.version(), lake.rows()
+    compaction(lake).run()
+    if lake.kind == "delta":
+        assert pl.read_delta(str(lake.table), version=version).height == len(rows)
+    else:
+        assert isinstance(lake.lake, IcebergLake)
+        assert lake.lake.load().scan(snapshot_id=version).to_arrow().num_rows == len(rows)
+
+
+@pytest.mark.parametrize("kind", ["delta"])
+def test_delta_says_that_no_data_has_changed(lake: Lake) -> None:
+    compaction(lake).run()
+    log = sorted((lake.table / "_delta_log").glob("*.json"))[-1].read_text().splitlines()
+    actions = [json.loads(line) for line in log]
+    changes = [
+        action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action
+    ]
+    assert changes == [False] * 14
+    assert not any("txn" in action for action in actions)
+    info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+    assert info["isBlindAppend"] is False
+    assert "compaction" in json.loads(info["userMetadata"])["penstock"]
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+def test_iceberg_calls_it_a_replacement_and_adds_up_the_totals(lake: Lake) -> None:
+    assert isinstance(lake.lake, IcebergLake)
+    compaction(lake).run()
+    head = lake.lake.load().current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert head.summary.operation.value == "replace"
+    said = head.summary.additional_properties
+    assert (said["total-data-files"], said["total-records"]) == ("2", "12")
+    assert (said["deleted-data-files"], said["added-data-files"]) == ("12", "2")
+
+
+# What it leaves alone -----------------------------------------------------------------------------
+
+
+def of_size(size_bytes: int, partition: str = "a") -> DataFile:
+    return DataFile(f"{partition}/{size_bytes}", size_bytes, 1, (("p", partition),))
+
+
+def test_partitions_with_few_small_files_or_none_are_left_alone() -> None:
+    policy = CompactionPolicy(target_file_bytes=1000)
+    large = [of_size(750 + i, "large") for i in range(9)]
+    few = [of_size(10 + i, "few") for i in range(3)]
+    many = [of_size(10 + i, "many") for i in range(4)]
+    assert choose_groups([*large, *few, *many], policy) == [tuple(many)]
+
+
+def test_a_file_is_not_rewritten_for_the_sake_of_much_smaller_ones() -> None:
+    policy = CompactionPolicy(target_file_bytes=1000)
+    small = [of_size(10 + i) for i in range(4)]
+    assert choose_groups([of_size(700), *small], policy) == [tuple(small)]
+
+
+def test_a_run_reads_no_more_than_it_may() -> None:
+    policy = CompactionPolicy(target_file_bytes=1000, run_bytes_max=100)
+    groups = choose_groups([of_size(10 + i) for i in range(50)], policy)
+    assert [sum(file.size_bytes for file in group) <= 100 for group in groups] == [True]
+
+
+@KINDS
+def test_files_from_before_a_column_was_added_are_left_alone(lake: Lake) -> None:
+    if lake.kind == "delta":
+        table = DeltaTable(str(lake.table))
+        table.alter.add_columns([Field("more", PrimitiveType("string"))])
+    else:
+        assert isinstance(lake.lake, IcebergLake)
+        with lake.lake.load().update_schema() as update:
+            update.add_column("more", StringType())
+    rows = lake.rows()
+    assert compaction(lake).run().sources == 0
+    assert lake.rows() == rows
+
+
+@KINDS
+def test_nothing_is_done_before_the_stream_s_first_batch(tmp_path: Path, kind: str) -> None:
+    assert compaction(Lake(tmp_path, kind=kind)).run().sources == 0
+
+
+def look_at(folder: Path) -> Sequence[DataFile]:
+    table = DeltaTable(str(folder))
+    return list(DeltaCompactableTable(str(folder), {}, "q", serialize)._plain_files(table))
+
+
+def test_files_with_a_deletion_vector_are_left_alone(tmp_path: Path) -> None:
+    """Their removal would have to name the vector, or they would stay beside the new file."""
+    fixture = Path(__file__).parents[1] / "fixtures" / "delta" / "deletion_vectors"
+    shutil.copytree(fixture, tmp_path / "table")
+    table = DeltaTable(str(tmp_path / "table"))
+    table.create_write_transaction(
+        [AddAction("plain.parquet", 1, {}, 1, True, '{"numRecords":1}')], mode="append", schema=table.schema()
+    )
+    assert [file.path for file in look_at(tmp_path / "table")] == ["plain.parquet"]
+
+
+@pytest.mark.parametrize("kind", ["delta"])
+def test_a_deletion_vector_in_the_middle_is_not_lost(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is there by name as before, and yet has fewer rows."""
+    path = files(lake)[0]
+
+    def delete() -> None:
+        monkeypatch.setattr(
+            "penstock.committers.delta.compaction._names_with_deletion_vectors",
+            lambda table: {Path(path).name},
+        )
+
+    assert compaction(lake, Meddling(compactable(lake), [delete])).run().sources == 6
+    monkeypatch.undo()
+    assert path in files(lake)
+
+
+def test_paths_are_spelled_as_the_delta_library_spells_them(tmp_path: Path) -> None:
+    """By this text it removes files: another one would leave the file where it is, beside the new one."""
+    characters = [chr(code) for code in range(33, 0x250) if chr(code) not in "/\x7f"] + ["日", "😀"]
+    raw = [f"p{character}q/x.parquet" for character in characters]
+    DeltaTable.create(str(tmp_path), pa.schema([("id", pa.int64())]))
+    table = DeltaTable(str(tmp_path))
+    table.create_write_transaction(
+        [AddAction(path, 1, {}, 1, True, '{"numRecords":1}') for path in raw],
+        mode="append",
+        schema=table.schema(),
+        commit_properties=CommitProperties(max_commit_retries=0),
+    )
+    logged = pa.table(DeltaTable(str(tmp_path)).get_add_actions()).column("path").to_pylist()
+    assert sorted(logged) == sorted(map(_logged, raw))
+
+
+@pytest.mark.parametrize("kind", ["delta"])
+def test_a_file_whose_path_another_engine_has_spelled_otherwise_is_left_alone(lake: Lake) -> None:
+    """As Spark does with `é`; the library would remove a file of another name."""
+    folder = lake.table / "day=é"
+    folder.mkdir()
+    write_deltalake(
+        str(lake.table), pa.table({"id": pa.array([99], pa.int64()), "day": ["é"]}), mode="append"
+    )
+    log = sorted((lake.table / "_delta_log").glob("*.json"))[-1]
+    log.write_text(log.read_text().replace("%25C3%25A9", "é").replace("%C3%A9", "é"))
+    assert "é/" in log.read_text()
+    assert not [path for path in files(lake) if "é" in path]
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+def test_iceberg_tables_with_deletes_are_left_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ManifestFile, "content", property(lambda self: ManifestContent.DELETES))
+    assert files(lake) == []
+
+
+# Others at the same time --------------------------------------------------------------------------
+
+
+@KINDS
+def test_an_append_in_the_middle_is_kept(lake: Lake) -> None:
+    table = Meddling(compactable(lake), [lambda: append(lake, 1000)])
+    compacted = compaction(lake, table).run()
+    assert compacted.sources == 12
+    assert len(lake.rows()) == 13
+
+
+@KINDS
+def test_a_delete_in_the_middle_is_not_undone(lake: Lake) -> None:
+    """Rows 1 to 6 go; a group of which a file was touched is left out of the commit."""
+
+    def delete() -> None:
+        if lake.kind == "delta":
+            DeltaTable(str(lake.table)).delete("id = 1")
+        else:
+            assert isinstance(lake.lake, IcebergLake)
+            lake.lake.load().delete("id = 1")
+
+    table = Meddling(compactable(lake), [delete])
+    compacted = compaction(lake, table).run()
+    assert compacted.sources == 6
+    assert [row[0] for row in lake.rows()] == list(range(2, 13))
+    on_disk = lake.on_disk() if lake.kind == "delta" else set()
+    assert not [path for path in on_disk if "00010005" in path and path not in files(lake)]
+
+
+@KINDS
+def test_two_compactions_at_once_double_no_row(lake: Lake) -> None:
+    rows = lake.rows()
+    others: list[int] = []
+    table = Meddling(compactable(lake), [lambda: others.append(compaction(lake).run().sources)])
+    compacted = compaction(lake, table).run()
+    assert others == [12]
+    assert (compacted.sources, bool(compacted.given_up)) == (0, True)
+    assert lake.rows() == rows
+    assert len(files(lake)) == 2
+
+
+@pytest.mark.parametrize("kind", ["delta"])
+def test_a_delta_table_that_others_compact_is_left_to_them(lake: Lake) -> None:
+    """The Delta library's `optimize` does not notice that another one has replaced its files meanwhile."""
+    table = compactable(lake)
+    rows = lake.rows()
+    compacted = compaction(lake, Meddling(table, [lake.lake.compact])).run()
+    assert (compacted.sources, compacted.given_up) == (0, "others compact the table")
+    for batch_id in range(BATCHES, BATCHES + 4):
+        lake.commit(batch_id, lake.write(batch_id))
+    assert compaction(lake, table).run().sources == 0
+    assert compaction(lake).run().sources == 0, "another process sees it in the log"
+    assert len(lake.rows()) == len(rows) + 8
+
+
+@KINDS
+def test_a_commit_that_is_taken_on_every_attempt_is_left_for_the_next_time(lake: Lake) -> None:
+    table = Contended(compactable(lake))
+    compacted = compaction(lake, table, attempts_max=3).run()
+    assert (compacted.conflicts, compacted.given_up, table.attempts) == (3, "taken", 3)
+    assert len(files(lake)) == 12
+    assert lake.on_disk() >= set(files(lake))
+    assert len(lake.on_disk()) == 12, "the new files are deleted"
+
+
+@dataclass
+class Contended(Meddling):
+    def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
+        self.attempts += 1
+        return Conflict("taken")
+
+
+@pytest.mark.parametrize("kind", ["delta"])
+def test_whoever_takes_the_delta_version_first_wins(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the very version and the commit for the next one."""
+    taking = [lambda: append(lake, 1000), lambda: append(lake, 1001)]
+    commit = DeltaTable.create_write_transaction
+
+    def taken(table: DeltaTable, *args: Any, **options: Any) -> None:
+        if taking:
+            monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+            taking.pop(0)()
+            monkeypatch.setattr(DeltaTable, "create_write_transaction", taken)
+        commit(table, *args, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", taken)
+    compacted = compaction(lake).run()
+    assert (compacted.conflicts, compacted.sources) == (2, 12)
+    assert len(lake.rows()) == 14
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+def test_whoever_moves_the_iceberg_branch_first_wins(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    taking = [lambda: append(lake, 1000), lambda: append(lake, 1001)]
+    commit = SqlCatalog.commit_table
+
+    def taken(catalog: SqlCatalog, *args: Any) -> Any:
+        if taking:
+            monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+            taking.pop(0)()
+            monkeypatch.setattr(SqlCatalog, "commit_table", taken)
+        return commit(catalog, *args)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", taken)
+    compacted = compaction(lake).run()
+    assert (compacted.conflicts, compacted.sources) == (2, 12)
+    assert len(lake.rows()) == 14
+
+
+@KINDS
+def test_a_table_that_is_altered_in_the_middle_is_left_alone(lake: Lake) -> None:
+    def alter() -> None:
+        if lake.kind == "delta":
+            DeltaTable(str(lake.table)).alter.add_columns([Field("more", PrimitiveType("string"))])
+        else:
+            assert isinstance(lake.lake, IcebergLake)
+            lake.lake.load().update_schema().rename_column("id", "number").commit()
+
+    compacted = compaction(lake, Meddling(compactable(lake), [alter])).run()
+    assert (compacted.sources, compacted.given_up) == (0, "the table was altered meanwhile")
+    assert len(files(lake)) == 12
+
+
+# Crashes and lost answers -------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Nothing of the process runs after it."""
+
+
+def kill() -> None:
+    raise Killed
+
+
+def cleanup(lake: Lake) -> Cleanup:
+    sink: Any = lake.sink
+    if lake.kind == "delta":
+        table: Any = DeltaCleanableTable(str(lake.table), {})
+    else:
+        assert isinstance(lake.lake, IcebergLake)
+        table = IcebergCleanableTable(lake.lake.load, sink.table_uri, "main", lake.store.expiries)
+    known = [stream.key for stream in lake.store.streams()]
+    return Cleanup(lake.store, table, known, known, parse_file_name, paths_of)
+
+
+def clean_up(lake: Lake) -> int:
+    later = NOW + GRACE + timedelta(days=1)
+    one = cleanup(lake)
+    return sum(one.delete(one.find(later)))
+
+
+@KINDS
+def test_a_kill_between_rewriting_and_commit_leaves_orphans_that_clean_up_finds(lake: Lake) -> None:
+    """Once the stream has got to the batch that they carry: until then a commit may still add them."""
+    rows = lake.rows()
+    with pytest.raises(Killed):
+        compaction(lake, Meddling(compactable(lake), [kill])).run()
+    assert lake.rows() == rows
+    assert len(lake.on_disk()) == 14
+    assert clean_up(lake) == 0
+    last = BATCHES - 1 + BATCHES_AHEAD
+    lake.commit(last, lake.write(last))
+    assert clean_up(lake) == 2
+    assert len(lake.rows()) == len(rows) + 2
+
+
+@KINDS
+def test_files_that_clean_up_may_have_deleted_are_not_committed(lake: Lake) -> None:
+    """A process that slept before its commit, while the stream has passed the batch of its files."""
+    last = BATCHES - 1 + BATCHES_AHEAD
+
+    def oversleep() -> None:
+        lake.commit(last, lake.write(last))
+
+    table = Meddling(compactable(lake), [oversleep])
+    compacted = compaction(lake, table).run()
+    assert (compacted.sources, bool(compacted.given_up)) == (0, True)
+    assert len(lake.rows()) == 14
+
+
+@KINDS
+def test_new_files_that_are_gone_are_not_committed(lake: Lake) -> None:
+    def lose() -> None:
+        for path in lake.on_disk() - set(files(lake)):
+            (lake.table / path).unlink()
+
+    compacted = compaction(lake, Meddling(compactable(lake), [lose])).run()
+    assert compacted.sources == 0
+    assert "are gone" in compacted.given_up
+    assert len(lake.rows()) == 12
+
+
+@pytest.mark.parametrize("kind", ["delta"])
+@pytest.mark.parametrize("error", [ConnectionError("lost"), OSError("disk")])
+def test_a_lost_answer_of_the_delta_log_is_no_failure(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    commit = DeltaTable.create_write_transaction
+
+    def lost(table: DeltaTable, *args: Any, **options: Any) -> None:
+        commit(table, *args, **options)
+        raise error
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lost)
+    rows = lake.rows()
+    assert compaction(lake).run().sources == 12
+    assert lake.rows() == rows
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+@pytest.mark.parametrize("error", [ConnectionError("lost"), CommitFailedException("its own")])
+def test_a_lost_answer_of_the_catalog_is_no_failure(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    commit = SqlCatalog.commit_table
+
+    def lost(catalog: SqlCatalog, *args: Any) -> None:
+        commit(catalog, *args)
+        raise error
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lost)
+    rows = lake.rows()
+    assert compaction(lake).run().sources == 12
+    assert lake.rows() == rows
+
+
+@KINDS
+def test_a_commit_that_fails_for_sure_leaves_no_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise OSError("disk full")
+
+    place, name = (
+        (DeltaTable, "create_write_transaction") if lake.kind == "delta" else (SqlCatalog, "commit_table")
+    )
+    monkeypatch.setattr(place, name, fail)
+    with pytest.raises(RetryableError):
+        compaction(lake).run()
+    assert len(lake.on_disk()) == 12
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+def test_after_a_request_of_unknown_end_no_file_is_deleted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalog that is a server may yet land it."""
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", fail)
+    monkeypatch.setattr(CatalogConfig, "is_embedded", False)
+    with pytest.raises(CommitStateUnknownError):
+        compaction(lake).run()
+    assert len(lake.on_disk()) == 14
+
+
+# Partition values ---------------------------------------------------------------------------------
+
+KEYS = {
+    "b": pa.array([True, None, False]),
+    "i": pa.array([-1, None, 2**31 - 1], pa.int32()),
+    "l": pa.array([-(2**62), None, 7], pa.int64()),
+    "s": pa.array(["a b%/c=é", None, "日"]),
+    "d": pa.array([date(1969, 12, 31), None, date(2026, 11, 21)]),
+    "m": pa.array([Decimal("-1.20"), None, Decimal("99.99")], pa.decimal128(6, 2)),
+    "t": pa.array([datetime(1969, 1, 1, 1, 2, 3, 4, timezone.utc), None, NOW], pa.timestamp("us", "UTC")),
+    "n": pa.array([-62_135_596_800_000_000, None, 5], pa.timestamp("us")),
+}
+OF_ICEBERG_ONLY = {
+    "f": pa.array([0.1, None, -0.0], pa.float32()),
+    "x": pa.array([b"\x00\xff", None, b"a"], pa.binary()),
+}
+TRANSFORMS = "b, i, truncate(10, l), bucket(4, s), s, d, m, t, day(t), hour(n), month(d), f, x"
+
+
+@KINDS
+def test_partition_values_come_back_as_they_were_written(tmp_path: Path, kind: str) -> None:
+    """The new files are filed under them. From the log's types, or the manifests', back to the same text."""
+    keys = KEYS if kind == "delta" else {**KEYS, **OF_ICEBERG_ONLY}
+    rows = pa.record_batch({"id": pa.array([1, 2, 3], pa.int64()), **keys})
+    sink: Any
+    if kind == "delta":
+        sink = DeltaSink(DeltaOptions(path=str(tmp_path / "t"), partition_by=tuple(KEYS)))
+        table: CompactableTable = DeltaCompactableTable(sink.table_uri, {}, "q", serialize)
+    else:
+        spec = parse_partition_spec(TRANSFORMS)
+        options = IcebergOptions(warehouse=str(tmp_path / "w"), table="a.b", partition_spec=spec)
+        sink = IcebergSink(options)
+        table = IcebergCompactableTable(sink.catalog, sink.address, "q")
+    planned = sink.plan_table(sink.open_table(), rows.schema, False, 0)
+    writer = DataFileWriter(planned.files, FileNames("q", "run", 0, 0, 0))
+    writer.write(rows)
+    written = writer.close()
+    batch = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
+    sink.open_table().commit(build_manifest(batch, planned.content.with_files(written)))
+    seen = table.look()
+    assert seen is not None
+    assert {file.path: file.partition_values for file in seen.content.files} == {
+        file.path: file.partition_values for file in written
+    }
+    assert len(written) == 3

@@ -1,0 +1,394 @@
+"""What the driver of a decoupled stream decides, with a real store and a real table.
+
+Deliveries are made here by the two-phase committer's recovery, which takes pending batches one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.committers.faults import SCHEMA, Fault, FaultyTable, Query, Written, at_point, crash_at
+from tests.committers.lakes import LAKES, DeltaLake, LakeTable
+
+from penstock import testing
+from penstock.committers.contract import Batch, Manifest, ManifestState, TableCommitter, Token
+from penstock.committers.decoupled import GIVEN_UP, DecoupledCommitter
+from penstock.committers.errors import CheckpointMismatchError, FencedError, RetryableError
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.two_phase import Decision, TwoPhaseCommitter
+from penstock.datasource.sinks.sink import PlannedTable
+
+PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
+
+
+class UnreachableTable(FaultyTable):
+    """A table whose catalog is down."""
+
+    def token(self, query_id: str) -> Token | None:
+        raise RetryableError("the catalog is down")
+
+    def missing_files(self, manifest: Manifest) -> list[str]:
+        raise RetryableError("the storage is down")
+
+
+@dataclass
+class Stream:
+    """One decoupled query: each step is made by another process."""
+
+    query: Query
+    store: SqlManifestStore
+
+    def __post_init__(self) -> None:
+        self.store.register(self.query.stream, "delta")
+
+    def batch(self, batch_id: int, offsets: object = "") -> Batch:
+        return self.query.batch(batch_id, offsets)
+
+    def committer(self, table: TableCommitter | None = None) -> DecoupledCommitter:
+        return DecoupledCommitter(self.store, table or self.query.open_table())
+
+    def unreachable(self) -> UnreachableTable:
+        return UnreachableTable(self.query.open_table(), Fault.NONE)
+
+    def begin(self, batch: Batch, seen: Token | None = None) -> Decision:
+        return self.committer().begin(batch, seen)
+
+    def write(self, batch: Batch, run_id: str, ids: list[int]) -> Written:
+        sink = self.query.lake.sink()
+        planned: PlannedTable = sink.plan_table(sink.open_table(), SCHEMA, False, batch.batch_id)
+        return self.query.write(planned, batch, run_id, [ids])
+
+    def prepare(self, written: Written) -> None:
+        self.committer().prepare(written.manifest, written.committables)
+
+    def run(self, batch_id: int, ids: list[int], run_id: str = "r1", offsets: object = "") -> Written:
+        """A batch from its begin to its end, as Spark sees it."""
+        batch = self.batch(batch_id, offsets)
+        assert self.begin(batch) is Decision.WRITE
+        written = self.write(batch, run_id, ids)
+        self.prepare(written)
+        return written
+
+    def deliver(self) -> None:
+        TwoPhaseCommitter(self.store, self.query.open_table()).recover(self.query.stream)
+
+    def states(self) -> dict[int, ManifestState]:
+        records = self.store.history(self.query.stream, 100)
+        return {record.batch.batch_id: record.state for record in reversed(records)}
+
+    def holds(self, ids: list[int]) -> bool:
+        found = testing.check(self.query.lake.on_disk, f"(SELECT unnest({ids}::BIGINT[]) AS id)")
+        return found.problems == []
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def stream(tmp_path: Path, store: SqlManifestStore) -> Stream:
+    return Stream(Query(DeltaLake(tmp_path)), store)
+
+
+@pytest.fixture(params=LAKES)
+def any_stream(request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifestStore) -> Stream:
+    lake: LakeTable = LAKES[request.param](tmp_path)
+    return Stream(Query(lake), store)
+
+
+# The usual way ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_done_before_the_table_has_it(any_stream: Stream) -> None:
+    any_stream.run(0, [1])
+    any_stream.run(1, [2])
+    assert any_stream.states() == {0: PREPARED, 1: PREPARED}
+    assert any_stream.query.lake.count() == 0
+
+    any_stream.deliver()
+    assert any_stream.states() == {0: COMMITTED, 1: COMMITTED}
+    assert any_stream.holds([1, 2])
+
+
+def test_a_batch_after_one_that_the_store_knows_needs_no_table(stream: Stream) -> None:
+    stream.run(0, [1])
+    batch = stream.batch(1)
+    assert stream.committer(stream.unreachable()).begin(batch) is Decision.WRITE
+    written = stream.write(batch, "r1", [2])
+    stream.committer(stream.unreachable()).prepare(written.manifest, written.committables)
+    assert stream.states() == {0: PREPARED, 1: PREPARED}
+
+
+def test_the_first_batch_of_a_store_asks_the_table(stream: Stream) -> None:
+    """The store may be new because the old one was lost."""
+    with pytest.raises(RetryableError, match="catalog is down"):
+        stream.committer(stream.unreachable()).begin(stream.batch(0))
+
+
+# Replays ----------------------------------------------------------------------------------------------
+
+
+def test_a_replay_of_a_prepared_batch_is_skipped(any_stream: Stream) -> None:
+    """The driver died between prepare and Spark's commits log."""
+    any_stream.run(0, [1])
+    assert any_stream.begin(any_stream.batch(0)) is Decision.SKIP
+    any_stream.committer().confirm_skipped(any_stream.batch(0))
+
+
+def test_a_replay_of_a_delivered_batch_is_skipped_without_the_table(stream: Stream) -> None:
+    stream.run(0, [1])
+    stream.deliver()
+    committer = stream.committer(stream.unreachable())
+    assert committer.begin(stream.batch(0)) is Decision.SKIP
+    committer.confirm_skipped(stream.batch(0))
+
+
+def test_a_delivered_batch_with_other_offsets_is_an_error(stream: Stream) -> None:
+    stream.run(0, [1])
+    stream.deliver()
+    with pytest.raises(CheckpointMismatchError, match="committed from other source offsets"):
+        stream.begin(stream.batch(0, "others"))
+
+
+def test_a_replay_whose_files_are_gone_is_written_again(any_stream: Stream) -> None:
+    any_stream.run(0, [1])
+    any_stream.query.lake.vacuum()
+    any_stream.run(0, [1], "r2")
+    any_stream.deliver()
+    assert any_stream.holds([1])
+
+
+def test_a_replay_whose_files_were_compacted_away_after_it_landed_is_skipped(stream: Stream) -> None:
+    """It landed, but was not marked: the table knows better than the store."""
+    stream.run(0, [1])
+    with crash_at("commit.landed"):
+        stream.deliver()
+    stream.query.lake.append(9)
+    stream.query.lake.compact()
+    stream.query.lake.vacuum()
+    assert stream.states() == {0: PREPARED}
+
+    assert stream.begin(stream.batch(0)) is Decision.SKIP
+    stream.deliver()
+    assert stream.holds([1, 9])
+
+
+def test_a_skipped_batch_that_was_given_up_meanwhile_is_an_error(stream: Stream) -> None:
+    stream.run(0, [1])
+    assert stream.begin(stream.batch(0)) is Decision.SKIP
+    stream.store.finish(stream.batch(0), ABORTED)
+    with pytest.raises(RetryableError, match="neither prepared nor in the table"):
+        stream.committer().confirm_skipped(stream.batch(0))
+
+
+# Rewound checkpoints ----------------------------------------------------------------------------------
+
+
+def test_a_rewound_checkpoint_supersedes_what_waits_from_there_on(any_stream: Stream) -> None:
+    for batch_id in range(4):
+        any_stream.run(batch_id, [batch_id])
+    any_stream.run(1, [10, 11], "r2", offsets="others")
+    assert any_stream.states() == {0: PREPARED, 1: PREPARED, 2: ABORTED, 3: ABORTED}
+    any_stream.run(2, [12], "r2", offsets="others")
+    any_stream.deliver()
+    assert any_stream.holds([0, 10, 11, 12])
+
+
+def test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again(stream: Stream) -> None:
+    """Its delivery would say that the one before has landed."""
+    for batch_id in range(3):
+        stream.run(batch_id, [batch_id])
+    stream.store.finish(stream.batch(1), ABORTED, reason="an operator skips it")
+    assert stream.begin(stream.batch(1)) is Decision.WRITE
+    assert stream.states() == {0: PREPARED, 1: ABORTED, 2: ABORTED}
+
+
+def test_later_batches_are_given_up_first(stream: Stream) -> None:
+    """A delivery that comes between must find no gap."""
+    for batch_id in range(3):
+        stream.run(batch_id, [batch_id])
+    given_up: list[int] = []
+    finish = stream.store.finish
+
+    def spy(batch: Batch, state: ManifestState, **kwargs: object) -> bool:
+        given_up.append(batch.batch_id)
+        return finish(batch, state, **kwargs)  # type: ignore[arg-type]
+
+    stream.store.finish = spy  # type: ignore[method-assign]
+    stream.begin(stream.batch(0, "others"))
+    assert given_up == [2, 1, 0]
+
+
+def test_a_batch_that_is_being_delivered_cannot_be_superseded(stream: Stream) -> None:
+    for batch_id in range(2):
+        stream.run(batch_id, [batch_id])
+    _start_delivery(stream)
+    with pytest.raises(RetryableError, match="is being delivered"):
+        stream.begin(stream.batch(1, "others"))
+    assert stream.states() == {0: PREPARED, 1: PREPARED}
+
+
+def _start_delivery(stream: Stream) -> None:
+    """A delivery process has taken all that waits, and dies before its commit."""
+    from penstock.committers.delivery.merge import merge
+
+    deliveries, key = stream.store.deliveries, stream.query.stream
+    lease = deliveries.acquire(key, "somebody", 60)
+    assert lease is not None
+    manifests = [stream.store.manifest(key, record.batch.batch_id) for record in deliveries.deliverable(key)]
+    merged = merge([manifest for manifest in manifests if manifest is not None])
+    deliveries.prepare(lease, merged, "age", is_compacted=False)
+
+
+def test_a_batch_that_landed_but_is_not_marked_is_not_superseded(stream: Stream) -> None:
+    stream.run(0, [1])
+    with crash_at("commit.landed"):
+        stream.deliver()
+    with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
+        stream.begin(stream.batch(0, "others"))
+    assert stream.states() == {0: PREPARED}
+
+
+def test_a_copy_of_the_checkpoint_that_goes_on_after_a_batch_was_given_up_is_an_error(stream: Stream) -> None:
+    """One copy has given batch 1 up to write it again, and died; the other one is at batch 2."""
+    stream.run(0, [0])
+    stream.run(1, [1])
+    stream.begin(stream.batch(1, "others"))
+    record = stream.store.record(stream.query.stream, 1)
+    assert record is not None
+    assert record.reason.startswith(GIVEN_UP)
+    with pytest.raises(CheckpointMismatchError, match="batch 1 was given up and never written again"):
+        stream.begin(stream.batch(2))
+
+
+def test_a_query_goes_on_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
+    stream.run(0, [0])
+    stream.run(1, [1])
+    stream.store.finish(stream.batch(1), ABORTED, reason="skipped by ann: broken")
+    stream.run(2, [2])
+    stream.deliver()
+    assert stream.holds([0, 2])
+
+
+# A store that was lost or put back --------------------------------------------------------------------
+
+
+def lose_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
+    with open_store(f"sqlite:///{tmp_path}/other.db") as other:
+        yield Stream(stream.query, other)
+
+
+@pytest.fixture
+def without_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
+    """The same query after its store was lost."""
+    yield from lose_store(stream, tmp_path)
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_undelivered_batches_that_went_with_the_store_are_an_error(
+    stream: Stream, without_store: Stream, delivered: bool
+) -> None:
+    stream.run(0, [0])
+    if delivered:
+        stream.deliver()
+    stream.run(1, [1])
+    with pytest.raises(CheckpointMismatchError, match="went with the store") as refused:
+        without_store.begin(without_store.batch(2))
+    assert "delivery=coupled" in str(refused.value)
+
+
+def test_a_store_that_was_lost_with_all_delivered_loses_nothing(
+    stream: Stream, without_store: Stream
+) -> None:
+    stream.run(0, [0])
+    stream.run(1, [1])
+    stream.deliver()
+    assert without_store.begin(without_store.batch(1)) is Decision.SKIP
+    without_store.committer().confirm_skipped(without_store.batch(1))
+    without_store.run(2, [2])
+    without_store.deliver()
+    assert stream.holds([0, 1, 2])
+
+
+def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_before(
+    stream: Stream, without_store: Stream
+) -> None:
+    """Checkpoint and store were put back together from a copy: the table has gone on since."""
+    for batch_id in range(3):
+        stream.run(batch_id, [batch_id])
+    stream.deliver()
+    without_store.store.claim(stream.query.stream, "r0")
+    written = without_store.write(without_store.batch(0), "r0", [0])
+    without_store.prepare(written)
+
+    token = stream.query.open_table().token(stream.query.query_id)
+    with pytest.raises(CheckpointMismatchError, match="behind the table, which holds batch 2"):
+        without_store.begin(without_store.batch(1, "others"), token)
+    assert without_store.begin(without_store.batch(2), token) is Decision.SKIP
+
+
+# Twins, and answers that come late -----------------------------------------------------------------------
+
+
+def test_a_twin_that_prepared_first_wins_and_the_files_of_the_other_are_deleted(stream: Stream) -> None:
+    batch = stream.batch(0)
+    assert stream.begin(batch) is Decision.WRITE
+    ours = stream.write(batch, "r2", [1])
+    stream.prepare(stream.write(batch, "r1", [1]))
+    stream.prepare(ours)
+    assert not any((stream.query.lake.data_folder / path).exists() for path in ours.paths)
+    stream.deliver()
+    assert stream.holds([1])
+
+
+def test_a_twin_that_prepared_other_rows_first_is_an_error(stream: Stream) -> None:
+    ours = stream.write(stream.batch(0), "r2", [1])
+    stream.prepare(stream.write(stream.batch(0, "others"), "r1", [2]))
+    with pytest.raises(CheckpointMismatchError, match="by another run"):
+        stream.prepare(ours)
+
+
+def test_a_run_that_was_taken_over_prepares_nothing(stream: Stream) -> None:
+    stream.run(0, [0], "r1")
+    late = stream.write(stream.batch(1), "r1", [1])
+    stream.run(1, [1], "r2")
+    with pytest.raises(FencedError):
+        stream.prepare(late)
+    assert not any((stream.query.lake.data_folder / path).exists() for path in late.paths)
+
+
+def test_a_manifest_of_a_dead_run_whose_files_are_gone_gives_way(stream: Stream) -> None:
+    """The database did what the dead run had asked for only after this one began the batch."""
+    batch = stream.batch(0)
+    assert stream.begin(batch) is Decision.WRITE
+    dead = stream.write(batch, "dead", [1])
+    for path in dead.paths:
+        (stream.query.lake.data_folder / path).unlink()
+    ours = stream.write(batch, "r2", [1])
+    with at_point("prepare.start", lambda: stream.prepare(dead)):
+        with pytest.raises(FencedError):  # the dead run's claim came last
+            stream.prepare(ours)
+    assert stream.states() == {0: PREPARED}
+    again = stream.write(batch, "r3", [1])
+    stream.prepare(again)
+    stream.deliver()
+    assert stream.holds([1])
+
+
+@pytest.mark.parametrize("point", ["prepare.start", "prepare.done"])
+def test_a_crash_around_prepare_and_a_restart_leave_each_row_once(any_stream: Stream, point: str) -> None:
+    any_stream.run(0, [0])
+    batch = any_stream.batch(1)
+    assert any_stream.begin(batch) is Decision.WRITE
+    written = any_stream.write(batch, "r1", [1])
+    with crash_at(point):
+        any_stream.prepare(written)
+    if any_stream.begin(batch) is Decision.WRITE:
+        any_stream.prepare(any_stream.write(batch, "r2", [1]))
+    any_stream.deliver()
+    assert any_stream.holds([0, 1])

@@ -1,0 +1,579 @@
+"""What delivering promises, with a real store and a real table of each format: one table commit for many
+batches, each row once, whoever dies, sleeps or delivers at the same time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.committers.faults import (
+    Fault,
+    FaultyTable,
+    Ids,
+    Query,
+    Strand,
+    Written,
+    at_point,
+    crash_at,
+    strands,
+)
+from tests.committers.lakes import LAKES, DeltaLake, LakeTable
+from tests.tables import rows
+
+from penstock import testing
+from penstock.committers.contract import (
+    AlreadyCommitted,
+    Committed,
+    Lease,
+    Manifest,
+    ManifestState,
+    TableCommitter,
+)
+from penstock.committers.delivery.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
+from penstock.committers.delivery.merge import check_none_landed, merge, merged_note, noted_digest
+from penstock.committers.delivery.policy import DeliveryPolicy
+from penstock.committers.errors import (
+    CheckpointMismatchError,
+    FencedError,
+    PenstockError,
+    RetryableError,
+    SchemaMismatchError,
+    TableChangedError,
+)
+from penstock.committers.lake_manifest import build_manifest, decode
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.two_phase import Retry
+from penstock.datasource.sinks.sink import check_same_table
+
+PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+SETTINGS = '{"delivery": "decoupled"}'
+
+
+@dataclass
+class Clock:
+    """Time stands still unless somebody moves it."""
+
+    now: datetime = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class Stream:
+    """A decoupled stream whose driver only prepares, and the processes that deliver it."""
+
+    query: Query
+    store: SqlManifestStore
+    clock: Clock
+    policy: DeliveryPolicy = field(default_factory=DeliveryPolicy)
+
+    def prepare(
+        self, batch_id: int, ids: Ids, offsets: object = "", *, evolve: bool = False, run_id: str = "r1"
+    ) -> Written:
+        """The driver's part of a batch."""
+        sink = self.query.lake.sink(evolve=evolve)
+        batch = self.query.batch(batch_id, offsets)
+        is_overwrite = self.query.mode == "overwrite"
+        planned = sink.plan_table(sink.open_table(), self.query.schema, is_overwrite, batch_id)
+        written = self.query.write(planned, batch, run_id, [ids])
+        self.store.register(batch.stream, sink.kind, "", planned.content.table_id, SETTINGS)
+        self.store.claim(batch.stream, run_id)
+        self.store.prepare(written.manifest, run_id)
+        return written
+
+    def delivery(
+        self, table: TableCommitter | None = None, compact: Compactor | None = None, **others: Any
+    ) -> StreamDelivery:
+        """As a delivery process has it for one round; never waits."""
+        opened = self.query.open_table()
+        written = self.store.written_table(self.query.stream)
+        return StreamDelivery(
+            self.query.stream,
+            self.store,
+            self.store.deliveries,
+            table or opened,
+            self.policy,
+            compact=compact,
+            check=lambda: check_same_table(opened, self.query.stream, written),
+            commit_retry=Retry(attempts_max=3),
+            clock=self.clock,
+            sleep=lambda _seconds: None,
+            rng=random.Random(1),
+            **others,
+        )
+
+    def lease(self, holder: str = "one") -> Lease:
+        lease = self.store.deliveries.acquire(self.query.stream, holder, 10)
+        assert lease is not None
+        return lease
+
+    def deliver(self, trigger: str | None = "drain", **given: Any) -> Round:
+        return self.delivery(**given).round(self.lease(), trigger)
+
+    def deliver_all(self) -> list[Delivered]:
+        """Until nothing is left, whatever fails on the way."""
+        delivered = []
+        for _ in range(20):
+            self.clock.forward(60)
+            ended = self.deliver()
+            if isinstance(ended, Delivered):
+                delivered.append(ended)
+            if not self.store.pending(self.query.stream):
+                return delivered
+        raise AssertionError(f"still pending: {self.store.deliveries.state(self.query.stream)}")
+
+    def states(self) -> dict[int, ManifestState]:
+        return {r.batch.batch_id: r.state for r in self.store.history(self.query.stream, 100)}
+
+    def commits(self) -> int:
+        """Table commits that have added files."""
+        return len(testing.check(self.query.lake.on_disk, "(SELECT 1 AS id WHERE false)").tokens)
+
+    def holds(self, ids: Ids) -> bool:
+        """Each id once, nothing PREPARED, nothing named twice."""
+        source = f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)"
+        found = testing.check(self.query.lake.on_disk, source)
+        assert found.problems == []
+        return not self.store.pending(self.query.stream)
+
+
+@pytest.fixture(params=LAKES)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    return LAKES[request.param](tmp_path)
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[SqlManifestStore]:
+    clock = Clock()
+    with open_store(store_url, clock) as opened:
+        opened_clock[opened.name] = clock
+        yield opened
+
+
+opened_clock: dict[str, Clock] = {}
+
+
+@pytest.fixture
+def stream(lake: LakeTable, store: SqlManifestStore) -> Stream:
+    return Stream(Query(lake), store, opened_clock[store.name])
+
+
+@pytest.fixture
+def delta_stream(tmp_path: Path, store: SqlManifestStore) -> Stream:
+    return Stream(Query(DeltaLake(tmp_path)), store, opened_clock[store.name])
+
+
+# Merging ----------------------------------------------------------------------------------------------
+
+
+def test_many_batches_are_one_table_commit_under_the_last_token(stream: Stream) -> None:
+    for batch_id in range(5):
+        stream.prepare(batch_id, [batch_id])
+    ended = stream.deliver()
+
+    assert isinstance(ended, Delivered)
+    assert isinstance(ended.outcome, Committed)
+    assert [batch.batch_id for batch in ended.delivery.manifest.merged] == [0, 1, 2, 3, 4]
+    assert ended.source_files == 5
+    token = stream.query.open_table().token("q1")
+    assert token is not None
+    assert token.batch_id == 4
+    assert set(stream.states().values()) == {COMMITTED}
+    assert stream.commits() == 1
+    assert stream.holds(range(5))
+
+
+def test_nothing_is_delivered_before_it_is_due(stream: Stream) -> None:
+    stream.prepare(0, [1])
+    assert stream.deliver(trigger=None) is None
+    stream.clock.forward(stream.policy.after_s)
+    ended = stream.deliver(trigger=None)
+    assert isinstance(ended, Delivered)
+    assert ended.delivery.trigger == "age"
+
+
+@pytest.mark.parametrize(
+    ("policy", "trigger"), [({"after_batches": 2}, "batches"), ({"after_bytes": 1}, "bytes")]
+)
+def test_why_a_delivery_was_made_is_recorded(stream: Stream, policy: dict[str, int], trigger: str) -> None:
+    stream.policy = DeliveryPolicy(**policy)  # type: ignore[arg-type]
+    stream.prepare(0, [1])
+    stream.prepare(1, [2])
+    ended = stream.deliver(trigger=None)
+    assert isinstance(ended, Delivered)
+    assert ended.delivery.trigger == trigger
+
+
+def test_a_schema_change_in_the_middle_of_a_backlog_ends_a_delivery(stream: Stream) -> None:
+    stream.prepare(0, [0])
+    stream.prepare(1, [1])
+    wider = replace(stream.query, schema=pa.schema([*stream.query.schema, ("note", pa.string())]))
+    after = replace(stream, query=wider)
+    after.prepare(2, [2], evolve=True)
+    after.prepare(3, [3], evolve=True)
+
+    first, second = stream.deliver_all()
+    assert [len(one.delivery.manifest.merged) for one in (first, second)] == [2, 2]
+    assert stream.holds(range(4))
+    assert rows(stream.query.lake.on_disk, "id, note") == [(n, None) for n in range(4)]
+
+
+def test_a_batch_that_overwrites_makes_those_before_it_needless(stream: Stream) -> None:
+    stream.prepare(0, [0])
+    over = replace(stream, query=replace(stream.query, mode="overwrite"))
+    over.prepare(1, [1, 2])
+    stream.prepare(2, [3])
+
+    ended = stream.deliver()
+    assert isinstance(ended, Delivered)
+    assert decode(ended.delivery.manifest).mode == "overwrite"
+    assert stream.holds([1, 2, 3])
+
+
+def test_empty_batches_are_delivered_without_a_table_commit(stream: Stream) -> None:
+    stream.prepare(0, [])
+    stream.prepare(1, [])
+    ended = stream.deliver()
+    assert isinstance(ended, Delivered)
+    assert ended.outcome == AlreadyCommitted()
+    assert set(stream.states().values()) == {COMMITTED}
+
+
+def test_the_tables_history_names_each_merged_batch_with_its_digest(stream: Stream) -> None:
+    manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in (7, 8, 9)]
+    note = merged_note(merge(manifests))
+    assert [noted_digest(note, one) for one in (7, 8, 9, 1)] == [
+        *(manifest.batch.digest[:16] for manifest in manifests),
+        None,
+    ]
+
+
+# Dying ------------------------------------------------------------------------------------------------
+
+POINTS = ("deliver.start", "deliver.prepared", "commit.start", "commit.landed", "deliver.done")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_point_and_another_process_leave_each_row_once(stream: Stream, point: str) -> None:
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+    with crash_at(point):
+        stream.deliver()
+    stream.prepare(3, [3])
+
+    stream.deliver_all()
+    assert set(stream.states().values()) == {COMMITTED}
+    assert stream.holds(range(4))
+
+
+@pytest.mark.parametrize("fault", [Fault.RESPONSE_LOST, Fault.NOT_SENT])
+def test_a_lost_answer_is_looked_up_in_the_table(stream: Stream, fault: Fault) -> None:
+    stream.prepare(0, [0])
+    stream.prepare(1, [1])
+    failed = stream.deliver(table=FaultyTable(stream.query.open_table(), fault))
+    assert isinstance(failed, Failed)
+    assert failed.retry_at is not None
+
+    stream.deliver_all()
+    assert stream.commits() == 1
+    assert stream.holds([0, 1])
+
+
+def test_a_commit_that_lands_after_its_delivery_was_abandoned_adds_no_row_twice(stream: Stream) -> None:
+    """Its batches are delivered in other portions meanwhile."""
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+    late: list[Strand] = []
+    with strands():
+        stream.deliver(table=FaultyTable(stream.query.open_table(), Fault.LATE, late.append))
+        unfinished = stream.store.deliveries.unfinished(stream.query.stream)
+        assert unfinished is not None
+        assert stream.store.deliveries.abandon(unfinished, "by the test")
+        state = stream.store.deliveries.state(stream.query.stream)
+        stream.store.deliveries.set_state(stream.lease(), replace(state, alone_up_to=2))
+        stream.clock.forward(100)
+        assert isinstance(stream.deliver(), Delivered)  # batch 0 alone
+        late[0].resume()
+    stream.deliver_all()
+    assert stream.holds(range(3))
+
+
+def test_a_request_in_flight_that_lands_first_is_found(stream: Stream) -> None:
+    """The next process delivers a part of what has landed already."""
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+    lost = FaultyTable(stream.query.open_table(), Fault.RESPONSE_LOST)
+    assert isinstance(stream.deliver(table=lost), Failed)
+    unfinished = stream.store.deliveries.unfinished(stream.query.stream)
+    assert unfinished is not None
+    stream.store.deliveries.abandon(unfinished, "by the test")
+    stream.prepare(3, [3])
+
+    stream.deliver_all()
+    assert set(stream.states().values()) == {COMMITTED}
+    assert stream.holds(range(4))
+
+
+# Several processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["deliver.start", "deliver.prepared", "commit.start", "commit.landed"])
+def test_a_process_that_wakes_up_after_another_has_taken_over_adds_nothing(
+    stream: Stream, point: str
+) -> None:
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+
+    def take_over() -> None:
+        stream.clock.forward(60)
+        stream.prepare(3, [3])
+        lease = stream.lease("two")
+        for _ in range(3):
+            stream.delivery().round(lease, "drain")
+
+    with at_point(point, take_over):
+        with suppress(FencedError):
+            stream.deliver()
+    stream.deliver_all()
+    assert stream.holds(range(4))
+
+
+def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -> None:
+    """Without this check batch 0 would be added again with the later ones."""
+    manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(3)]
+    table = stream.query.open_table()
+    assert isinstance(table.commit(manifests[0]), Committed)
+    with pytest.raises(FencedError, match="holds batches up to 0"):
+        stream.query.open_table().commit(merge(manifests))
+    with pytest.raises(FencedError):
+        check_none_landed(merge(manifests), table.token("q1"), "t")
+
+
+# Failing ----------------------------------------------------------------------------------------------
+
+
+def refuse(batch_id: int, error: PenstockError) -> Callable[[TableCommitter], TableCommitter]:
+    """A table that takes all batches but this one."""
+
+    class Refusing(FaultyTable):
+        def commit(self, manifest: Manifest) -> Any:
+            if any(batch.batch_id == batch_id for batch in manifest.batches):
+                raise error
+            return self._table.commit(manifest)
+
+    return lambda table: Refusing(table, Fault.NONE)
+
+
+def test_a_batch_that_the_table_refuses_is_parked_after_those_before_it_are_delivered(stream: Stream) -> None:
+    for batch_id in range(4):
+        stream.prepare(batch_id, [batch_id])
+    refusing = refuse(2, SchemaMismatchError("does not fit"))
+    for _ in range(stream.policy.tries_max + 4):
+        stream.clock.forward(100)
+        stream.deliver(table=refusing(stream.query.open_table()))
+
+    assert stream.states() == {0: COMMITTED, 1: COMMITTED, 2: PREPARED, 3: PREPARED}
+    state = stream.store.deliveries.state(stream.query.stream)
+    assert state.parked_at is not None
+    assert state.tries == stream.policy.tries_max
+    assert "does not fit" in state.error
+
+    stream.store.deliveries.retry(stream.query.stream, "tester", "the table takes it now")
+    stream.deliver_all()
+    assert stream.holds(range(4))
+
+
+def test_an_outage_is_tried_again_for_as_long_as_it_takes(stream: Stream) -> None:
+    stream.prepare(0, [0])
+    down = refuse(0, RetryableError("the catalog is down"))
+    for _ in range(3 * stream.policy.tries_max):
+        stream.clock.forward(100)
+        assert isinstance(stream.deliver(table=down(stream.query.open_table())), Failed)
+    state = stream.store.deliveries.state(stream.query.stream)
+    assert state.parked_at is None
+    assert state.retry_at is not None
+    assert state.retry_at - stream.clock.now <= timedelta(seconds=stream.policy.retry_s_max)
+
+    stream.deliver_all()
+    assert stream.store.deliveries.state(stream.query.stream).error == ""
+    assert stream.holds([0])
+
+
+def test_a_back_off_is_waited_for(stream: Stream) -> None:
+    stream.prepare(0, [0])
+    stream.clock.forward(100)
+    stream.deliver(trigger=None, table=refuse(0, RetryableError("down"))(stream.query.open_table()))
+    assert stream.deliver(trigger=None) is None
+    stream.clock.forward(2 * stream.policy.retry_s)
+    assert isinstance(stream.deliver(trigger=None), Delivered)
+
+
+def test_a_skipped_batch_is_left_out_and_those_behind_it_go_on(stream: Stream) -> None:
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+    assert stream.store.deliveries.skip(stream.query.stream, 1, "tester", "spoilt")
+    stream.deliver_all()
+    assert stream.states() == {0: COMMITTED, 1: ABORTED, 2: COMMITTED}
+    assert stream.holds([0, 2])
+
+
+def test_a_batch_that_was_given_up_for_its_replay_holds_back_those_behind_it(stream: Stream) -> None:
+    """The token of a later one would say that the replay has landed."""
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+    stream.store.finish(stream.query.batch(1), ABORTED, reason="superseded")
+    ended = stream.deliver()
+    assert isinstance(ended, Delivered)
+    assert [batch.batch_id for batch in ended.delivery.manifest.batches] == [0]
+    assert stream.deliver() is None
+
+    stream.prepare(1, [10], run_id="r2")
+    stream.deliver_all()
+    assert stream.holds([0, 10, 2])
+
+
+def test_missing_files_stop_the_delivery_and_say_what_to_do(stream: Stream) -> None:
+    written = stream.prepare(0, [0])
+    stream.prepare(1, [1])
+    stream.query.open_table().delete_files(written.paths)
+    for _ in range(stream.policy.tries_max + 2):
+        stream.clock.forward(100)
+        ended = stream.deliver()
+    state = stream.store.deliveries.state(stream.query.stream)
+    assert ended is None
+    assert state.parked_at is not None
+    assert "penstock skip" in state.error
+    assert stream.commits() == 0
+
+    stream.store.deliveries.skip(stream.query.stream, 0, "tester", "files are gone")
+    stream.store.deliveries.retry(stream.query.stream, "tester", "goes on without")
+    stream.deliver_all()
+    assert stream.holds([1])
+
+
+def test_a_compacted_file_that_is_gone_is_made_anew_from_the_sources(stream: Stream) -> None:
+    """The delivery was prepared, its process died, and somebody has deleted its files."""
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+
+    def compact(manifest: Manifest, run_id: str) -> Manifest:
+        content = decode(manifest)
+        paths = [replace(file, path=f"gone-{n}.parquet") for n, file in enumerate(content.files)]
+        anew = build_manifest(manifest.batch, content.with_files(paths))
+        return replace(anew, merged=manifest.merged)
+
+    with crash_at("deliver.prepared"):
+        stream.deliver(compact=compact)
+    unfinished = stream.store.deliveries.unfinished(stream.query.stream)
+    assert unfinished is not None
+    assert unfinished.is_compacted
+
+    stream.deliver_all()
+    assert stream.holds(range(3))
+
+
+# The table --------------------------------------------------------------------------------------------
+
+
+def test_others_may_write_the_table_meanwhile(stream: Stream) -> None:
+    for batch_id in range(2):
+        stream.prepare(batch_id, [batch_id])
+    stream.query.lake.append(-1)
+    with at_point("commit.start", lambda: stream.query.lake.append(-2)):
+        stream.deliver()
+    assert stream.holds([-2, -1, 0, 1])
+
+
+def test_a_dropped_table_is_an_error_that_waits_for_an_operator(stream: Stream) -> None:
+    stream.prepare(0, [0])
+    stream.deliver_all()
+    stream.prepare(1, [1])
+    stream.query.lake.replace()
+    for _ in range(stream.policy.tries_max + 2):
+        stream.clock.forward(100)
+        stream.deliver()
+    state = stream.store.deliveries.state(stream.query.stream)
+    assert state.parked_at is not None
+    assert stream.states()[1] is PREPARED
+
+
+def test_a_table_that_was_restored_to_before_what_was_delivered_is_not_written(stream: Stream) -> None:
+    stream.query.lake.sink()
+    stream.prepare(0, [0])
+    stream.deliver_all()
+    before = stream.query.lake.version()
+    stream.prepare(1, [1])
+    stream.deliver_all()
+    stream.prepare(2, [2])
+    stream.query.lake.go_back(before)
+    stream.clock.forward(100)
+    ended = stream.deliver()
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, TableChangedError)
+    assert stream.states()[2] is PREPARED
+
+
+def test_a_batch_of_a_copied_checkpoint_is_refused_by_its_digest(stream: Stream, tmp_path: Path) -> None:
+    """The original has merged that batch id, with other offsets, into a delivery with later ones."""
+    with open_store(f"sqlite:///{tmp_path}/copy.db", stream.clock) as copied:
+        copy = replace(stream, store=copied)
+        copy.prepare(1, [100], offsets="of the copy", run_id="c1")
+        for batch_id in range(3):
+            stream.prepare(batch_id, [batch_id])
+        stream.deliver_all()
+
+        copy.clock.forward(100)
+        ended = copy.deliver()
+        assert isinstance(ended, Failed)
+        assert isinstance(ended.error, CheckpointMismatchError)
+        assert copy.states() == {1: PREPARED}
+    assert stream.holds(range(3))
+
+
+def test_only_batches_that_spark_has_logged_are_delivered_if_asked(stream: Stream) -> None:
+    stream.policy = DeliveryPolicy(after_checkpoint=True)
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+    ended = stream.deliver(last_checkpointed=lambda: 1)
+    assert isinstance(ended, Delivered)
+    assert stream.states() == {0: COMMITTED, 1: COMMITTED, 2: PREPARED}
+    assert stream.deliver(last_checkpointed=lambda: 1) is None
+
+
+def test_random_crashes_twins_and_portions_leave_each_row_once(delta_stream: Stream) -> None:
+    """Two processes take turns, each of which may die at any point of a round."""
+    stream, rng = delta_stream, random.Random(7)
+    prepared: Sequence[int] = []
+    for _ in range(60):
+        if rng.random() < 0.5:
+            stream.prepare(len(prepared), [len(prepared)])
+            prepared = [*prepared, len(prepared)]
+        stream.clock.forward(rng.choice((1, 5, 30)))
+        lease = stream.store.deliveries.acquire(stream.query.stream, rng.choice(("one", "two")), 3)
+        if lease is None or not prepared:
+            continue
+        point = rng.choice((*POINTS, None, None))
+        if point is None:
+            stream.delivery().round(lease, "drain")
+            continue
+        try:
+            with crash_at(point):
+                stream.delivery().round(lease, "drain")
+        except AssertionError:
+            continue  # nothing was to be delivered
+    stream.clock.forward(100)
+    stream.deliver_all()
+    assert stream.holds(prepared)

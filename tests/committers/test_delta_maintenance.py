@@ -1,0 +1,222 @@
+"""Log checkpoints, log clean-up and the removal of files that a Delta table has removed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.transaction import RemoveAction
+from tests.committers.delta_stream import DeltaStream, stream_in
+from tests.readers import delta_rows
+
+from penstock.committers.delta.maintenance import (
+    COMMITS_PER_CHECKPOINT,
+    MAINTENANCE_PROPERTY,
+    checkpoint_log,
+    is_maintained,
+    retention,
+    vacuum,
+)
+
+NOW = datetime.now(timezone.utc)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> DeltaStream:
+    return stream_in(tmp_path)
+
+
+def remove(stream: DeltaStream, paths: Sequence[str], age: timedelta) -> None:
+    """In a commit of so long ago."""
+    table = DeltaTable(stream.uri)
+    removed_at = int((NOW - age).timestamp() * 1000)
+    table.create_write_transaction(
+        [RemoveAction(path, False, removed_at, 1, {}) for path in paths],
+        mode="append",
+        schema=table.schema(),
+        commit_properties=CommitProperties(max_commit_retries=0),
+    )
+    entry = Path(stream.uri) / "_delta_log" / f"{table.version() + 1:020}.json"
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    for line in lines:
+        if "commitInfo" in line:
+            line["commitInfo"]["timestamp"] = removed_at
+    entry.write_text("\n".join(map(json.dumps, lines)))
+    os.utime(entry, 2 * ((NOW - age).timestamp(),))
+
+
+def paths(stream: DeltaStream) -> list[str]:
+    actions = pa.table(DeltaTable(stream.uri).get_add_actions())
+    return sorted(map(str, actions.column("path").to_pylist()))
+
+
+def on_disk(stream: DeltaStream) -> set[str]:
+    return {path.name for path in Path(stream.uri).glob("*.parquet")}
+
+
+def run_vacuum(stream: DeltaStream, protected: Sequence[str] = ()) -> int:
+    return vacuum(stream.uri, {}, NOW, lambda: protected)
+
+
+# Whose table --------------------------------------------------------------------------------------
+
+
+def test_a_table_says_that_penstock_created_it_and_other_readers_do_not_mind(stream: DeltaStream) -> None:
+    stream.commit(0, [1, 2])
+    assert is_maintained(stream.uri, {})
+    assert delta_rows(Path(stream.uri), "id") == [(1,), (2,)]
+    assert pl.read_delta(stream.uri).height == 2
+    write_deltalake(stream.uri, pa.table({"id": pa.array([3], pa.int64()), "name": ["x"]}), mode="append")
+    assert is_maintained(stream.uri, {})
+
+
+def test_a_table_of_others_is_not_maintained(stream: DeltaStream) -> None:
+    write_deltalake(stream.uri, pa.table({"id": pa.array([3], pa.int64()), "name": ["x"]}))
+    stream.commit(0, [1])
+    assert not is_maintained(stream.uri, {})
+
+
+def test_a_query_may_create_a_table_that_is_not_maintained(stream: DeltaStream) -> None:
+    stream.commit(0, [1], properties={MAINTENANCE_PROPERTY: "false"})
+    assert not is_maintained(stream.uri, {})
+
+
+# Removed files ------------------------------------------------------------------------------------
+
+
+def test_what_was_removed_long_ago_is_deleted_and_nothing_else(stream: DeltaStream) -> None:
+    for batch_id in range(4):
+        stream.commit(batch_id, [batch_id])
+    old, young, *active = paths(stream)
+    (Path(stream.uri) / "unnamed.parquet").write_bytes(b"waits for its commit")
+    remove(stream, [old], 8 * DAY)
+    remove(stream, [young], 6 * DAY)
+    assert run_vacuum(stream) == 1
+    assert on_disk(stream) == {young, *active, "unnamed.parquet"}
+
+
+def test_what_a_log_checkpoint_has_forgotten_is_deleted_all_the_same(stream: DeltaStream) -> None:
+    """The library's own vacuum finds nothing then, and most removed files would stay for ever."""
+    stream.commit(0, [1])
+    stream.commit(1, [2])
+    for version in range(3):
+        entry = Path(stream.uri) / "_delta_log" / f"{version:020}.json"
+        os.utime(entry, 2 * ((NOW - 20 * DAY).timestamp(),))
+    gone, left = paths(stream)
+    remove(stream, [gone], 9 * DAY)
+    stream.commit(2, [3])
+    DeltaTable(stream.uri).create_checkpoint()
+    assert DeltaTable(stream.uri).vacuum(dry_run=True) == []
+    assert run_vacuum(stream) == 1
+    assert gone not in on_disk(stream)
+    assert left in on_disk(stream)
+
+
+def test_a_file_that_came_back_is_kept_and_so_is_one_that_was_removed_again(stream: DeltaStream) -> None:
+    """Removed long ago, restored since; of the second one the new removal counts."""
+    stream.commit(0, [1])
+    stream.commit(1, [2])
+    for version in range(3):
+        entry = Path(stream.uri) / "_delta_log" / f"{version:020}.json"
+        os.utime(entry, 2 * ((NOW - 20 * DAY).timestamp(),))
+    back, again = paths(stream)
+    remove(stream, [back, again], 9 * DAY)
+    DeltaTable(stream.uri).restore(2)
+    remove(stream, [again], 1 * DAY)
+    DeltaTable(stream.uri).create_checkpoint()
+    assert run_vacuum(stream) == 0
+    assert on_disk(stream) == {back, again}
+
+
+def test_what_a_pending_manifest_names_is_kept(stream: DeltaStream) -> None:
+    stream.commit(0, [1])
+    stream.commit(1, [2])
+    named, other = paths(stream)
+    remove(stream, [named, other], 8 * DAY)
+    assert run_vacuum(stream, protected=[named]) == 1
+    assert on_disk(stream) == {named}
+
+
+def test_no_commit_is_made(stream: DeltaStream) -> None:
+    stream.commit(0, [1])
+    stream.commit(1, [2])
+    remove(stream, paths(stream)[:1], 8 * DAY)
+    version = DeltaTable(stream.uri).version()
+    assert run_vacuum(stream) == 1
+    assert DeltaTable(stream.uri).version() == version
+
+
+@pytest.mark.parametrize(
+    ("text", "age_days", "deleted"),
+    [("interval 2 days", 3, 1), ("interval 30 days", 8, 0), ("interval 1 week 2 days", 8, 0)],
+)
+def test_the_table_s_own_retention_holds(stream: DeltaStream, text: str, age_days: int, deleted: int) -> None:
+    stream.commit(0, [1], properties={"delta.deletedFileRetentionDuration": text})
+    stream.commit(1, [2])
+    remove(stream, paths(stream)[:1], age_days * DAY)
+    assert run_vacuum(stream) == deleted
+
+
+def test_a_retention_that_cannot_be_read_keeps_files_longer(
+    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream.commit(0, [1])
+    table = DeltaTable(stream.uri)
+    assert retention(table) == 7 * DAY
+    monkeypatch.setattr(
+        type(table.metadata()), "configuration", {"delta.deletedFileRetentionDuration": "interval a week"}
+    )
+    assert retention(table) > 7 * DAY
+
+
+def test_a_table_that_is_not_there_has_nothing_to_do(stream: DeltaStream) -> None:
+    assert run_vacuum(stream) == 0
+    assert checkpoint_log(stream.uri, {}) is None
+    assert not is_maintained(stream.uri, {})
+
+
+# The log ------------------------------------------------------------------------------------------
+
+
+def test_a_log_checkpoint_is_written_once_there_is_something_to_gain(stream: DeltaStream) -> None:
+    interval = {"delta.checkpointInterval": "1000"}
+    for batch_id in range(COMMITS_PER_CHECKPOINT):
+        stream.commit(batch_id, [batch_id], properties=interval)
+    version = DeltaTable(stream.uri).version()
+    assert checkpoint_log(stream.uri, {}) == version
+    assert checkpoint_log(stream.uri, {}) is None
+    token = stream.committer().token(stream.query_id)
+    assert token is not None
+    assert token.batch_id == COMMITS_PER_CHECKPOINT - 1
+    assert delta_rows(Path(stream.uri), "id") == [(n,) for n in range(COMMITS_PER_CHECKPOINT)]
+
+
+@pytest.mark.parametrize(("enabled", "is_left"), [("true", False), ("false", True)])
+def test_old_log_entries_go_where_the_table_lets_them(
+    stream: DeltaStream, enabled: str, is_left: bool
+) -> None:
+    properties = {
+        "delta.checkpointInterval": "1000",
+        "delta.logRetentionDuration": "interval 1 days",
+        "delta.enableExpiredLogCleanup": enabled,
+    }
+    for batch_id in range(COMMITS_PER_CHECKPOINT):
+        stream.commit(batch_id, [batch_id], properties=properties)
+    checkpoint_log(stream.uri, {})
+    log = Path(stream.uri) / "_delta_log"
+    for entry in log.iterdir():
+        os.utime(entry, 2 * ((NOW - 3 * DAY).timestamp(),))
+    for batch_id in range(COMMITS_PER_CHECKPOINT, 2 * COMMITS_PER_CHECKPOINT):
+        stream.commit(batch_id, [batch_id])
+    checkpoint_log(stream.uri, {})
+    assert (log / f"{0:020}.json").exists() is is_left
+    assert len(delta_rows(Path(stream.uri), "id")) == 2 * COMMITS_PER_CHECKPOINT
+    assert pl.read_delta(stream.uri).height == 2 * COMMITS_PER_CHECKPOINT

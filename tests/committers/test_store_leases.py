@@ -1,0 +1,210 @@
+"""What the store promises about leases, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from tests.committers.stored_batches import (
+    STREAM,
+    UNKNOWN,
+    fill,
+    merged,
+)
+from tests.committers.stores import (
+    START,
+    HandClock,
+    Processes,
+    holding,
+)
+
+from penstock.committers.contract import (
+    Backlog,
+    DeliveryState,
+    DeliveryStore,
+    Lease,
+    StreamKey,
+)
+from penstock.committers.errors import (
+    FencedError,
+    RetryableError,
+)
+from penstock.committers.store import database
+from penstock.committers.store.deliveries import SqlDeliveries
+from penstock.committers.store.sql import SqlManifestStore, open_store
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
+    """A store that knows STREAM, whose batches run "r1" prepares."""
+    with open_store(store_url, clock) as opened:
+        opened.register(STREAM, "test")
+        opened.claim(STREAM, "r1")
+        yield opened
+
+
+@pytest.fixture
+def deliveries(store: SqlManifestStore) -> SqlDeliveries:
+    return store.deliveries
+
+
+@pytest.fixture
+def lease(deliveries: SqlDeliveries) -> Lease:
+    held = deliveries.acquire(STREAM, "first", 10)
+    assert held is not None
+    return held
+
+
+# Leases ---------------------------------------------------------------------------------------------
+
+
+def test_the_sql_deliveries_are_a_delivery_store(deliveries: SqlDeliveries) -> None:
+    """Checked by mypy, and by what runs below."""
+    protocol: DeliveryStore = deliveries
+    assert protocol.unfinished(STREAM) is None
+
+
+def test_one_process_holds_a_stream_until_its_lease_expires(
+    deliveries: SqlDeliveries, lease: Lease, clock: HandClock
+) -> None:
+    assert lease == Lease(STREAM, "first", 1, START + timedelta(seconds=10))
+    clock.advance(9.9)
+    assert deliveries.acquire(STREAM, "second", 10) is None
+    clock.advance(0.1)
+    assert deliveries.acquire(STREAM, "second", 10) == Lease(
+        STREAM, "second", 2, clock.now + timedelta(seconds=10)
+    )
+    assert deliveries.acquire(STREAM, "first", 10) is None
+
+
+def test_whoever_holds_the_lease_keeps_its_fence_and_gets_more_time(
+    deliveries: SqlDeliveries, lease: Lease, clock: HandClock
+) -> None:
+    clock.advance(5)
+    assert deliveries.acquire(STREAM, "first", 10) == replace(
+        lease, expires_at=clock.now + timedelta(seconds=10)
+    )
+    clock.advance(9)
+    renewed = deliveries.renew(lease, 10)
+    assert renewed == replace(lease, expires_at=clock.now + timedelta(seconds=10))
+    clock.advance(9)
+    assert deliveries.acquire(STREAM, "second", 10) is None
+
+
+def test_fences_only_go_up_also_after_a_release(deliveries: SqlDeliveries, clock: HandClock) -> None:
+    fences = []
+    for holder in ("first", "first", "second", "first"):
+        held = deliveries.acquire(STREAM, holder, 10)
+        assert held is not None
+        fences.append(held.fence)
+        deliveries.release(held)
+        deliveries.release(held)
+    held = deliveries.acquire(STREAM, "second", 10)
+    clock.advance(11)
+    taken = deliveries.acquire(STREAM, "first", 10)
+    assert held is not None
+    assert taken is not None
+    assert [*fences, held.fence, taken.fence] == [1, 2, 3, 4, 5, 6]
+
+
+USES: dict[str, Callable[[SqlDeliveries, Lease], object]] = {
+    "renew": lambda deliveries, lease: deliveries.renew(lease, 10),
+    "prepare": lambda deliveries, lease: deliveries.prepare(lease, merged(0), "age", is_compacted=False),
+    "set_state": lambda deliveries, lease: deliveries.set_state(lease, DeliveryState(tries=7)),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+def test_a_fenced_holder_is_refused(
+    store: SqlManifestStore, lease: Lease, clock: HandClock, use: Callable[[SqlDeliveries, Lease], object]
+) -> None:
+    fill(store, 1)
+    clock.advance(11)
+    newer = store.deliveries.acquire(STREAM, "second", 10)
+    assert newer is not None
+    with pytest.raises(FencedError, match=r"first does not hold .*second has it"):
+        use(store.deliveries, lease)
+    store.deliveries.release(newer)
+    again = store.deliveries.acquire(STREAM, "first", 10)  # the same name, and a fence of its own
+    assert again is not None
+    with pytest.raises(FencedError):
+        use(store.deliveries, lease)
+    assert store.deliveries.unfinished(STREAM) is None
+    assert store.deliveries.state(STREAM) == DeliveryState()
+    assert store.deliveries.acquire(STREAM, "third", 10) is None
+    use(store.deliveries, again)
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+def test_a_released_lease_is_none(
+    store: SqlManifestStore, lease: Lease, use: Callable[[SqlDeliveries, Lease], object]
+) -> None:
+    fill(store, 1)
+    store.deliveries.release(lease)
+    with pytest.raises(FencedError, match="it was released"):
+        use(store.deliveries, lease)
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+def test_an_expired_lease_that_nobody_took_still_holds(
+    store: SqlManifestStore, lease: Lease, clock: HandClock, use: Callable[[SqlDeliveries, Lease], object]
+) -> None:
+    """Such as after a pause of the process; to refuse it would help nobody."""
+    fill(store, 1)
+    clock.advance(3600)
+    use(store.deliveries, lease)
+
+
+def test_to_release_a_lost_lease_takes_nothing_from_its_new_holder(
+    deliveries: SqlDeliveries, lease: Lease, clock: HandClock
+) -> None:
+    clock.advance(11)
+    assert deliveries.acquire(STREAM, "second", 10) is not None
+    deliveries.release(lease)
+    assert deliveries.acquire(STREAM, "third", 10) is None
+
+
+@pytest.mark.parametrize("is_expired", [False, True], ids=["free", "expired"])
+def test_of_two_processes_that_want_a_stream_one_gets_it(store_url: str, is_expired: bool) -> None:
+    streams = [StreamKey(f"q{number}", "s3://lake/flights") for number in range(40)]
+    with open_store(store_url, HandClock()) as store:  # long ago
+        for stream in streams:
+            store.register(stream, "test")
+            if is_expired:
+                assert store.deliveries.acquire(stream, "dead", 10) is not None
+    one, other = Processes(["acquire", store_url, "one"], ["acquire", store_url, "other"]).results()
+    fence = 2 if is_expired else 1
+    assert [{*pair} for pair in zip(one, other, strict=True)] == [{fence, None}] * len(streams)
+
+
+def test_a_standby_waits_for_no_lock(
+    store: SqlManifestStore, store_url: str, lease: Lease, monkeypatch: pytest.MonkeyPatch, clock: HandClock
+) -> None:
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
+    with open_store(store_url, clock) as standby, holding(store, STREAM):
+        assert standby.deliveries.acquire(STREAM, "second", 10) is None
+
+
+def test_a_stream_that_the_store_does_not_know_is_an_error(deliveries: SqlDeliveries, lease: Lease) -> None:
+    stray = replace(lease, stream=UNKNOWN)
+    attempts: list[Callable[[], object]] = [
+        lambda: deliveries.acquire(UNKNOWN, "first", 10),
+        lambda: deliveries.renew(stray, 10),
+        lambda: deliveries.set_state(stray, DeliveryState()),
+        lambda: deliveries.wait(UNKNOWN, START),
+        lambda: deliveries.park(UNKNOWN, "ann", "why"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(RetryableError, match="does not know the stream unknown"):
+            attempt()
+    deliveries.release(stray)
+    assert deliveries.unfinished(UNKNOWN) is None
+    assert deliveries.backlog(UNKNOWN) == Backlog()
+    assert deliveries.prune(UNKNOWN, START, 0) == 0

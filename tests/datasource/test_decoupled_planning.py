@@ -1,0 +1,104 @@
+"""Planning a decoupled stream: what the table is asked for, and what happens when it does not answer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.committers.contract import Batch, Committable, StreamKey
+from penstock.committers.errors import RetryableError, TableChangedError
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.batch_plan import CommittableMessage
+from penstock.datasource.committing import commit_batch
+from penstock.datasource.decoupled_planning import patiently, plan_decoupled_batch
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.plan_cache import REFRESH_S, PlanCache
+from penstock.datasource.sinks.delta import DeltaSink
+
+ID = pa.schema([("id", pa.int64())])
+
+
+class Planner:
+    """One planner process; what it does in the background is done at once when time has gone by."""
+
+    def __init__(self, folder: Path, store: SqlManifestStore) -> None:
+        self.table = folder / "table"
+        self.store = store
+        self.now = 0.0
+        options = {"path": str(self.table), "delivery": "decoupled", "schemaEvolution": "addColumns"}
+        self.sink = DeltaSink(DeltaOptions.parse({**options, "backlogWaitSeconds": "0"}))
+        self.restart()
+
+    def restart(self) -> None:
+        self.plans = PlanCache(lambda: self.now, lambda body: body())
+
+    def run(self, batch_id: int, rows: pa.Schema = ID) -> None:
+        batch = Batch(StreamKey("q", self.sink.table_uri), batch_id, f"{batch_id:064x}")
+        plan = plan_decoupled_batch(self.sink, self.store, batch, rows, False, self.plans)
+        committable = Committable(batch, "r", 0, 0, ())
+        commit_batch(self.sink, self.store, [CommittableMessage(committable, plan.content)])
+
+
+@pytest.fixture
+def planner(tmp_path: Path) -> Iterator[Planner]:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        yield Planner(tmp_path, store)
+
+
+def test_a_table_that_is_dropped_meanwhile_stops_the_query_and_is_not_created_anew(planner: Planner) -> None:
+    planner.run(0)
+    shutil.rmtree(planner.table)
+    planner.run(1)
+    planner.now = REFRESH_S
+    planner.run(2)
+    with pytest.raises(TableChangedError):
+        planner.run(3)
+    with pytest.raises(TableChangedError):
+        planner.run(3)
+    assert not planner.table.exists()
+
+
+def test_other_new_columns_wait_for_those_that_are_not_delivered_yet(planner: Planner) -> None:
+    planner.run(0)
+    first, second = (ID.append(pa.field(name, pa.string())) for name in ("first", "second"))
+    planner.run(1, first)
+    planner.restart()
+    planner.run(2, first)
+    planner.run(3)
+    with pytest.raises(RetryableError, match=r"add the column.s. first to the table .* adds second"):
+        planner.run(4, second)
+
+
+class Hands:
+    now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def failing(self, times: int) -> Callable[[], str]:
+        left = [RetryableError("down")] * times
+
+        def call() -> str:
+            if left:
+                raise left.pop()
+            return "up"
+
+        return call
+
+
+def test_a_restart_waits_for_a_table_that_does_not_answer() -> None:
+    hands = Hands()
+    assert patiently(hands.failing(5), 600, clock=lambda: hands.now, sleep=hands.sleep) == "up"
+    assert hands.now == 10
+
+
+@pytest.mark.parametrize("wait_s", [0, 6])
+def test_and_fails_when_it_has_waited_long_enough(wait_s: float) -> None:
+    hands = Hands()
+    with pytest.raises(RetryableError, match="down"):
+        patiently(hands.failing(100), wait_s, clock=lambda: hands.now, sleep=hands.sleep)
+    assert hands.now == wait_s

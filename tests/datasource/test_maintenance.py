@@ -1,0 +1,264 @@
+"""Which step of a table's maintenance runs when, and the steps together on real tables with a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests.committers.lakes import IcebergLake
+from tests.lake import NOW, Lake
+
+from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
+from penstock.committers.errors import RetryableError
+from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
+from penstock.datasource.delivery import rewriting
+from penstock.datasource.delivery.maintenance import (
+    CHECKPOINT_S,
+    FIRST_S_MAX,
+    Maintenance,
+    MaintenancePolicy,
+    Step,
+    StepResult,
+    maintenance_of,
+)
+from penstock.writers.compaction import rewrite_group
+
+START = datetime(2026, 11, 21, tzinfo=timezone.utc)
+BATCHES = 6
+KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+# When ---------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Steps that note that they ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def step(self, name: str, every_s: float, error: Exception | None = None, **options: Any) -> Step:
+        def run() -> str:
+            self.ran.append(name)
+            if error is not None:
+                raise error
+            return f"did {name}"
+
+        return Step(name, every_s, run, **options)
+
+
+def maintenance(*steps: Step, is_wanted: Callable[[], bool] = lambda: True) -> Maintenance:
+    return Maintenance(steps, is_wanted, START, monotonic=lambda: 0.0)
+
+
+def test_each_step_has_an_interval_of_its_own() -> None:
+    steps = Steps()
+    one = maintenance(steps.step("often", 10), steps.step("seldom", 25))
+    assert one.next_due == after(10)
+    for second in range(0, 61, 5):
+        one.run_due(after(second))
+    assert steps.ran == ["often", "often", "seldom", "often", "often", "often", "seldom", "often"]
+
+
+def test_a_step_with_a_long_interval_runs_soon_after_the_start() -> None:
+    steps = Steps()
+    one = maintenance(steps.step("daily", 86_400))
+    assert one.run_due(after(FIRST_S_MAX - 1)) == []
+    assert one.run_due(after(FIRST_S_MAX)) == [StepResult("daily", 0.0, "did daily")]
+    assert one.next_due == after(FIRST_S_MAX + 86_400)
+
+
+def test_a_step_that_fails_is_reported_and_holds_up_no_other() -> None:
+    steps, error = Steps(), RetryableError("no network")
+    one = maintenance(steps.step("bad", 10, error), steps.step("good", 10))
+    assert one.run_due(after(10)) == [
+        StepResult("bad", 0.0, error=error),
+        StepResult("good", 0.0, "did good"),
+    ]
+    assert one.next_due == after(20)
+
+
+def test_an_interval_of_zero_is_never() -> None:
+    steps = Steps()
+    one = maintenance(steps.step("off", 0))
+    assert one.next_due is None
+    assert one.run_due(after(10**6)) == []
+
+
+def test_a_table_that_is_not_ours_gets_only_what_is_asked_for_by_name() -> None:
+    steps = Steps()
+    one = maintenance(
+        steps.step("compact", 10), steps.step("expire", 10, decides_itself=True), is_wanted=lambda: False
+    )
+    one.run_due(after(10))
+    assert steps.ran == ["expire"]
+
+
+def test_what_is_due_waits_for_something_more_urgent() -> None:
+    steps = Steps()
+    one = maintenance(steps.step("first", 10), steps.step("second", 10))
+    one.run_due(after(10), until=lambda: bool(steps.ran))
+    assert steps.ran == ["first"]
+    one.run_due(after(11))
+    assert steps.ran == ["first", "second"]
+
+
+# What ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lake(tmp_path: Path, kind: str) -> Lake:
+    """A table of twelve small files, in two partitions."""
+    lake = Lake(tmp_path, kind=kind)
+    for batch_id in range(BATCHES):
+        lake.commit(batch_id, lake.write(batch_id))
+    return lake
+
+
+def run(
+    lake: Lake, policy: MaintenancePolicy | None = None, later: timedelta = timedelta()
+) -> list[StepResult]:
+    one = maintenance_of(
+        lake.sink, lake.store, lake.stream, policy or MaintenancePolicy(), START, now=lambda: NOW + later
+    )
+    results = one.run_due(START + timedelta(seconds=CHECKPOINT_S))
+    assert [result.error for result in results] == [None] * len(results)
+    return results
+
+
+def done(results: list[StepResult]) -> dict[str, str]:
+    return {result.step: result.done for result in results}
+
+
+@KINDS
+def test_a_table_that_penstock_created_is_looked_after(lake: Lake) -> None:
+    rows = lake.rows()
+    results = done(run(lake))
+    assert results["compact"] == "compacted 12 files into 2"
+    steps = {
+        "delta": ["compact", "checkpoint", "vacuum", "orphans"],
+        "iceberg": ["compact", "expire", "orphans"],
+    }
+    assert list(results) == steps[lake.kind]
+    assert lake.rows() == rows
+    assert done(run(lake))["compact"] == ""
+
+
+@KINDS
+def test_a_table_that_others_created_is_left_alone_unless_it_is_asked_for(tmp_path: Path, kind: str) -> None:
+    lake = foreign(tmp_path, kind)
+    assert set(done(run(lake)).values()) == {""}
+    assert "compacted" in done(run(lake, MaintenancePolicy(is_wanted=True)))["compact"]
+
+
+def foreign(folder: Path, kind: str) -> Lake:
+    lake = Lake(folder, kind=kind)
+    if kind == "delta":
+        DeltaTable(str(lake.table)).alter.set_table_properties(
+            {MAINTENANCE_PROPERTY: "false"}, raise_if_not_exists=False
+        )
+    else:
+        assert isinstance(lake.lake, IcebergLake)
+        with lake.lake.load().transaction() as transaction:
+            transaction.remove_properties(EXPIRE_PROPERTY)
+    for batch_id in range(BATCHES):
+        lake.commit(batch_id, lake.write(batch_id))
+    return lake
+
+
+@KINDS
+def test_a_table_that_penstock_created_is_left_alone_on_demand(lake: Lake) -> None:
+    assert done(run(lake, MaintenancePolicy(is_wanted=False)))["compact"] == ""
+
+
+@KINDS
+def test_files_of_pending_batches_survive_it_all(lake: Lake) -> None:
+    """They are old, and no version of the table names them."""
+    pending = lake.prepare(BATCHES, lake.write(BATCHES))
+    orphans = lake.write(BATCHES - 1)
+    run(lake)
+    for file in orphans:
+        assert not (lake.table / file.path).exists(), "what nothing names is deleted"
+    assert lake.committer().missing_files(pending) == []
+    lake.recover()
+    assert len(lake.rows()) == 2 * (BATCHES + 1)
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+def test_snapshots_expire(lake: Lake) -> None:
+    assert isinstance(lake.lake, IcebergLake)
+    for row_id in range(45):
+        lake.lake.append(1000 + row_id)
+    run(lake)
+    assert len(lake.lake.load().metadata.snapshots) == 20
+
+
+@KINDS
+def test_a_compaction_ends_early_for_something_more_urgent(lake: Lake) -> None:
+    one = maintenance_of(
+        lake.sink, lake.store, lake.stream, MaintenancePolicy(), START, now=lambda: NOW, stop=lambda: True
+    )
+    assert done(one.run_due(after(CHECKPOINT_S)))["compact"] == ""
+    assert len(lake.on_disk()) == 12
+
+
+# Rewriting ----------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_files_are_of_a_batch_that_the_stream_has_yet_to_reach(lake: Lake) -> None:
+    """Clean-up deletes no file of such a batch."""
+    before = lake.on_disk()
+    run(lake)
+    new = lake.on_disk() - before
+    assert len(new) == 2
+    assert all("-00010005-" in path for path in new)
+
+
+@KINDS
+def test_files_with_other_columns_are_looked_at_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    layout_in = rewriting._layout_in
+
+    def look(filesystem: Any, path: str) -> str:
+        looks.append(path)
+        return layout_in(filesystem, path) + "other"
+
+    monkeypatch.setattr(rewriting, "_layout_in", look)
+    sink = lake.sink
+    rewriter = rewriting.VisibleRewriter(
+        lake.query_id, lambda content: sink.rewrite_plan(sink.open_table(), content)
+    )
+    planned = lake.plan()
+    files = tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
+    assert rewriter(planned.content, [files], 99) == []
+    assert rewriter(planned.content, [files], 99) == []
+    assert len(looks) == 2
+
+
+@KINDS
+def test_a_failure_leaves_no_new_file(lake: Lake) -> None:
+    sink, calls = lake.sink, [rewrite_group]
+
+    def rewrite(*args: Any) -> Any:
+        if not calls:
+            raise RetryableError("disk full")
+        return calls.pop()(*args)
+
+    rewriter = rewriting.VisibleRewriter(
+        lake.query_id, lambda content: sink.rewrite_plan(sink.open_table(), content), rewrite=rewrite
+    )
+    first, second = lake.write(BATCHES), lake.write(BATCHES)
+    before = lake.on_disk()
+    groups = [(first[0], second[0]), (first[1], second[1])]
+    with pytest.raises(RetryableError, match="disk full"):
+        rewriter(lake.plan().content, groups, 99)
+    assert lake.on_disk() == before

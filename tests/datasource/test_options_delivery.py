@@ -1,0 +1,123 @@
+"""The options of decoupled delivery, and what of all options a store may keep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock import ConfigurationError
+from penstock.datasource.options import common, delta, iceberg
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.options.parsing import Option
+from penstock.datasource.settings import settings_of
+
+SECRET = "hunter2"
+
+
+def test_the_defaults_are_as_documented() -> None:
+    options = DeltaOptions.parse({"path": "/t"})
+    policy = options.delivery_policy
+    assert not options.is_decoupled
+    assert (policy.after_s, policy.after_bytes, policy.after_batches) == (60, 128 << 20, 1000)
+    assert (policy.after_checkpoint, policy.tries_max) == (False, 5)
+    assert (options.backlog_batches_max, options.backlog_bytes_max) == (10_000, 100 << 30)
+    assert (options.backlog_s_max, options.backlog_wait_s) == (86_400, 600)
+
+
+def test_a_delivery_is_as_large_as_a_file_unless_it_is_said() -> None:
+    assert DeltaOptions.parse({"path": "/t", "targetFileSize": "1g"}).delivery_policy.after_bytes == 1 << 30
+    given = {"path": "/t", "targetFileSize": "1g", "deliverAfterBytes": "5mb"}
+    assert DeltaOptions.parse(given).delivery_policy.after_bytes == 5 << 20
+
+
+def test_a_full_backlog_is_always_due() -> None:
+    """Otherwise the query would wait for deliveries that wait for more of the query."""
+    given = {"path": "/t", "backlogBatches": "7", "backlogBytes": "1mb", "backlogSeconds": "9"}
+    policy = DeltaOptions.parse(given).delivery_policy
+    assert (policy.after_batches, policy.after_bytes, policy.after_s) == (7, 1 << 20, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("delivery", "later"),
+        ("deliverAfterSeconds", "0"),
+        ("deliverAfterBytes", "much"),
+        ("deliverAfterBatches", "-1"),
+        ("deliverAfterCheckpoint", "perhaps"),
+        ("compactWith", "flink"),
+        ("deliveryTries", "0"),
+        ("backlogBatches", "0"),
+        ("backlogBytes", "0"),
+        ("backlogSeconds", "1d"),
+        ("backlogWaitSeconds", "-1"),
+        ("eventTime", " "),
+        ("keepDelivered", "0"),
+        ("keepDeliveredFor", "7"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}='{text}'"):
+        DeltaOptions.parse({"path": "/t", name.lower(): text})
+
+
+# What the store keeps -----------------------------------------------------------------------------------
+
+
+def test_settings_have_what_was_given_by_its_documented_name() -> None:
+    options = DeltaOptions.parse(
+        {"path": "/t", "DELIVERY": "decoupled", "checkpointlocation": "/cp", "targetfilesize": "1g"}
+    )
+    settings = json.loads(settings_of(options))
+    assert settings == {
+        "delivery": "decoupled",
+        "checkpoint": "/cp",
+        "options": {
+            "path": "/t",
+            "delivery": "decoupled",
+            "checkpointLocation": "/cp",
+            "targetFileSize": "1g",
+        },
+    }
+    assert DeltaOptions.parse(settings["options"]) == options
+
+
+def secret_options(required: dict[str, str], prefix: str) -> dict[str, str]:
+    return {**required, "store": f"postgresql://u:{SECRET}@h/d", f"{prefix}s3.secret-access-key": SECRET}
+
+
+def test_no_secret_is_in_the_settings() -> None:
+    of_delta = secret_options({"path": "/t", "STORAGE.Aws_Secret": SECRET}, "storage.")
+    of_iceberg = secret_options({"table": "a.b", "Catalog.Token": SECRET}, "catalog.")
+    for options in (DeltaOptions.parse(of_delta), IcebergOptions.parse(of_iceberg)):
+        assert SECRET not in settings_of(options)
+        assert SECRET not in repr(options)
+        assert "store" not in options.given
+
+
+def test_whatever_is_handed_on_by_a_prefix_is_never_in_the_settings() -> None:
+    """Also if it is spelt like a documented option behind its prefix."""
+    for option in common.OPTIONS:
+        options = DeltaOptions.parse({"path": "/t", f"storage.{option.name}": SECRET})
+        assert SECRET not in settings_of(options)
+
+
+@pytest.mark.parametrize("options", [delta.OPTIONS, iceberg.OPTIONS])
+def test_the_store_is_the_only_documented_option_that_is_secret(options: tuple[Option, ...]) -> None:
+    assert [option.name for option in options if option.is_secret] == ["store"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"s3://key:{SECRET}@bucket/t", f"https://host/t?sig={SECRET}", f"abfss://c@a/t?x=1&Token={SECRET}"],
+)
+def test_a_secret_in_a_url_is_refused_before_a_store_would_keep_it(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="path has a password or key in its URL") as refused:
+        DeltaOptions.parse({"path": path, "delivery": "decoupled"})
+    assert SECRET not in str(refused.value)
+
+
+def test_an_azure_container_is_no_password() -> None:
+    DeltaOptions.parse({"path": "abfss://container@account.dfs.core.windows.net/t", "delivery": "decoupled"})

@@ -1,0 +1,108 @@
+"""Stores that stay open between batches: a cache that never hides what became of the store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.committers.contract import StreamKey
+from penstock.committers.errors import RetryableError
+from penstock.committers.store.sql import open_store
+from penstock.datasource.stores import OPEN_S_MAX, STORES_MAX, StoreCache
+
+STREAM = StreamKey("q", "/t")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def url(folder: Path, name: str = "store.db") -> str:
+    return f"sqlite:///{folder}/{name}"
+
+
+def test_a_store_is_opened_once(tmp_path: Path) -> None:
+    cache = StoreCache()
+    with cache.borrow(url(tmp_path)) as first:
+        pass
+    with cache.borrow(url(tmp_path)) as second:
+        assert second is first
+
+
+def test_two_who_need_it_at_once_do_not_share_it(tmp_path: Path) -> None:
+    cache = StoreCache()
+    with cache.borrow(url(tmp_path)) as first, cache.borrow(url(tmp_path)) as second:
+        assert second is not first
+
+
+def test_a_deleted_store_is_a_new_one(tmp_path: Path) -> None:
+    cache = StoreCache()
+    with cache.borrow(url(tmp_path)) as store:
+        store.register(STREAM, "delta")
+    for path in tmp_path.glob("store.db*"):
+        path.unlink()
+    with cache.borrow(url(tmp_path)) as store:
+        assert store.streams() == []
+        store.register(STREAM, "delta")
+        assert len(store.streams()) == 1
+
+
+def test_a_store_that_was_put_back_from_a_copy_is_read_anew(tmp_path: Path) -> None:
+    cache = StoreCache()
+    open_store(url(tmp_path, "copy.db")).close()
+    with cache.borrow(url(tmp_path)) as store:
+        store.register(STREAM, "delta")
+    for path in tmp_path.glob("store.db-*"):
+        path.unlink()
+    (tmp_path / "copy.db").replace(tmp_path / "store.db")
+    with cache.borrow(url(tmp_path)) as store:
+        assert store.streams() == []
+
+
+def test_a_store_that_failed_is_opened_anew(tmp_path: Path) -> None:
+    cache = StoreCache()
+    with pytest.raises(RetryableError), cache.borrow(url(tmp_path)) as first:
+        raise RetryableError("it does not answer")
+    with cache.borrow(url(tmp_path)) as second:
+        assert second is not first
+
+
+def test_a_forked_process_opens_its_own(tmp_path: Path) -> None:
+    cache = StoreCache()
+    with cache.borrow(url(tmp_path)) as first:
+        pass
+    child = os.fork()
+    if child == 0:
+        with cache.borrow(url(tmp_path)) as second:
+            os._exit(0 if second is not first else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with cache.borrow(url(tmp_path)) as again:
+        assert again is first
+        again.register(STREAM, "delta")
+
+
+def test_a_store_is_opened_anew_now_and_then(tmp_path: Path) -> None:
+    """A newer version may have upgraded its tables."""
+    clock = Clock()
+    cache = StoreCache(clock)
+    with cache.borrow(url(tmp_path)) as first:
+        pass
+    clock.now = OPEN_S_MAX
+    with cache.borrow(url(tmp_path)) as second:
+        assert second is not first
+
+
+def test_open_stores_are_bounded(tmp_path: Path) -> None:
+    cache = StoreCache()
+    with cache.borrow(url(tmp_path, "first.db")) as first:
+        pass
+    for number in range(STORES_MAX):
+        with cache.borrow(url(tmp_path, f"{number}.db")):
+            pass
+    with cache.borrow(url(tmp_path, "first.db")) as again:
+        assert again is not first

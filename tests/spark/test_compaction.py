@@ -1,0 +1,68 @@
+"""compactWith=spark: a delivery's small files are rewritten by a job on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.datasource.delivery.test_compaction import Backlog, by_duckdb, files_on_disk, partitioned_sink
+
+from penstock.committers.errors import RetryableError
+from penstock.committers.lake_manifest import decode
+from penstock.datasource.delivery.compaction import SparkCompactor
+from penstock.writers.plan import parse_file_name
+
+pytestmark = pytest.mark.spark
+
+
+def compactor(backlog: Backlog, spark: SparkSession, **arguments: Any) -> SparkCompactor:
+    return SparkCompactor(backlog.sink, backlog.sink.open_table(), spark, **arguments)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_spark_job_makes_the_files_that_a_local_compaction_makes(
+    kind: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    backlog = Backlog(partitioned_sink(kind, tmp_path))
+    progress: list[tuple[int, int]] = []
+    run = compactor(backlog, spark, on_progress=lambda *done: progress.append(done))
+    compacted = run(backlog.merged, "delivery-1")
+    assert compacted is not None
+    assert progress == [(3, 3)]
+    assert compacted.merged == backlog.merged.merged
+    local = decode(backlog.compactor()(backlog.merged, "delivery-2") or backlog.merged).files
+    anonymous = [replace(file, path="") for file in decode(compacted).files]
+    assert anonymous == [replace(file, path="") for file in local]
+    names = [parse_file_name(file.path) for file in decode(compacted).files]
+    assert [name.partition for name in names if name] == [0, 1, 2]
+
+    backlog.commit(compacted)
+    assert len(by_duckdb(tmp_path, kind)) == 48
+
+
+def test_a_source_that_is_gone_is_named_and_what_other_tasks_made_is_deleted(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    backlog = Backlog(partitioned_sink("delta", tmp_path))
+    gone = decode(backlog.merged).files[-1].path
+    (tmp_path / "table" / gone).unlink()
+    before = files_on_disk(tmp_path)
+    with pytest.raises(RetryableError, match=gone.rpartition("/")[2]):
+        compactor(backlog, spark)(backlog.merged, "delivery-1")
+    assert files_on_disk(tmp_path) == before
+
+
+class BrokenSession:
+    def createDataFrame(self, *_: object) -> Iterator[Any]:
+        raise ConnectionError("the driver is gone\nand more")
+
+
+def test_a_spark_that_cannot_run_the_job_is_an_error_that_is_tried_again(tmp_path: Path) -> None:
+    backlog = Backlog(partitioned_sink("delta", tmp_path))
+    broken: Any = BrokenSession()
+    with pytest.raises(RetryableError, match=r"the driver is gone\. .*compactWith=local"):
+        compactor(backlog, broken)(backlog.merged, "delivery-1")

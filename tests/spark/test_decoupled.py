@@ -1,0 +1,172 @@
+"""Decoupled streams through a real Spark: the query goes on without its table, and loses nothing.
+
+Deliveries are made here by the two-phase committer's recovery, which takes pending batches one by one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.spark.formats import DeltaLakeTable, LakeTable
+from tests.spark.id_stream import IdStream, write_ids
+
+from penstock.committers.contract import ManifestState, StreamKey
+from penstock.committers.store.sql import open_store
+from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.sinks.iceberg import IcebergSink
+
+pytestmark = pytest.mark.spark
+
+PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
+DECOUPLED = {"delivery": "decoupled"}
+
+
+def deliver(ids: IdStream) -> None:
+    options = ids.table.options
+    sink = (
+        DeltaSink(DeltaOptions.parse(options))
+        if isinstance(ids.table, DeltaLakeTable)
+        else IcebergSink(IcebergOptions.parse(options))
+    )
+    with open_store(ids.store_url) as store:
+        for status in store.streams():
+            TwoPhaseCommitter(store, sink.open_table()).recover(status.key)
+
+
+def states(ids: IdStream) -> dict[int, ManifestState]:
+    with open_store(ids.store_url) as store:
+        records = [record for status in store.streams() for record in store.history(status.key, 100)]
+        return {record.batch.batch_id: record.state for record in reversed(records)}
+
+
+def log_of(table: LakeTable) -> Path:
+    """What every look at the table needs: Delta's log, the Iceberg catalog's database."""
+    place = Path(table.options[table.place])
+    return place / "_delta_log" if table.place == "path" else place / "catalog.sqlite"
+
+
+def test_a_stream_goes_on_while_its_table_cannot_be_reached(ids: IdStream) -> None:
+    ids.add_files(8)
+    query = ids.writer(ids.rows(), **DECOUPLED).trigger(processingTime="0 seconds").start()
+    while query.lastProgress is None:
+        query.processAllAvailable()
+    log, away = log_of(ids.table), ids.root / "away"
+    shutil.move(log, away)
+    if log.suffix == "":
+        log.write_text("not a directory")  # or a look would make a new table
+    try:
+        ids.add_files(4)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+        log.unlink(missing_ok=True)
+        shutil.move(away, log)
+    assert states(ids) == dict.fromkeys(range(12), PREPARED)
+    assert ids.read() == []
+
+    deliver(ids)
+    assert ids.findings().problems == []
+    assert ids.findings().rows == 1200
+
+
+def test_a_replay_between_prepare_and_the_commits_log_writes_nothing(ids: IdStream) -> None:
+    """Before its delivery, and after."""
+    ids.add_files(2)
+    ids.run(None, **DECOUPLED)
+    for _ in range(2):
+        files = set(ids.table.on_disk.folder.rglob("*.parquet"))
+        ids.forget_commit(1)
+        ids.run(None, **DECOUPLED)
+        assert set(ids.table.on_disk.folder.rglob("*.parquet")) == files
+        assert (ids.checkpoint / "commits" / "1").exists()
+        deliver(ids)
+    assert ids.findings().problems == []
+
+
+def test_a_rewound_checkpoint_supersedes_what_waits(delta_ids: IdStream) -> None:
+    delta_ids.add_files(3)
+    delta_ids.run(None, **DECOUPLED)
+    for folder in ("offsets", "commits", "sources/0"):
+        for path in (delta_ids.checkpoint / folder).iterdir():
+            if path.name.strip(".").removesuffix(".crc") in ("1", "2"):
+                path.unlink()
+    (delta_ids.source / "00001.parquet").rename(delta_ids.source / "renamed.parquet")
+    delta_ids.run(delta_ids.rows(files_per_batch=2), **DECOUPLED)
+
+    assert states(delta_ids) == {0: PREPARED, 1: PREPARED, 2: ABORTED}
+    deliver(delta_ids)
+    assert delta_ids.findings().problems == []
+    assert delta_ids.findings().rows == 300
+
+
+def test_a_store_that_was_lost_with_undelivered_batches_is_refused(ids: IdStream) -> None:
+    ids.add_files(2)
+    ids.run(None, **DECOUPLED)
+    for path in ids.checkpoint.glob("penstock.sqlite*"):
+        path.unlink()
+    ids.add_files(1)
+    message = ids.fails_with(None, **DECOUPLED)
+    assert "went with the store" in message
+    assert "delivery=coupled" in message
+
+    ids.run(delivery="coupled")
+    assert len(ids.read()) == 100
+
+
+def test_a_full_backlog_makes_the_query_wait_then_fail_and_a_restart_goes_on(delta_ids: IdStream) -> None:
+    delta_ids.add_files(4)
+    bound = {**DECOUPLED, "backlogBatches": "2", "backlogWaitSeconds": "2"}
+    message = delta_ids.fails_with(None, **bound)
+    assert "2 batches wait (backlogBatches=2)" in message
+    assert "penstock deliver" in message
+    assert states(delta_ids) == {0: PREPARED, 1: PREPARED}
+
+    deliver(delta_ids)
+    delta_ids.run(None, **bound)
+    deliver(delta_ids)
+    assert delta_ids.findings().problems == []
+    assert delta_ids.findings().rows == 400
+
+
+def test_a_coupled_start_lands_what_a_decoupled_one_has_left(ids: IdStream) -> None:
+    ids.add_files(2)
+    ids.run(None, **DECOUPLED)
+    ids.add_files(1)
+    ids.run()
+    assert states(ids) == dict.fromkeys(range(3), COMMITTED)
+    ids.add_files(1)
+    ids.run(None, **DECOUPLED)
+    deliver(ids)
+    assert ids.findings().problems == []
+    assert ids.findings().rows == 400
+
+
+def test_a_table_that_was_dropped_under_a_backlog_is_not_created_anew(ids: IdStream) -> None:
+    ids.add_files(1)
+    ids.run(None, **DECOUPLED)
+    ids.table.drop()
+    ids.add_files(1)
+    assert "TableChangedError" in ids.fails_with(None, schemaEvolution="addColumns", **DECOUPLED)
+
+
+def test_a_batch_write_refuses_to_be_decoupled(delta_ids: IdStream) -> None:
+    rows = delta_ids.spark.range(3)
+    writer = rows.write.format("penstock.delta").options(**delta_ids.table.options, **DECOUPLED)
+    with pytest.raises(Exception, match="delivery=decoupled is for streams"):
+        writer.mode("append").save()
+
+
+def test_the_event_time_of_the_oldest_row_is_kept(delta_ids: IdStream) -> None:
+    write_ids(delta_ids.source / "00000.parquet", range(10), 0)
+    rows = delta_ids.rows().selectExpr("*", "timestamp_micros(1767322800000000 + id) AS seen")
+    delta_ids.run(rows, eventTime="SEEN", **DECOUPLED)
+    with open_store(delta_ids.store_url) as store:
+        (status,) = store.streams()
+        manifest = store.manifest(StreamKey(status.key.query_id, status.key.table_uri), 0)
+    assert manifest is not None
+    assert str(manifest.oldest_event_at) == "2026-01-02 03:00:00+00:00"
