@@ -92,8 +92,8 @@ bench-delivery: .venv/.installed java ## Ten minutes of one-second batches, coup
 	@$(BIN)/python -m benchmarks.delivery --write $(ARGS)
 
 .PHONY: notebook
-notebook: .venv/.installed java ## Execute the quickstart notebook into build/
-	@$(BIN)/python -m nbconvert --to notebook --execute --output-dir build notebooks/01_quickstart.ipynb
+notebook: .venv/.installed java ## Execute the notebooks into build/
+	@$(BIN)/python -m nbconvert --to notebook --execute --output-dir build notebooks/*.ipynb
 
 .PHONY: pyfiles
 pyfiles: .venv/.installed ## dist/penstock-<version>.zip for spark-submit --py-files
