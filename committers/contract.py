@@ -267,13 +267,25 @@ class ManifestStore(Protocol):
         """
         ...
 
-    def prepare(self, manifest: Manifest, run_id: str) -> Prepared:
+    def prepare(self, manifest: Manifest, run_id: str, *, is_follower: bool = False) -> Prepared:
         """Make the manifest durable, PREPARED, unless the batch has one: first prepared wins.
 
         An ABORTED batch is prepared anew; a PREPARED or COMMITTED one is left as it is and returned.
 
+        Args:
+            is_follower: refuse it if the store does not know the batch before
+
         Raises:
             FencedError: `run_id` does not hold the claim.
+            RetryableError: the batch before is not known: the store was replaced meanwhile.
+        """
+        ...
+
+    def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
+        """Abort all PREPARED batches of the stream from this one on.
+
+        False, and nothing is aborted, if the record is not as it was seen any more, or one of them is in an
+        unfinished delivery.
         """
         ...
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
 from .errors import CheckpointMismatchError, RetryableError
-from .two_phase import Decision, TwoPhaseCommitter, _mismatch
+from .two_phase import Decision, TwoPhaseCommitter, _being_delivered, _mismatch
 
 GIVEN_UP = "given up for its replay"
 """Begins the reason of every batch that is ABORTED because Spark is about to run it again."""
@@ -41,8 +41,8 @@ class DecoupledCommitter(TwoPhaseCommitter):
         """
         record = self._store.record(batch.stream, batch.batch_id)
         decision = self._decide(batch, record, seen)
-        if decision is Decision.WRITE:
-            self._give_up_from(batch, "the checkpoint was rewound")
+        if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
+            self._give_up_from(record, "the checkpoint was rewound")
         return decision
 
     def _decide(self, batch: Batch, record: ManifestRecord | None, seen: Token | None) -> Decision:
@@ -60,17 +60,24 @@ class DecoupledCommitter(TwoPhaseCommitter):
     def _decide_unknown(self, batch: Batch, seen: Token | None) -> Decision:
         """The store has no record of the batch: it is new, or the store is."""
         if seen is not None and seen.batch_id >= batch.batch_id:  # delivered from another store
-            return self._decide_by_token(batch, seen)
+            return self._decide_delivered(batch, seen)
         before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
         if before is not None:
             self._check_not_given_up(before, batch)
             return Decision.WRITE
         token = self._table.token(batch.stream.query_id)
+        if token is not None and token.batch_id >= batch.batch_id:
+            return self._decide_delivered(batch, token)
         decision = self._decide_by_token(batch, token)
         last = -1 if token is None else token.batch_id
         if decision is Decision.WRITE and last < batch.batch_id - 1:
             raise CheckpointMismatchError(_undelivered_lost(batch, last))
         return decision
+
+    def _decide_delivered(self, batch: Batch, token: Token) -> Decision:
+        """Since the store was asked, a twin may have prepared the batch, and somebody delivered it."""
+        record = self._store.record(batch.stream, batch.batch_id)
+        return self._decide_by_token(batch, token) if record is None else self._decide(batch, record, token)
 
     def _check_not_given_up(self, before: ManifestRecord, batch: Batch) -> None:
         """Two copies of a checkpoint: one gave the batch up to write it again, the other has gone on."""
@@ -83,7 +90,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         missing = self._gone(record)
         if not missing:
             return Decision.SKIP
-        self._give_up_from(record.batch, missing)
+        self._give_up_from(record, missing)
         return Decision.WRITE
 
     def _gone(self, record: ManifestRecord) -> str:
@@ -95,29 +102,15 @@ class DecoupledCommitter(TwoPhaseCommitter):
             return ""
         return f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
 
-    def _give_up_from(self, batch: Batch, why: str) -> None:
-        """Abort what is prepared of the batch and of those after it, the last one first.
+    def _give_up_from(self, seen: ManifestRecord, why: str) -> None:
+        """Abort what is prepared of the batch and of those after it, if its record is still the one seen.
 
-        Spark runs them all again. If a later one stayed, or the batch went first, delivery could take a later
-        one into the table before its time: its token would say that the batch has landed.
+        Spark runs them all again. If a later one stayed, delivery could take it into the table before its
+        time: its token would say that the batch has landed. And whoever slept since the record was read must
+        not give up what a twin has prepared, and Spark has logged, meanwhile.
         """
-        known = [self._store.record(batch.stream, batch.batch_id + offset) for offset in (0, 1)]
-        if not any(known):  # batches are prepared one after the other: there is no later one either
-            return
-        waiting = [record for record in self._store.pending(batch.stream) if _is_from(record, batch)]
-        for record in reversed(waiting):
-            self._give_up_one(record.batch, f"{GIVEN_UP}: {why}")
-
-    def _give_up_one(self, batch: Batch, reason: str) -> None:
-        if self._store.finish(batch, ManifestState.ABORTED, reason=reason):
-            return
-        record = self._store.record(batch.stream, batch.batch_id)
-        if record is not None and record.state is not ManifestState.ABORTED:
-            raise RetryableError(
-                f"Batch {batch.batch_id} of {batch.stream} must be written again, but is "
-                f"being delivered ({reason}). Nothing was written. Start the query again once its delivery "
-                "has ended; `penstock status` shows how that goes."
-            )
+        if not self._store.give_up_from(seen, f"{GIVEN_UP}: {why}"):
+            raise RetryableError(_being_delivered(seen.batch, why))
 
     # Prepare --------------------------------------------------------------------------------------
 
@@ -132,9 +125,10 @@ class DecoupledCommitter(TwoPhaseCommitter):
             RetryableError: the store failed, or an earlier manifest whose files are gone is being delivered.
         """
         batch, run_id = manifest.batch, committables[0].run_id
-        prepared = self._prepare(manifest, committables)
+        is_follower = self._is_follower(manifest, committables)
+        prepared = self._prepare(manifest, committables, is_follower=is_follower)
         if not prepared.is_ours and self._give_up_void(prepared.record):
-            prepared = self._prepare(manifest, committables)
+            prepared = self._prepare(manifest, committables, is_follower=is_follower)
         if prepared.is_ours:
             return
         if prepared.record.batch.digest != batch.digest:
@@ -144,11 +138,33 @@ class DecoupledCommitter(TwoPhaseCommitter):
         if prepared.record.run_id != run_id:  # file names carry the run: that manifest names none of these
             self._delete(committables)
 
+    def _is_follower(self, manifest: Manifest, committables: Sequence[Committable]) -> bool:
+        """Must the store know the batch before? Not if the table has it: then nothing hides behind this one.
+
+        Raises:
+            RetryableError: neither has it. The store was replaced while the batch was written, and what it
+                knew of batches that were not delivered is gone: the next start says so.
+        """
+        batch = manifest.batch
+        if batch.batch_id == 0:
+            return False
+        if self._store.record(batch.stream, batch.batch_id - 1) is not None:
+            return True
+        token = self._table.token(batch.stream.query_id)
+        if token is None or token.batch_id < batch.batch_id - 1:
+            self._delete(committables)
+            raise RetryableError(
+                f"The manifest store knows no batch {batch.batch_id - 1} of {batch.stream}, nor does the "
+                f"table: it was replaced while batch {batch.batch_id} was written. Nothing was prepared. "
+                "Start the query again."
+            )
+        return False
+
     def _give_up_void(self, record: ManifestRecord) -> bool:
         """As in coupled mode, but delivery may have the batch already: then it cannot be given up."""
         missing = self._gone(record) if record.state is ManifestState.PREPARED else ""
         if missing:
-            self._give_up_one(record.batch, f"{GIVEN_UP}: {missing}")
+            self._give_up_from(record, missing)
         return bool(missing)
 
     def confirm_skipped(self, batch: Batch) -> None:
@@ -162,8 +178,9 @@ class DecoupledCommitter(TwoPhaseCommitter):
             )
 
 
-def _is_from(record: ManifestRecord, batch: Batch) -> bool:
-    return record.batch.batch_id >= batch.batch_id
+def _is_replay(record: ManifestRecord, batch: Batch) -> bool:
+    """Was the same batch prepared already? If its files are gone it was given up as such."""
+    return record.state is ManifestState.PREPARED and record.batch == batch
 
 
 def _undelivered_lost(batch: Batch, last: int) -> str:

@@ -180,7 +180,7 @@ class TwoPhaseCommitter:
             return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
         if is_replayed and replay is not None and replay.digest != batch.digest:
-            return self._finish(record, ManifestState.ABORTED, "superseded: the checkpoint has other offsets")
+            return self._supersede(record)
         manifest = self._manifest(batch)
         missing = self._table.missing_files(manifest)
         if missing:
@@ -193,6 +193,17 @@ class TwoPhaseCommitter:
                 raise
             return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {error}")
         return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
+
+    def _supersede(self, record: ManifestRecord) -> Recovered:
+        """Those behind it go too: with the same end, a later one may yet have begun elsewhere.
+
+        Raises:
+            RetryableError: one of them is being delivered, or was changed by somebody else.
+        """
+        reason = "superseded: the checkpoint has other offsets"
+        if not self._store.give_up_from(record, reason):
+            raise RetryableError(_being_delivered(record.batch, reason))
+        return Recovered(record, ManifestState.ABORTED, reason)
 
     def _give_up(
         self, record: ManifestRecord, is_replayed: bool, replay: Batch | None, reason: str
@@ -219,11 +230,7 @@ class TwoPhaseCommitter:
         is_finished = self._store.finish(batch, state, reason=reason)
         is_kept = not is_finished and self._state(batch) is ManifestState.PREPARED
         if is_kept and state is ManifestState.ABORTED:
-            raise RetryableError(
-                f"Batch {batch.batch_id} of {batch.stream} must be written again ({reason}), but is being "
-                "delivered. Nothing was written. Start the query again once its delivery has ended; "
-                "`penstock status` shows how that goes."
-            )
+            raise RetryableError(_being_delivered(batch, reason))
         return Recovered(record, state, reason)
 
     # Prepare and commit ---------------------------------------------------------------------------
@@ -254,12 +261,14 @@ class TwoPhaseCommitter:
             self._delete(committables)
         return outcome
 
-    def _prepare(self, manifest: Manifest, committables: Sequence[Committable]) -> Prepared:
+    def _prepare(
+        self, manifest: Manifest, committables: Sequence[Committable], *, is_follower: bool = False
+    ) -> Prepared:
         batch, run_id = manifest.batch, committables[0].run_id
         try:
             self._store.claim(batch.stream, run_id)
             crash_points.reach("prepare.start", batch.batch_id)
-            prepared = self._store.prepare(manifest, run_id)
+            prepared = self._store.prepare(manifest, run_id, is_follower=is_follower)
         except (FencedError, RetryableError):
             self._delete(committables)  # nothing was written down, nor will be: nothing ever names them
             raise
@@ -364,6 +373,14 @@ def commit_with_retries(
 
 def _holds(token: Token, batch: Batch) -> bool:
     return token.batch_id == batch.batch_id and token.matches(batch.digest)
+
+
+def _being_delivered(batch: Batch, reason: str) -> str:
+    return (
+        f"Batch {batch.batch_id} of {batch.stream} must be written again ({reason}), but it or one behind it "
+        "is being delivered, or has just been changed by another run. Nothing was written. Start the query "
+        "again, once its delivery has ended; `penstock status` shows how that goes."
+    )
 
 
 def _mismatch(batch: Batch, what: str) -> str:

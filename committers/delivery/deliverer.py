@@ -114,6 +114,8 @@ class StreamDelivery:
         compact: None leaves files as they are
         check: raises if the table is no longer the one that the stream has written
         last_checkpointed: the newest batch in Spark's commits log, asked for if the policy wants it
+        seen_version: the version of the table that `check` begins at: what happened before was looked at, or
+            an operator has accepted it
         clock, sleep, rng: injected, so that tests run without waiting
     """
 
@@ -128,6 +130,7 @@ class StreamDelivery:
         compact: Compactor | None = None,
         check: Callable[[], None] = lambda: None,
         last_checkpointed: Callable[[], int] = lambda: -1,
+        seen_version: Callable[[], int | None] = lambda: None,
         commit_retry: Retry | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         sleep: Callable[[float], None] = time.sleep,
@@ -141,6 +144,7 @@ class StreamDelivery:
         self._compact = compact
         self._check = check
         self._last_checkpointed = last_checkpointed
+        self._seen_version = seen_version
         self._commit_retry = commit_retry or Retry()
         self._clock = clock
         self._sleep = sleep
@@ -184,8 +188,8 @@ class StreamDelivery:
         return self._deliveries.unfinished(self._stream) is not None
 
     def _round(self, lease: Lease, state: DeliveryState, trigger: str | None) -> Delivered | None:
-        self._look()
         unfinished = self._deliveries.unfinished(self._stream)
+        self._look(unfinished)
         if unfinished is not None:
             landed = self._land_unfinished(unfinished)
             if landed is not None:
@@ -194,7 +198,7 @@ class StreamDelivery:
         chosen, why = self._choose(state, trigger)
         if not chosen:
             return None
-        merged = merge(chosen)
+        merged = merge(chosen, self._seen_version())
         crash_points.reach("deliver.start", merged.batch.batch_id)
         self._check_files(merged)
         compacted = self._compacted(merged)
@@ -204,7 +208,7 @@ class StreamDelivery:
         crash_points.reach("deliver.prepared", merged.batch.batch_id)
         return self._land(delivery, sum(manifest.files for manifest in chosen))
 
-    def _look(self) -> None:
+    def _look(self, unfinished: Delivery | None) -> None:
         """
         Raises:
             _RefusedError: the table is not the stream's any more; that is so for every batch.
@@ -214,7 +218,9 @@ class StreamDelivery:
         except PASSING:
             raise
         except PenstockError as error:
-            oldest = self._deliverable()[:1]
+            if unfinished is not None:
+                raise _RefusedError(error, unfinished.manifest, unfinished) from error
+            oldest = self._deliveries.deliverable(self._stream)[:1]
             if not oldest:
                 raise RetryableError(str(error)) from error
             raise _RefusedError(error, self._manifest(oldest[0]), None) from error
@@ -223,9 +229,9 @@ class StreamDelivery:
 
     def _land_unfinished(self, delivery: Delivery) -> Delivered | None:
         """Commit a delivery that somebody has prepared; None if it had to be abandoned."""
-        if delivery.is_compacted and not self._is_in_table(delivery.manifest):
+        if not self._is_in_table(delivery.manifest):
             missing = self._table.missing_files(delivery.manifest)
-            if missing:  # the batches still have theirs
+            if missing:  # if they were rewritten, the batches still have theirs
                 reason = f"{len(missing)} of its {delivery.manifest.files} files are gone, first {missing[0]}"
                 self._deliveries.abandon(delivery, reason)
                 return None
@@ -238,7 +244,7 @@ class StreamDelivery:
     def _settle(self) -> None:
         """Mark the batches that the token has passed: the table has them, and the store does not know it."""
         token = self._table.token(self._stream.query_id)
-        records = self._deliverable()
+        records = self._deliveries.deliverable(self._stream)  # whatever Spark has logged
         for record in records:
             if token is None or record.batch.batch_id > token.batch_id:
                 return

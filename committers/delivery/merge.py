@@ -13,13 +13,14 @@ FILES_MAX = 100_000
 """Of one delivery: what one table commit takes without trouble."""
 
 
-def merge(manifests: Sequence[Manifest]) -> Manifest:
+def merge(manifests: Sequence[Manifest], seen_version: int | None = None) -> Manifest:
     """One manifest that does to the table what these do one after the other.
 
     A batch that overwrites the table makes all before it needless.
 
     Args:
         manifests: of consecutive pending batches of one stream, oldest first, all of one shape
+        seen_version: version of the table up to which all that others did was looked at
     """
     contents = [decode(manifest) for manifest in manifests]
     overwrites = [number for number, content in enumerate(contents) if content.mode == "overwrite"]
@@ -27,8 +28,7 @@ def merge(manifests: Sequence[Manifest]) -> Manifest:
     whole = replace(
         contents[-1],
         mode="overwrite" if overwrites else "append",
-        # The oldest look at the table: whatever others did to it since has to be checked.
-        table_version=contents[0].table_version,
+        table_version=_oldest_look(contents[0], seen_version),
         new_columns=_all_new_columns(contents),
         files=tuple(file for content in kept for file in content.files),
     )
@@ -66,6 +66,13 @@ def _shape(content: LakeManifest) -> tuple[object, ...]:
         content.partition_spec_id,
         content.location,
     )
+
+
+def _oldest_look(content: LakeManifest, seen_version: int | None) -> int:
+    """Whatever others did to the table since this version has to be checked. Snapshots have no order."""
+    if content.kind != "delta" or seen_version is None:
+        return content.table_version
+    return max(content.table_version, seen_version)
 
 
 def _all_new_columns(contents: Sequence[LakeManifest]) -> tuple[str, ...]:

@@ -154,7 +154,8 @@ def find_gap(connection: Connection, of_stream: sa.ColumnElement[bool]) -> int |
         manifests.c.batch_id > sa.func.coalesce(landed.scalar_subquery(), -1),
         ~is_operators,
     )
-    return connection.scalar(query)
+    gap: int | None = connection.scalar(query)
+    return gap
 
 
 def check_deliverable(connection: Connection, stream_id: int, given: Sequence[Batch]) -> Sequence[Row[Any]]:

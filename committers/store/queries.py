@@ -51,7 +51,8 @@ def put_stream(
 ) -> None:
     """Insert or update; a stream that has committed keeps the table that it has committed to."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    kept_table = sa.case((streams.c.table_version.is_(None), table_id), else_=streams.c.table_id)
+    is_free = sa.and_(streams.c.table_version.is_(None), sa.literal(bool(table_id)))
+    kept_table = sa.case((is_free, table_id), else_=streams.c.table_id)
     nothing = DeliveryState()
     connection.execute(
         insert(streams)
@@ -193,6 +194,17 @@ def update_prepared(
     if condition is not None:
         update = update.where(condition)
     return connection.execute(update).rowcount == 1
+
+
+def abort_from(connection: Connection, stream_id: int, batch_id: int, now: datetime, reason: str) -> bool:
+    """PREPARED -> ABORTED, of this batch and all after it; False if one of them is being delivered."""
+    are_waiting = (manifests.c.stream_id == stream_id, IS_PREPARED, manifests.c.batch_id >= batch_id)
+    taken = sa.select(sa.func.count()).where(*are_waiting, manifests.c.delivery_id.is_not(None))
+    if connection.scalar(taken):
+        return False
+    values = {"state": ManifestState.ABORTED.value, "finished_at": now, "reason": storable(reason)}
+    connection.execute(sa.update(manifests).where(*are_waiting).values(values))
+    return True
 
 
 def add_to_sums(connection: Connection, stream_id: int, batch_id: int) -> None:

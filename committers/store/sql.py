@@ -25,7 +25,7 @@ from ..contract import (
     Prepared,
     StreamKey,
 )
-from ..errors import CommitStateUnknownError, FencedError
+from ..errors import CommitStateUnknownError, FencedError, RetryableError
 from . import contents, queries
 from .database import Clock, Database
 from .deliveries import SqlDeliveries
@@ -203,15 +203,19 @@ class SqlManifestStore:
                     raise _fenced(stream, run_id, current)
                 queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
 
-    def prepare(self, manifest: Manifest, run_id: str) -> Prepared:
+    def prepare(self, manifest: Manifest, run_id: str, *, is_follower: bool = False) -> Prepared:
         """Make the manifest durable, PREPARED, unless the batch has one: first prepared wins.
 
         `is_ours` is also True when the same run prepared the very same manifest before and the answer
         got lost, even if it was committed since: what is stored names the files of the one given, and
         they must not be deleted.
 
+        Args:
+            is_follower: refuse it if the store does not know the batch before
+
         Raises:
             FencedError: `run_id` does not hold the claim.
+            RetryableError: the batch before is not known: the store was replaced meanwhile.
         """
         batch, checksum = manifest.batch, manifest.content_sha256
         with self._database.write() as connection:
@@ -219,6 +223,12 @@ class SqlManifestStore:
             current = queries.current_run(connection, stream_id)
             if current is None or current.run_id != run_id:
                 raise _fenced(batch.stream, run_id, current)
+            if is_follower and queries.find_manifest(connection, stream_id, batch.batch_id - 1) is None:
+                raise RetryableError(
+                    f"The manifest store {self.name} no longer knows batch {batch.batch_id - 1} of "
+                    f"{batch.stream}: it was replaced while the next one was written, which was not "
+                    "prepared. Start the query again."
+                )
             row = queries.find_manifest(connection, stream_id, batch.batch_id)
             if row is not None and row.state == ManifestState.ABORTED.value:
                 queries.delete_manifest(connection, stream_id, batch.batch_id)
@@ -291,6 +301,20 @@ class SqlManifestStore:
                 known = {"table_version": table_version, "table_batch_id": batch.batch_id}
                 queries.update_stream(connection, stream_id, known)
         return True
+
+    def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
+        """Abort all PREPARED batches of the stream from this one on, in one transaction.
+
+        False, and nothing is aborted, if the record is not as it was seen any more, or one of them is in an
+        unfinished delivery.
+        """
+        batch = seen.batch
+        with self._database.write() as connection:
+            stream_id = self._lock(connection, batch.stream)
+            row = queries.find_manifest(connection, stream_id, batch.batch_id)
+            if row is None or queries.to_record(batch.stream, row) != seen:
+                return False
+            return queries.abort_from(connection, stream_id, batch.batch_id, self._clock(), reason)
 
     # Beyond the protocol: for the command line and the clean-up -------------------------------------
 

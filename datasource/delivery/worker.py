@@ -252,9 +252,11 @@ class StreamWorker:
         around, sink = self._around, self._opened_sink()
         table = sink.open_table()
 
+        written = around.store.written_table(self._key)
+
         def check() -> None:
             held.check()
-            check_same_table(table, self._key, around.store.written_table(self._key))
+            check_same_table(table, self._key, written)
 
         delivery = StreamDelivery(
             self._key,
@@ -265,6 +267,7 @@ class StreamWorker:
             compact=self._compactor(held, sink, table),
             check=check,
             last_checkpointed=self.last_checkpointed,
+            seen_version=lambda: None if written is None else written.table_version,
             commit_retry=Retry(attempts_max=sink.options.commit_attempts_max),
             clock=around.clock,
             sleep=self._sleep,

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.chaos.disks import unmount_leftovers
-from tests.chaos.life import Event, Life, LifeFailed, Result
+from tests.chaos.life import Event, Life, Result
 from tests.chaos.places import CLUSTER, Place, open_site
 from tests.chaos.plan import DriverPlan, plan_life
+from tests.chaos.problem import LifeFailed
 from tests.chaos.servers import Servers
 
 FAULTS_IN_LIFE = 30
@@ -46,11 +47,11 @@ class Campaign:
     """Keep the files of lives that went well, too."""
 
     def lives(self, places: Sequence[Place]) -> Iterator[tuple[int, Place]]:
-        """Every place once in each round, in an order of the round's own."""
+        """Every place once in each round, in an order of the round's own; every second one is decoupled."""
         number = itertools.count(1)
         for turn in itertools.count():
             rng = random.Random(f"{self.seed}/round {turn}")
-            for place in rng.sample(places, len(places)):
+            for place in _alternating(rng.sample(places, len(places))):
                 on_cluster = rng.random() < ON_CLUSTER
                 yield next(number), replace(place, master=CLUSTER) if on_cluster else place
 
@@ -91,6 +92,13 @@ class Campaign:
                 shutil.copytree(
                     root / folder, root / f"{folder}-kept", ignore=shutil.ignore_patterns("filler")
                 )
+
+
+def _alternating(places: Sequence[Place]) -> Iterator[Place]:
+    coupled = [place for place in places if not place.is_decoupled]
+    decoupled = [place for place in places if place.is_decoupled]
+    for pair in itertools.zip_longest(coupled, decoupled):
+        yield from filter(None, pair)
 
 
 def run_until(campaign: Campaign, places: Sequence[Place], deadline: float) -> list[Result]:

@@ -32,12 +32,16 @@ class Verdict:
     problems: Sequence[str] = ()
 
 
-def check_during_life(site: Site, source: Source) -> Verdict:
-    """Nothing doubled, nothing that Spark has logged as committed lost, no file twice, tokens ascending.
+def check_during_life(site: Site, source: Source, delivered: int | None = None) -> Verdict:
+    """Nothing doubled, nothing that must be there lost, no file twice, tokens ascending.
 
     The driver may go on meanwhile: what must be there is read before the table.
+
+    Args:
+        delivered: the last batch that must be there; None: what Spark has logged as committed
     """
-    must_be_there = Progress(site.checkpoint).committed_files()
+    progress = Progress(site.checkpoint)
+    must_be_there = progress.files_up_to(progress.committed() if delivered is None else delivered)
     try:
         return _verdict(site.read_table(), source, must_be_there, pending=[])
     except (duckdb.Error, ConfigurationError) as error:

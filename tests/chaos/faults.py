@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.chaos.delivery_faults import (
+    POINTS,
+    KillDelivery,
+    KillDeliveryAtPoint,
+    KillDeliveryOfNewColumn,
+    PauseDelivery,
+    TableDown,
+)
 from tests.chaos.fault import Fault
 from tests.chaos.kills import KillDriver, KillPartOfDriver, KillPostgres, KillWorker
 from tests.chaos.pauses import PauseDriver, PauseFor
@@ -27,6 +35,11 @@ WHILE_IT_LIVES: Sequence[Fault] = (
     *(RevokePermission(what) for what in ("table", "table's log", "checkpoint")),
     *(Outage(how) for how in _OUTAGES),
     *(CommitRequestHit(how) for how in _COMMIT_HITS),
+    KillDelivery(),
+    KillDelivery(at_work=True),
+    *(KillDeliveryAtPoint(point) for point in POINTS),
+    PauseDelivery(),
+    TableDown(),
 )
 """Faults that a driver lives through, or fails by and starts its query again."""
 
@@ -35,5 +48,6 @@ AT_ITS_END: Sequence[Fault] = (
     KillPartOfDriver("Python"),
     KillPartOfDriver("JVM"),
     PauseDriver(),
+    KillDeliveryOfNewColumn(),
 )
 """Faults that end a driver. `KillDriver(at_point=True)` comes beside these: it needs a crash point."""

@@ -107,7 +107,7 @@ def _at_work(life: Life, role: Role) -> psutil.Process:
                     if process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP):
                         return process
             time.sleep(0.001)
-        life.feed()
+        life.tend()
     raise NotNow(f"no {role} was seen at work for {AT_WORK_S_MAX:.0f} s")
 
 

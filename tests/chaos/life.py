@@ -11,16 +11,20 @@ from types import TracebackType
 
 import psutil
 from tests.chaos.checks import Verdict, check_after_life, check_during_life
+from tests.chaos.deliveries import Deliveries
 from tests.chaos.drivers import NEEDS_OPERATOR, Driver
 from tests.chaos.fault import Fault, Kind, NotNow
 from tests.chaos.kills import KillAtPoint, KillDriver
 from tests.chaos.places import CLUSTER, Site
 from tests.chaos.plan import DriverPlan
+from tests.chaos.problem import LifeFailed
 from tests.chaos.source import Progress, Source
 from tests.spark.processes import SHORT_LIVED
 
 HEAL_S_MAX = 120.0
 """Within this time after a fault the stream must have gone on."""
+END_S_MAX = 30.0
+"""Within this time a delivery process ends that was told to."""
 BATCHES_TO_POINT = 4
 """A crash point that is not reached in so many batches is not reached any more."""
 BACKLOG = 12
@@ -59,10 +63,6 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
 
-class LifeFailed(Exception):  # noqa: N818 - the story ends here; what is wrong is its message
-    """The invariant does not hold, or the stream did not heal."""
-
-
 class Life:
     """A stream into a place, and what happens to it.
 
@@ -80,6 +80,9 @@ class Life:
         self._finish = site.root / "finish"
         self._began = time.monotonic()
         self._stack = ExitStack()
+        self.deliveries = Deliveries(site, rng, self._stack)
+        self.columns = 0
+        """Of the query, beyond those that its driver's plan has."""
         self._drivers: list[Driver] = []
         self._plan = next(self._plans)
         self.driver = self._new_driver()
@@ -130,7 +133,7 @@ class Life:
             self.start_next_driver()
         self._heal(fault)
         healed_s = time.monotonic() - struck
-        verdict = check_during_life(self.site, self.source)
+        verdict = check_during_life(self.site, self.source, self._delivered())
         restarts = self._starts() - starts
         at_s = struck - self._began
         event = Event(at_s, fault.name, fault.kind, counts, what, healed_s, restarts, verdict)
@@ -140,7 +143,9 @@ class Life:
         return event
 
     def _heal(self, fault: Fault) -> None:
-        """Wait until a batch that began after the fault is done, or the driver waits at its crash point."""
+        """Wait until a batch that began after the fault is done, or the driver waits at its crash point; and
+        until what was prepared before is delivered.
+        """
         committed, starts = self.progress.committed(), self._starts()
         deadline = time.monotonic() + HEAL_S_MAX
 
@@ -153,8 +158,25 @@ class Life:
                 raise LifeFailed(f"after {fault.name} no batch was committed within {HEAL_S_MAX:.0f} s")
             if not self.driver.is_running():
                 self._replace_driver(fault.name)
-            self.feed()
+            self.tend()
             time.sleep(POLL_S)
+        if self.site.place.is_decoupled:
+            self._wait_for_delivery(committed, fault.name)
+
+    def _wait_for_delivery(self, batch_id: int, why: str) -> None:
+        """No fault of a life may need an operator, nor end what delivers."""
+
+        def is_delivered() -> bool:
+            return self.deliveries.store.delivered() >= batch_id
+
+        delivered = self.wait_until(is_delivered, HEAL_S_MAX)
+        if parked := self.deliveries.store.parked():
+            raise LifeFailed(f"after {why} the stream is parked: {parked}")
+        if not delivered:
+            said = "; ".join(self.deliveries.complaints()[-3:])
+            raise LifeFailed(f"after {why} batch {batch_id} was not delivered in {HEAL_S_MAX:.0f} s: {said}")
+        if self.deliveries.ended_badly:
+            raise LifeFailed(f"after {why} a delivery ended by itself: {self.deliveries.ended_badly[0]}")
 
     def _replace_driver(self, why: str) -> None:
         """It ended by itself, as it may: another one goes on."""
@@ -177,11 +199,34 @@ class Life:
                 raise LifeFailed(f"the last driver did not come to its end in {HEAL_S_MAX:.0f} s")
             if not self.driver.is_running():
                 self._replace_driver("the last fault")
+            self.deliveries.tend()
             time.sleep(POLL_S)
+        if self.site.place.is_decoupled:
+            self._deliver_the_rest()
         self.result.batches = self.progress.committed() + 1
         self.result.verdict = check_after_life(self.site, self.source)
         if self.result.verdict.problems:
             raise LifeFailed(f"at the end of the source: {'; '.join(self.result.verdict.problems)}")
+
+    def _deliver_the_rest(self) -> None:
+        """With Spark at its end: the processes end well when told to, and `--once` leaves nothing."""
+        try:
+            self.deliveries.stop(END_S_MAX)
+        except AssertionError as error:
+            raise LifeFailed(f"at the end of the source: {error}") from None
+        deadline = time.monotonic() + HEAL_S_MAX
+        while (code := self.deliveries.drain(HEAL_S_MAX)) != 0:
+            if parked := self.deliveries.store.parked():
+                raise LifeFailed(f"at the end of the source the stream is parked: {parked}")
+            if time.monotonic() > deadline:
+                said = "; ".join(self.deliveries.complaints()[-3:])
+                raise LifeFailed(
+                    f"the rest was not delivered in {HEAL_S_MAX:.0f} s: exit code {code}; {said}"
+                )
+
+    def _delivered(self) -> int | None:
+        """The last batch that the table must have; None if it must have all that Spark has logged."""
+        return self.deliveries.store.delivered() if self.site.place.is_decoupled else None
 
     # Drivers ------------------------------------------------------------------------------------------
 
@@ -199,11 +244,11 @@ class Life:
         self._go()
 
     def _go(self) -> None:
-        self.feed()
+        self.tend()
         point = self._plan.point
         if point is not None and self._plan.batches_ahead is not None:
             point = f"{point}@{self.progress.committed() + self._plan.batches_ahead}"
-        columns = [f"id + {number} AS extra_{number}" for number in range(self._plan.columns)]
+        columns = [f"id + {number} AS extra_{number}" for number in range(self._plan.columns + self.columns)]
         self.driver.go(point, columns, self._plan.partitions)
 
     def _prepare_next_driver(self) -> None:
@@ -235,7 +280,7 @@ class Life:
         while not is_so():
             if time.monotonic() > deadline:
                 return False
-            self.feed()
+            self.tend()
             time.sleep(POLL_S)
         return True
 
@@ -268,9 +313,10 @@ class Life:
     def _is_under_way(self) -> bool:
         return self.progress.committed() >= 1 or self.driver.paused() is not None
 
-    def feed(self) -> None:
-        """The source never runs dry."""
+    def tend(self) -> None:
+        """The source never runs dry, and what delivers is started again."""
         self.source.grow_to(self.progress.committed() + 1 + BACKLOG)
+        self.deliveries.tend()
 
 
 def _conf(master: str) -> Mapping[str, str]:

@@ -19,11 +19,13 @@ from penstock.testing.table import Table
 Format = Literal["delta", "iceberg"]
 Environment = Literal["disk", "small disks", "S3", "REST catalog"]
 Store = Literal["sqlite", "postgres"]
+Delivery = Literal["coupled", "decoupled"]
 LOCAL, CLUSTER = "local[2,8]", "local-cluster[2,1,1024]"
 """Spark's master: threads as executors, and eight failures of a task end a query; processes as executors."""
 
 FORMATS: Sequence[Format] = ("delta", "iceberg")
 STORES: Sequence[Store] = ("sqlite", "postgres")
+DELIVERIES: Sequence[Delivery] = ("coupled", "decoupled")
 
 ENVIRONMENTS: Mapping[Format, Sequence[Environment]] = {
     "delta": ("disk", "small disks", "S3"),
@@ -38,20 +40,28 @@ class Place:
     format: Format
     environment: Environment
     store: Store
+    delivery: Delivery = "coupled"
     master: str = LOCAL
 
     def __str__(self) -> str:
-        return f"{self.format}, {self.environment}, {self.store}"
+        return ", ".join((self.format, self.environment, self.store, self.delivery))
+
+    @property
+    def is_decoupled(self) -> bool:
+        return self.delivery == "decoupled"
 
 
-def all_places(formats: Collection[str], stores: Collection[str]) -> list[Place]:
-    """Each of these formats, in each environment, with each of these stores."""
+def all_places(
+    formats: Collection[str], stores: Collection[str], deliveries: Collection[str] = DELIVERIES
+) -> list[Place]:
+    """Each of these formats, in each environment, with each of these stores, in each way of delivery."""
     return [
-        Place(lake, environment, store)
+        Place(lake, environment, store, delivery)
         for lake in FORMATS
         for environment in ENVIRONMENTS[lake]
         for store in STORES
-        if lake in formats and store in stores
+        for delivery in DELIVERIES
+        if lake in formats and store in stores and delivery in deliveries
     ]
 
 
@@ -127,6 +137,8 @@ def open_site(place: Place, root: Path, servers: Servers) -> Iterator[Site]:
         store_url = postgres.new_url() if postgres else f"sqlite:///{checkpoint}/penstock.sqlite"
         set_up = _set_up(place, lake, servers)
         options = {**set_up.options, **_FOR_ALL[place.format], "store": store_url}
+        if place.is_decoupled:
+            options |= _DECOUPLED
         yield Site(
             place,
             root,
@@ -151,6 +163,16 @@ _FOR_ALL: Mapping[Format, Mapping[str, str]] = {
     },
 }
 """Snapshots expire during a life, and their files go."""
+
+_DECOUPLED: Mapping[str, str] = {
+    "delivery": "decoupled",
+    "deliverAfterSeconds": "2",
+    "deliverAfterBatches": "12",
+    "backlogBatches": "15",
+    "backlogWaitSeconds": "10",
+    "compactEverySeconds": "20",
+}
+"""Backlogs get full, and visible files are compacted, during a life."""
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from tests.chaos.delivery_faults import DeliveryFault
 from tests.chaos.fault import Fault
 from tests.chaos.faults import AT_ITS_END, WHILE_IT_LIVES
 from tests.chaos.kills import KillAtPoint, KillDriver, KillWorker
-from tests.chaos.places import Format, Place
+from tests.chaos.places import Place
 
-from penstock.committers.crash_points import CRASH_POINTS
+from penstock.committers.crash_points import STREAM_POINTS
 
 LEAVES_PENDING = ("prepare.done", "evolve.done", "commit.start", "commit.landed", "recover.start")
 """Crash points after which the next start finds a batch that is PREPARED."""
@@ -26,7 +27,11 @@ EXECUTORS_WEIGHT = 3
 
 AT_THE_BEGINNING = "table.created"
 NEW_COLUMN = "evolve.done"
-ANYWHERE = tuple(point for point in CRASH_POINTS if point not in (*IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN))
+ANYWHERE = tuple(
+    point for point in STREAM_POINTS if point not in (*IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN)
+)
+WITHOUT_TABLE = (*BEFORE_PREPARE, "prepare.done")
+"""Where the driver of a decoupled stream comes: the others are its delivery processes'."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +54,27 @@ def plan_life(rng: random.Random, place: Place) -> Iterator[DriverPlan]:
     """One driver after the other, without end."""
     columns, before = 0, None
     for number in count():
-        point = _choose_point(rng, place.format, number, before)
-        columns += point == NEW_COLUMN
+        point = _choose_point(rng, place, number, before)
+        columns += point == NEW_COLUMN or (place.is_decoupled and rng.random() < 0.15)
         ahead = rng.randint(4, 12) if point in ANYWHERE and rng.random() < 0.4 else None
         faults = _faults(rng, place) if point is None or ahead is not None else []
-        end: Fault = rng.choice(AT_ITS_END)
+        end: Fault = rng.choice([fault for fault in AT_ITS_END if fault.applies_to(place)])
         if point is not None:
             faults, end = faults + [KillAtPoint()] * _kills_at(rng, point, ahead), KillDriver(at_point=True)
         yield DriverPlan(number, columns, 1 + number % 3, point, ahead, faults, end)
         before = point
 
 
-def _choose_point(rng: random.Random, lake: Format, number: int, before: str | None) -> str | None:
+def _choose_point(rng: random.Random, place: Place, number: int, before: str | None) -> str | None:
     if number == 0:
         return AT_THE_BEGINNING if rng.random() < 0.3 else None
+    if place.is_decoupled:
+        return rng.choice(WITHOUT_TABLE) if rng.random() < 0.3 else None
     if before in LEAVES_PENDING and rng.random() < 0.6:
         return rng.choice(IN_RECOVERY)
     if rng.random() < 0.4:
         return None
-    return rng.choice((*ANYWHERE, NEW_COLUMN) if lake == "delta" else ANYWHERE)
+    return rng.choice((*ANYWHERE, NEW_COLUMN) if place.format == "delta" else ANYWHERE)
 
 
 def _faults(rng: random.Random, place: Place) -> list[Fault]:
@@ -77,6 +84,8 @@ def _faults(rng: random.Random, place: Place) -> list[Fault]:
     others = [fault for fault in possible if fault.kind != "kill"]
     weights = [EXECUTORS_WEIGHT if fault == KillWorker("executor") else 1 for fault in kills]
     faults = rng.choices(kills, weights, k=rng.randint(4, 8)) + rng.sample(others, k=rng.randint(0, 2))
+    if place.is_decoupled:
+        faults.append(rng.choice([fault for fault in others if isinstance(fault, DeliveryFault)]))
     rng.shuffle(faults)
     return faults
 

@@ -186,9 +186,9 @@ class Report:
 
 
 def _home(result: Result) -> str:
-    """Format and store."""
-    lake, _environment, store = result.place.split(", ")
-    return f"{lake}, {store}"
+    """Format, store and delivery."""
+    lake, _environment, store, delivery = result.place.split(", ")
+    return f"{lake}, {store}, {delivery}"
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

@@ -43,9 +43,8 @@ class Progress:
         """The last batch that Spark has logged as committed; -1 if there is none."""
         return max(_numbers(self._checkpoint / "commits"), default=-1)
 
-    def committed_files(self) -> list[Path]:
-        """Files of the source whose batches Spark has logged as committed."""
-        batch_id = self.committed()
+    def files_up_to(self, batch_id: int) -> list[Path]:
+        """Files of the source that batches up to this one have."""
         if batch_id < 0:
             return []
         offset = json.loads((self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BITE_S_MAX = 20.0
 """How long a full disk or a lost permission stays, if the driver does not run into it earlier."""
+PARKED_S = 20.0
+"""A refused batch is tried five times: after 1, 2, 4 and 8 seconds at most."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +73,31 @@ class RevokePermission(Fault):
 
 
 def _wait_for_failure(life: Life, pattern: str) -> str:
-    """Until the query has failed with this error once, and a little longer."""
-    before = len(life.failures())
+    """Until the query, or its delivery, has failed with this error once, and a little longer."""
+    before, said = len(life.failures()), len(life.deliveries.complaints())
     began = time.monotonic()
 
     def errors() -> list[str]:
-        return [found[0] for error in life.failures()[before:] if (found := re.search(pattern, error))]
+        new = [*life.failures()[before:], *life.deliveries.complaints()[said:]]
+        return [found[0] for error in new if (found := re.search(pattern, error))]
 
     noticed = life.wait_until(lambda: bool(errors()) or not life.driver.is_running(), BITE_S_MAX)
     if noticed:
-        time.sleep(life.rng.uniform(0, 2))
+        life.wait_until(lambda: False, _stay_s(life))
     seconds = time.monotonic() - began
     if not errors():
         failed = len(life.failures()) - before
         raise NotNow(f"in {seconds:.0f} s the query did not fail by it ({failed} other failures)")
-    return f"for {seconds:.1f} s, the query failed {len(life.failures()) - before} times: {errors()[0]}"
+    failed, has_complained = len(life.failures()) - before, len(life.deliveries.complaints()) > said
+    also = ", deliveries failed" if has_complained else ""
+    return f"for {seconds:.1f} s, the query failed {failed} times{also}: {errors()[0]}"
+
+
+def _stay_s(life: Life) -> float:
+    """Of a decoupled stream also for longer than its deliveries may be refused before they are parked."""
+    if life.site.place.is_decoupled and life.rng.random() < 0.4:
+        return PARKED_S
+    return life.rng.uniform(0, 2)
 
 
 # Connections ------------------------------------------------------------------------------------------

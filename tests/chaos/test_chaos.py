@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
@@ -19,32 +19,57 @@ from deltalake import write_deltalake
 from rich.console import Console
 from tests.chaos.campaign import Campaign
 from tests.chaos.checks import check_during_life
+from tests.chaos.deliveries import DeliveryStore, HeldLease
+from tests.chaos.delivery_faults import KillDeliveryAtPoint
 from tests.chaos.fault import Fault, Kind
 from tests.chaos.faults import AT_ITS_END, WHILE_IT_LIVES
 from tests.chaos.kills import KillAtPoint, KillDriver, KillWorker
 from tests.chaos.life import Life, Result
 from tests.chaos.places import CLUSTER, FORMATS, STORES, Place, Site, all_places
-from tests.chaos.plan import ANYWHERE, AT_THE_BEGINNING, IN_RECOVERY, NEW_COLUMN, DriverPlan, plan_life
+from tests.chaos.plan import (
+    ANYWHERE,
+    AT_THE_BEGINNING,
+    IN_RECOVERY,
+    NEW_COLUMN,
+    WITHOUT_TABLE,
+    DriverPlan,
+    plan_life,
+)
 from tests.chaos.report import Report, Screen
 from tests.chaos.servers import Servers
 from tests.chaos.source import ROWS_PER_FILE, Source
+from tests.datasource.delivery.backlogs import QUERY, DecoupledLake
+from tests.lake import NOW
 
-from penstock.committers.crash_points import CRASH_POINTS
+from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
 from penstock.testing import DeltaTable
 
 
 def test_plans_reach_every_crash_point_and_every_fault() -> None:
     """Within forty drivers in each place."""
     faults: set[Fault] = set()
-    points: set[str] = set()
+    points: dict[bool, set[str]] = {False: set(), True: set()}
     for place in all_places(FORMATS, STORES):
         of_place = replace(place, master=CLUSTER)
         for seed in range(10):
             for plan, _ in zip(plan_life(random.Random(seed), of_place), range(40), strict=False):
                 faults |= {*plan.faults, plan.end}
-                points |= {plan.point} if plan.point else set()
-    assert points == set(CRASH_POINTS) == {*ANYWHERE, *IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN}
+                points[place.is_decoupled] |= {plan.point} if plan.point else set()
+    assert points[False] == set(STREAM_POINTS) == {*ANYWHERE, *IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN}
+    assert points[True] == {*WITHOUT_TABLE, AT_THE_BEGINNING}
     assert faults == {*WHILE_IT_LIVES, *AT_ITS_END, KillAtPoint(), KillDriver(at_point=True)}
+
+
+def test_every_crash_point_of_a_delivery_is_hit() -> None:
+    hit = {fault.point for fault in WHILE_IT_LIVES if isinstance(fault, KillDeliveryAtPoint)}
+    assert hit >= set(DELIVERY_POINTS)
+
+
+def test_every_second_life_is_decoupled(tmp_path: Path) -> None:
+    places = all_places(FORMATS, STORES)
+    lives = Campaign(1, tmp_path, Servers(tmp_path), Screen(Console(quiet=True))).lives(places)
+    found = [place.delivery for _, place in islice(lives, 2 * len(places))]
+    assert found == ["coupled", "decoupled"] * len(places)
 
 
 def test_the_same_seed_plans_the_same_life() -> None:
@@ -101,6 +126,45 @@ def test_a_committed_batch_that_is_not_in_the_table_is_lost(site: Site, source: 
     verdict = check_during_life(site, source)
     assert (verdict.lost, verdict.doubled) == (ROWS_PER_FILE, 0), file
     assert "lost" in verdict.problems[0]
+
+
+def test_of_a_decoupled_stream_what_the_store_calls_delivered_must_be_there(
+    site: Site, source: Source
+) -> None:
+    """Other batches that Spark has logged may still wait."""
+    (site.checkpoint / "commits" / "3").write_text("v1\n{}")
+    shutil.copy(site.checkpoint / "offsets" / "2", site.checkpoint / "offsets" / "3")
+    commit(site, lambda add: {"remove": {"path": add["path"], "dataChange": True}})
+    assert check_during_life(site, source, delivered=-1).problems == []
+    assert check_during_life(site, source, delivered=0).lost == ROWS_PER_FILE
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgres"])
+def test_the_campaign_reads_of_the_store_who_delivers_and_what_is_parked(
+    where: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("new_postgres_url")() if where == "postgres" else None
+    lake = DecoupledLake(tmp_path, url, QUERY)
+    deliveries, seen = lake.store.deliveries, DeliveryStore(lake.store_url)
+    assert (seen.lease(), seen.delivered(), seen.parked(), seen.waits()) == (None, -1, None, False)
+    lake.fill(2)
+    lake.recover()
+    lease = deliveries.acquire(lake.stream, "here/4711/x", 60)
+    deliveries.park(lake.stream, "me", "a test")
+    deliveries.wait(lake.stream, NOW)
+    parked = seen.parked()
+    assert (seen.lease(), seen.delivered(), seen.waits()) == (HeldLease(4711, 1), 1, True)
+    assert parked is not None
+    assert parked.startswith("a test")
+    assert lease is not None
+    deliveries.release(lease)
+    assert seen.lease() is None
+    lake.store.close()
+
+
+def test_a_look_into_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    assert DeliveryStore(f"sqlite:///{tmp_path}/x/penstock.sqlite").delivered() == -1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_copy_of_a_data_file_doubles_its_rows(site: Site, source: Source) -> None:
@@ -176,7 +240,7 @@ def live(place: Place, folder: Path, *faults: Fault) -> Result:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "place", [Place("delta", "disk", "sqlite"), Place("iceberg", "disk", "sqlite")], ids=str
+    "place", [Place("delta", "disk", "sqlite"), Place("iceberg", "disk", "sqlite", "decoupled")], ids=str
 )
 def test_a_short_life_ends_with_each_row_once(place: Place, tmp_path: Path) -> None:
     result = live(place, tmp_path, KillWorker("task worker"))

@@ -14,7 +14,15 @@ from tests.committers.faults import SCHEMA, Fault, FaultyTable, Query, Written, 
 from tests.committers.lakes import LAKES, DeltaLake, LakeTable
 
 from penstock import testing
-from penstock.committers.contract import Batch, Manifest, ManifestState, TableCommitter, Token
+from penstock.committers.contract import (
+    Batch,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    StreamKey,
+    TableCommitter,
+    Token,
+)
 from penstock.committers.decoupled import GIVEN_UP, DecoupledCommitter
 from penstock.committers.errors import CheckpointMismatchError, FencedError, RetryableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
@@ -208,20 +216,41 @@ def test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again(st
     assert stream.states() == {0: PREPARED, 1: ABORTED, 2: ABORTED}
 
 
-def test_later_batches_are_given_up_first(stream: Stream) -> None:
-    """A delivery that comes between must find no gap."""
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
-    given_up: list[int] = []
-    finish = stream.store.finish
+def test_who_slept_since_it_looked_gives_up_nothing_of_a_twin(stream: Stream) -> None:
+    """Spark may have logged by now what the twin has prepared: nobody would write it again."""
+    look = stream.store.record
 
-    def spy(batch: Batch, state: ManifestState, **kwargs: object) -> bool:
-        given_up.append(batch.batch_id)
-        return finish(batch, state, **kwargs)  # type: ignore[arg-type]
+    def slow(stream_key: StreamKey, batch_id: int) -> ManifestRecord | None:
+        found = look(stream_key, batch_id)
+        stream.store.record = look  # type: ignore[method-assign]
+        for twin in range(2):
+            stream.run(twin, [twin])
+        return found
 
-    stream.store.finish = spy  # type: ignore[method-assign]
-    stream.begin(stream.batch(0, "others"))
-    assert given_up == [2, 1, 0]
+    stream.store.record = slow  # type: ignore[method-assign, assignment]
+    assert stream.begin(stream.batch(0)) is Decision.WRITE
+    assert stream.states() == {0: PREPARED, 1: PREPARED}
+
+
+def test_nothing_is_given_up_by_a_record_that_has_changed(stream: Stream) -> None:
+    stream.run(0, [0])
+    seen = stream.store.record(stream.query.stream, 0)
+    assert seen is not None
+    stream.store.set_reason(seen.batch, "changed")
+    assert not stream.store.give_up_from(seen, "rewound")
+    assert stream.states() == {0: PREPARED}
+
+
+def test_a_batch_whose_predecessor_went_with_the_store_is_not_prepared(stream: Stream) -> None:
+    """It was lost after the batch was planned: with this one delivered, nobody would miss the other."""
+    stream.run(0, [0])
+    written = stream.write(stream.batch(1), "r1", [1])
+    with stream.store.engine.begin() as connection:
+        for table in ("penstock_manifest_contents", "penstock_manifests"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+    with pytest.raises(RetryableError, match="replaced while batch 1 was written"):
+        stream.prepare(written)
+    assert stream.states() == {}
 
 
 def test_a_batch_that_is_being_delivered_cannot_be_superseded(stream: Stream) -> None:

@@ -543,6 +543,39 @@ def test_a_batch_of_a_copied_checkpoint_is_refused_by_its_digest(stream: Stream,
     assert stream.holds(range(3))
 
 
+def test_a_token_that_the_store_has_never_heard_of_marks_nothing(stream: Stream, tmp_path: Path) -> None:
+    """A copy of checkpoint and store has delivered more, and the history of the table is gone."""
+    with open_store(f"sqlite:///{tmp_path}/copy.db", stream.clock) as copied:
+        copy = replace(stream, store=copied)
+        for batch_id in range(3):
+            copy.prepare(batch_id, [batch_id], offsets="of the copy", run_id="c1")
+        copy.deliver(trigger="drain")
+    stream.prepare(1, [100])
+    forgetful = ForgetfulTable(stream.query.open_table())
+    ended = stream.deliver(table=forgetful)
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, RetryableError)
+    assert stream.states() == {1: PREPARED}
+
+    stream.prepare(2, [101])
+    ended = stream.deliver(table=ForgetfulTable(stream.query.open_table()))
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, CheckpointMismatchError)
+    assert stream.states() == {1: PREPARED, 2: PREPARED}
+
+
+class ForgetfulTable(FaultyTable):
+    """A table whose history is gone: of an earlier batch it only knows that the token has passed it."""
+
+    def __init__(self, table: TableCommitter) -> None:
+        super().__init__(table, Fault.NONE)
+
+    def commit(self, manifest: Manifest) -> Any:
+        token = self._table.token(manifest.batch.stream.query_id)
+        is_past = token is not None and token.batch_id > manifest.batch.batch_id
+        return AlreadyCommitted() if is_past else self._table.commit(manifest)
+
+
 def test_only_batches_that_spark_has_logged_are_delivered_if_asked(stream: Stream) -> None:
     stream.policy = DeliveryPolicy(after_checkpoint=True)
     for batch_id in range(3):

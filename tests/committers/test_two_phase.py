@@ -622,7 +622,7 @@ def test_a_commit_that_the_store_refuses_to_write_down_leaves_no_files(
     written = query.write(query.plan(store, batch), batch, "r1", PARTS)
 
     class Full(ForgetfulStore):
-        def prepare(self, _manifest: object, _run_id: str) -> None:
+        def prepare(self, _manifest: object, _run_id: str, **_options: object) -> None:
             raise RetryableError("the disk is full, nothing was written")
 
     with pytest.raises(RetryableError):

@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 from tests.simulation.delta_log import LOG, DeltaLog
 from tests.simulation.delta_versions import Entry, TableVersion
 from tests.simulation.fake_deltalake import CheckpointFile, FakeDeltaTable, TableFileSystem, table_class
-from tests.simulation.lake import Seen
+from tests.simulation.lake import RewritePlan, Seen
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Scheduler, UnreachableError
 
@@ -28,6 +28,7 @@ from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.delta.table import KIND
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.datasource.sinks.sink import PlannedTable
@@ -85,6 +86,9 @@ class DeltaSimLake:
         is_wider = self.wider_from is not None and batch_id >= self.wider_from
         sink = DeltaSink(DeltaOptions(path=self.table_uri, add_columns=is_wider))
         return sink.plan_table(table, WIDER_ROWS if is_wider else ROWS, False, batch_id)
+
+    def rewrite_plan(self, table: Any, content: LakeManifest) -> RewritePlan | None:
+        return None if table.target_of(content) is None else RewritePlan()
 
     def cleanable_table(self, store: Any) -> DeltaCleanableTable:
         return DeltaCleanableTable(self.table_uri, {})
@@ -186,8 +190,13 @@ class DeltaSimLake:
             missing=[path for path in newest.files if place + path not in stored],
             orphans=[path for path in data_files if not path.startswith(LOG) and path not in named],
             tokens=[token for version in newest.lineage() for token in _tokens(version)],
-            digests=dict(_digest(entry) for entry in self.log.entries() if NOTE_KEY in entry.info),
+            digests=dict(_digest(entry) for entry in self._history_of(newest) if NOTE_KEY in entry.info),
         )
+
+    def _history_of(self, version: TableVersion) -> Iterator[Entry]:
+        """The entries of the log that are left of it: not one that lands where the log was cleaned up."""
+        known = {id(one.entry) for one in version.lineage()}
+        return (entry for entry in self.log.entries() if id(entry) in known)
 
     def _readable(self) -> list[TableVersion]:
         """Versions that the log can still make, oldest first, without a step."""

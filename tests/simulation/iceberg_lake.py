@@ -24,7 +24,7 @@ from tests.simulation.fake_iceberg_catalog import (
 )
 from tests.simulation.fake_pyiceberg import Clock, InlineExecutor, patched, pyiceberg_in_memory
 from tests.simulation.iceberg_engine import METRICS, IcebergEngine
-from tests.simulation.lake import Seen
+from tests.simulation.lake import RewritePlan, Seen
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
@@ -125,6 +125,9 @@ class IcebergSimLake:
 
     def plan_table(self, table: Any, batch_id: int) -> PlannedTable:
         return self._sink.plan_table(table, ROWS, overwrite=False, batch_id=batch_id)
+
+    def rewrite_plan(self, table: Any, content: LakeManifest) -> RewritePlan | None:
+        return None if table.target_of(content) is None else RewritePlan()
 
     def cleanable_table(self, store: Any) -> IcebergCleanableTable:
         catalog, address = self._sink._catalog, self._sink._address

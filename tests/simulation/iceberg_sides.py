@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from tests.simulation.iceberg_engine import METRICS, IcebergEngine
 from tests.simulation.iceberg_lake import ROWS, TABLE_PROPERTIES, IcebergSimLake
-from tests.simulation.manifest_store import MemoryExpiries
+from tests.simulation.memory_store import MemoryExpiries
 from tests.simulation.object_store import StoredObject
 from tests.simulation.scheduler import Scheduler
 

@@ -12,7 +12,15 @@ from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.cleanup import CleanableTable
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.sinks.sink import LakeTable, PlannedTable
+
+
+@dataclass(frozen=True)
+class RewritePlan:
+    """What compaction asks of a `WritePlan`: all files of a simulation are small."""
+
+    target_file_bytes: int = 1000
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,10 @@ class SimulatedLake(Protocol):
 
     def plan_table(self, table: Any, batch_id: int) -> PlannedTable:
         """Check the table, create it if it is not there; only `content` of the result counts."""
+        ...
+
+    def rewrite_plan(self, table: Any, content: LakeManifest) -> Any:
+        """What compaction of these files goes by, as far as it is simulated; None if it cannot be."""
         ...
 
     def cleanable_table(self, store: Any) -> CleanableTable:

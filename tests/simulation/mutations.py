@@ -77,8 +77,12 @@ EXPIRY = "committers/iceberg/expiry.py"
 SNAPSHOT = "committers/iceberg/snapshot.py"
 REACHABILITY = "committers/iceberg/reachability.py"
 CLEANUP = "committers/cleanup.py"
+DECOUPLED = "committers/decoupled.py"
+DELIVERER = "committers/delivery/deliverer.py"
+SOURCES = "datasource/delivery/sources.py"
 STORE = "committers/store/sql.py"
 QUERIES = "committers/store/queries.py"
+DELIVERY_QUERIES = "committers/store/delivery_queries.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
     # The table
@@ -88,10 +92,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         DELTA,
         Edit(
             """
-        if token := self._token_if_in(table, batch):
+        if token := self._token_if_in(table, manifest):
 """,
             """
-        if (token := self._token_if_in(table, batch)) and False:
+        if (token := self._token_if_in(table, manifest)) and False:
 """,
         ),
         lakes=("delta",),
@@ -157,7 +161,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ICEBERG,
         Edit(
             """
-        if digest_of(metadata, self._address.branch, landed, batch) not in (None, batch.digest):
+        if digest is not None and not batch.digest.startswith(digest):
 """,
             """
         if False:
@@ -438,12 +442,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         Edit(
             """
-    wanted = (batch.stream.query_id, str(batch.batch_id))
+    if landed.batch_id == batch.batch_id:
+        return landed.digest
     for snapshot in line_of(metadata, branch):
 """,
             """
+    if landed.batch_id == batch.batch_id:
+        return landed.digest
     return None
-    wanted = (batch.stream.query_id, str(batch.batch_id))
     for snapshot in line_of(metadata, branch):
 """,
             ICEBERG_TABLE,
@@ -686,5 +692,313 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
         ),
         lakes=("iceberg",),
+    ),
+    # Deliveries
+    Mutation(
+        "recovery ends at the first batch that stays pending",
+        "goes on with the batches after it",
+        TWO_PHASE,
+        Edit(
+            """
+            if recovered.state is not ManifestState.COMMITTED:
+                return
+""",
+            """
+            if False:
+                return
+""",
+        ),
+    ),
+    Mutation(
+        "overlap check",
+        "lands a delivery on a table that holds a part of it",
+        "committers/delivery/merge.py",
+        Edit(
+            """
+    if token is not None and first <= token.batch_id < manifest.batch.batch_id:
+""",
+            """
+    if False:
+""",
+        ),
+    ),
+    Mutation(
+        "settle",
+        "delivers batches again that the table's token has passed",
+        DELIVERER,
+        Edit(
+            """
+        self._settle()
+        chosen, why = self._choose(state, trigger)
+""",
+            """
+        chosen, why = self._choose(state, trigger)
+""",
+        ),
+    ),
+    Mutation(
+        "files of a delivery are looked for before it is prepared",
+        "delivers batches whose files are gone",
+        DELIVERER,
+        Edit(
+            """
+        self._check_files(merged)
+""",
+            "",
+        ),
+        lakes=("iceberg",),  # in Delta the vacuum check stands behind it
+    ),
+    Mutation(
+        "a rewritten delivery whose files are gone is let go",
+        "commits it all the same",
+        DELIVERER,
+        Edit(
+            """
+            if missing:  # if they were rewritten, the batches still have theirs
+""",
+            """
+            if False:
+""",
+        ),
+    ),
+    Mutation(
+        "deliverAfterCheckpoint",
+        "delivers batches that Spark's commits log does not have",
+        DELIVERER,
+        Edit(
+            """
+        return [record for record in records if record.batch.batch_id <= last]
+""",
+            """
+        return records
+""",
+        ),
+    ),
+    Mutation(
+        "a failed overlap lets the delivery go",
+        "tries a delivery again of which another process has landed a part",
+        DELIVERER,
+        Edit(
+            """
+            self._deliveries.abandon(delivery, str(error))
+            raise RetryableError(str(error)) from error
+""",
+            """
+            raise RetryableError(str(error)) from error
+""",
+        ),
+    ),
+    Mutation(
+        "the batches before are known, or delivered",
+        "goes on although batches went with the store",
+        DECOUPLED,
+        Edit(
+            """
+        if decision is Decision.WRITE and last < batch.batch_id - 1:
+""",
+            """
+        if False:
+""",
+        ),
+    ),
+    Mutation(
+        "a batch that was skipped is there indeed (decoupled)",
+        "lets Spark go on although the store was lost while the batch was skipped",
+        DECOUPLED,
+        Edit(
+            """
+        if self._state(batch) in (ManifestState.PREPARED, ManifestState.COMMITTED):
+            return
+""",
+            """
+        if True:
+            return
+""",
+        ),
+    ),
+    Mutation(
+        "digest of a prepared batch (decoupled)",
+        "skips a batch that is prepared from other offsets",
+        DECOUPLED,
+        Edit(
+            """
+        if record.state is ManifestState.PREPARED and is_same:
+""",
+            """
+        if record.state is ManifestState.PREPARED:
+""",
+        ),
+    ),
+    Mutation(
+        "digest of a committed batch (decoupled)",
+        "skips a batch id that was delivered from other offsets",
+        DECOUPLED,
+        Edit(
+            """
+            if not is_same:
+                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+""",
+            "",
+        ),
+    ),
+    Mutation(
+        "sources: named by the table",
+        "deletes files that a rewritten delivery has replaced, although the table names them",
+        SOURCES,
+        Edit(
+            """
+    for names in table.names():
+""",
+            """
+    for names in ():
+""",
+        ),
+    ),
+    Mutation(
+        "sources: the delivery's own files are none",
+        "deletes files that a rewritten delivery has kept, and those that it has made",
+        SOURCES,
+        Edit(
+            """
+    return set(_paths(store.deliveries.sources(delivery))) - kept
+""",
+            """
+    return set(_paths(store.deliveries.sources(delivery))) | kept
+""",
+        ),
+        Edit(
+            """
+    for names in table.names():
+""",
+            """
+    for names in ():
+""",
+        ),
+    ),
+    # Deliveries in the store
+    Mutation(
+        "fence: a delivery needs the lease (real store)",
+        "lets a process prepare a delivery that was taken over",
+        DELIVERY_QUERIES,
+        Edit(
+            """
+    if row is not None and (row.holder, row.fence) == (lease.holder, lease.fence) and row.expires_at:
+""",
+            """
+    if row is not None:
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "a delivery leaves no batch out (real store)",
+        "takes a delivery of batches that are not pending any more, or passes one that is",
+        DELIVERY_QUERIES,
+        Edit(
+            """
+    if found != wanted:
+""",
+            """
+    if False:
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "one unfinished delivery at most (real store)",
+        "prepares a second one beside it",
+        DELIVERY_QUERIES,
+        Edit(
+            """
+    if taken := [row for row in rows if row.delivery_id is not None]:
+""",
+            """
+    if taken := list[sa.Row[tuple[object, ...]]]():
+""",
+        ),
+        Edit(
+            """
+    unique=True,
+    sqlite_where=IS_UNFINISHED,
+""",
+            """
+    unique=False,
+    sqlite_where=IS_UNFINISHED,
+""",
+            "committers/store/tables.py",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "a batch that is being delivered is not given up (real store)",
+        "aborts it although the delivery may land",
+        STORE,
+        Edit(
+            """
+        is_free = manifests.c.delivery_id.is_(None) if state is ManifestState.ABORTED else None
+""",
+            """
+        is_free = None
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "a batch that is being delivered is not skipped (real store)",
+        "skips it although the delivery may land",
+        "committers/store/decisions.py",
+        Edit(
+            """
+            if row.delivery_id is not None:
+                raise _being_delivered(stream, batch_id, row.delivery_id)
+""",
+            "",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "compare-and-set of a delivery (real store)",
+        "finishes a delivery that was abandoned, or another one of the same number",
+        DELIVERY_QUERIES,
+        Edit(
+            """
+    update = sa.update(deliveries).where(is_it, is_prepared, is_same).values(values)
+""",
+            """
+    update = sa.update(deliveries).where(is_it).values(values)
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "clean-up: named by an unfinished delivery (real store)",
+        "deletes the rewritten files of a delivery that is not finished",
+        "committers/store/contents.py",
+        Edit(
+            """
+    if state is not ManifestState.ABORTED:  # no name of an abandoned delivery matters
+""",
+            """
+    if False:
+""",
+        ),
+        Edit(
+            """
+    if name.batch_id > settled[name.query_id]:
+        return Verdict.UNSETTLED
+""",
+            "",
+            CLEANUP,
+        ),
+        Edit(
+            """
+            if name is not None and name.batch_id <= settled.get(name.query_id, -1)
+""",
+            """
+            if name is not None
+""",
+            CLEANUP,
+        ),
+        store="sqlite",
     ),
 )

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from tests.simulation.lake import Seen
-from tests.simulation.manifest_store import clock_of
+from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.query import HEALED_BY_RESTART, Query
 from tests.simulation.scheduler import DAY_S, HOUR_S
+from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint
 
 from penstock.committers.cleanup import Cleanup
-from penstock.committers.contract import Manifest, ManifestState
+from penstock.committers.contract import Manifest, ManifestRecord, ManifestState
 from penstock.committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
 from penstock.committers.lake_manifest import decode
 from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.cli.decide import abort, check_skippable
 from penstock.datasource.sinks.sink import check_same_table
 from penstock.writers.plan import parse_file_name
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+    from penstock.datasource.table_access import TableAccess
 
 ENGINES = ("append", "compact", "vacuum", "expire", "go_back")
 """Of these, what other engines do to the table."""
@@ -41,6 +46,10 @@ class Others:
     went_back: bool = False
     noticed: bool = False
     """A query or an operator was told so."""
+    took_files: bool = False
+    """Somebody has deleted files that no version of the table names, such as those of prepared batches."""
+    given_up: set[int] = field(default_factory=set)
+    """Ids of batches that an operator has given up, or whose loss a query has told of."""
     _backups: dict[int, Any] = field(default_factory=dict)
     _ids: int = 0
 
@@ -58,7 +67,9 @@ class Others:
         is_diverged = any(query.is_diverged for query in self.world.queries)
         if isinstance(error, TableChangedError) and self.went_back:
             self.noticed = True
-        elif isinstance(error, CheckpointMismatchError) and is_diverged:
+        elif (isinstance(error, TableChangedError) and self.took_files) or (
+            isinstance(error, CheckpointMismatchError) and is_diverged
+        ):
             pass
         elif not isinstance(error, HEALED_BY_RESTART):
             self.world.problems.append(f"{name}: {error!r}")
@@ -86,12 +97,16 @@ class Others:
             # At once: one that has looked at the table before a batch landed would take that for orphans.
             with scheduler.undisturbed():
                 lake.vacuum(scheduler.rng.choice((0.0, 0.0, HOUR_S, 7 * DAY_S)))
+            self.took_files = self.world.plan.delivery is not None
 
     def _is_quiet(self) -> bool:
-        """No driver runs, and nothing is on its way to table and files; the database may be slow."""
+        """No driver runs, nobody delivers, and nothing is on its way to table and files; the database may be
+        slow.
+        """
         drivers = [driver for query in self.world.queries for driver in query.drivers]
+        actors = [*drivers, *self.world.delivery_processes]
         requests = self.world.scheduler.in_flight
-        return all(driver.has_ended for driver in drivers) and all(one.is_to_store for one in requests)
+        return all(actor.has_ended for actor in actors) and all(one.is_to_store for one in requests)
 
     def expire(self) -> None:
         """Not after a rollback, which could then not be noticed: see docs/protocol.md, Limits."""
@@ -137,6 +152,7 @@ class Others:
         """`penstock recover --accept-table`."""
         lake = self.world.lake
         self.world.scheduler.tell("accepts the table as it is")
+        query.is_accepted = True
         now = lake.plan_table(lake.open_table(), 0).content
         query.store.accept_table(query.stream, now.table_id, now.table_version)
         lake.open_table().accept(query.checkpoint.query_id)
@@ -160,10 +176,86 @@ class Others:
             deleted = sum(cleanup.delete(found))
             world.scheduler.tell(f"  {deleted} files deleted")
 
+    def skip(self) -> None:
+        """`penstock skip` of some batch."""
+        query, rng = self._some_query(), self.world.scheduler.rng
+        waiting = query.store.pending(query.stream)
+        if waiting and not query.is_retired:
+            record = rng.choice(waiting)
+            stream: Any = SimpleNamespace(key=query.stream)
+            store: Any = query.connect()
+            check_skippable(store, stream, record.batch.batch_id, cast("TableAccess", None))
+            self.give_up(query, [record])
+            store.deliveries.skip(query.stream, record.batch.batch_id, "operator", "why not")
+
+    def park(self) -> None:
+        """`penstock park`, and `penstock retry` if it is parked."""
+        query = self._some_query()
+        deliveries = query.connect().deliveries
+        is_parked = query.store.deliveries.state(query.stream).parked_at is not None
+        (deliveries.retry if is_parked else deliveries.park)(query.stream, "operator", "why not")
+
+    def abort(self) -> None:
+        """`penstock abort`, once a checkpoint is gone."""
+        for query in self.world.queries:
+            if query.is_retired and query.store.settings(query.stream):
+                self.give_up(query, query.store.pending(query.stream))
+                stream: Any = SimpleNamespace(key=query.stream)
+                store: Any = query.connect()
+                aborted = abort(
+                    store, stream, cast("TableAccess", None), "operator", "the checkpoint is gone"
+                )
+                self.world.scheduler.tell(
+                    f"  {len(aborted.records)} batches, {aborted.deleted} files deleted"
+                )
+
+    def give_up(self, query: Query, records: Sequence[ManifestRecord]) -> None:
+        """From now on it is no loss if the rows of these batches are not in the table."""
+        for record in records:
+            self.given_up |= self._ids_of(query, record)
+
+    def _ids_of(self, query: Query, record: ManifestRecord) -> set[int]:
+        """As far as its files are there; where they are not, by its offsets."""
+        batch_id = record.batch.batch_id
+        contents = [self._content(path) for path in self._paths_of(query, record)]
+        ids = {row_id for content in contents for row_id in content or ()}
+        if None in contents and batch_id in query.checkpoint.offsets:
+            ids |= set(query.checkpoint.ids(batch_id))
+        return ids
+
+    def skip_refused(self, query: Query) -> bool:
+        """Give up the first batch that waits, if its files are gone, or it was planned before the table went
+        back: such a batch the table does not take, though it was accepted as it is.
+        """
+        record = next(iter(query.store.pending(query.stream)), None)
+        if record is None or record.delivery_id is not None:
+            return False
+        if not self.went_back and None not in map(self._content, self._paths_of(query, record)):
+            return False
+        self.give_up(query, [record])
+        return query.store.deliveries.skip(query.stream, record.batch.batch_id, "operator", "it is refused")
+
+    def _paths_of(self, query: Query, record: ManifestRecord) -> list[str]:
+        manifest = query.store.manifest(query.stream, record.batch.batch_id)
+        return [] if manifest is None else list(paths_of(manifest))
+
+    def _content(self, path: str) -> tuple[int, ...] | None:
+        lake = self.world.lake
+        stored = lake.objects.objects.get(f"{lake.data_location.rstrip('/')}/{path}")
+        return None if stored is None else stored.content
+
     # The store
 
     def lose_store(self) -> None:
-        self._some_query().store.lose()
+        store = self._some_query().store
+        store.lose()
+        self._cut_off(store)
+
+    def _cut_off(self, store: SimulatedStore) -> None:
+        """Of a decoupled query: what is on its way to a store does not get to the one in its place."""
+        if self.world.plan.delivery is not None:
+            scheduler = self.world.scheduler
+            scheduler.in_flight = [one for one in scheduler.in_flight if not one.is_to_store]
 
     def back_up_store(self) -> None:
         query = self._some_query()
@@ -172,7 +264,10 @@ class Others:
     def restore_store(self) -> None:
         store = self._some_query().store
         if id(store) in self._backups:
+            if self.world.plan.delivery is not None:
+                self._stop_drivers()
             store.restore(self._backups[id(store)])
+            self._cut_off(store)
 
     def _some_query(self) -> Query:
         return self.world.scheduler.rng.choice(self.world.queries)
@@ -193,6 +288,8 @@ class Others:
             checkpoint.commits.discard(batch_id)
         self._diverge()
         self.world.scheduler.tell(f"  {checkpoint.name} begins again at batch {first}")
+        if self.world.plan.delivery is not None:
+            query.start(self.world.some_start(query))
 
     def _has_committed_nothing(self, query: Query, first: int) -> bool:
         """Of the batches from this one on, and nothing is on its way that could."""
@@ -203,6 +300,8 @@ class Others:
             for record in query.store.history(query.stream, 100)
             if record.state is ManifestState.COMMITTED
         ]
+        if self.world.plan.delivery is not None:  # any of them may be delivered before its replay comes
+            batch_ids += [record.batch.batch_id for record in query.store.pending(query.stream)]
         return max(batch_ids, default=-1) < first and not self.world.scheduler.in_flight
 
     def copy_checkpoint(self) -> None:
@@ -210,6 +309,8 @@ class Others:
         query, plan = self._some_query(), self.world.plan
         if len(self.world.queries) > 1 or query.is_retired:
             return
+        if plan.delivery is not None and (plan.has_shared_store or plan.loses_store):
+            return  # where copies part, a decoupled batch cannot tell: it knows no offsets but its own
         original = query.checkpoint
         checkpoint = replace(
             original, name="copy", offsets=dict(original.offsets), commits=set(original.commits)
@@ -222,7 +323,7 @@ class Others:
         self._diverge()
         for one in self.world.queries:
             one.is_unharmed = False
-            one.start(self.world.some_start())
+            one.start(self.world.some_start(one))
 
     def reset_checkpoint(self) -> None:
         """An operator deletes the checkpoint: a new query writes the source again, as rows of its own."""

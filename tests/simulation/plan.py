@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from tests.simulation.scheduler import Hazards
 
+from penstock.datasource.options.common import LakeOptions
+
 OTHERS = (
     "append",
     "append",
@@ -23,9 +25,47 @@ OTHERS = (
     "copy_checkpoint",
     "reset_checkpoint",
 )
-
-
 """What others do: the names of methods of `Others`, those that are named twice more often."""
+
+OTHERS_OF_DELIVERIES = ("skip", "park", "abort", "recover")
+"""And what they do to deliveries."""
+
+
+@dataclass(frozen=True)
+class DeliveryPlan:
+    """How a stream is delivered that is decoupled, at least now and then."""
+
+    decoupled: float
+    """How likely a start of the query is decoupled; one that is not is coupled."""
+    processes: int
+    """Delivery processes that start before the query heals."""
+    turns: int
+    """Of one process: looks at a stream."""
+    lease_s: float
+    options: LakeOptions
+    dies_prepared: float
+    """How likely a process dies between compaction, prepare and commit."""
+
+    @staticmethod
+    def of(rng: random.Random) -> DeliveryPlan:
+        return DeliveryPlan(
+            decoupled=rng.choice((1.0, 1.0, 0.6)),
+            processes=rng.randint(1, 4),
+            turns=rng.randint(2, 8),
+            lease_s=rng.choice((5.0, 10.0, 60.0)),
+            options=LakeOptions(
+                commit_attempts_max=6,
+                is_decoupled=True,
+                deliver_after_s=rng.choice((1, 10, 60)),
+                deliver_after_batches=rng.choice((1, 2, 3, 1000)),
+                deliver_after_checkpoint=rng.random() < 0.2,
+                delivery_tries_max=rng.choice((1, 2)),
+                compact_with=rng.choice(("local", "local", "none")),
+                backlog_batches_max=rng.choice((2, 4, 10_000)),
+                backlog_wait_s=rng.choice((0, 3, 10)),
+            ),
+            dies_prepared=rng.choice((0.0, 0.0, 0.3)),
+        )
 
 
 @dataclass(frozen=True)
@@ -51,13 +91,30 @@ class Plan:
     """How often they do something."""
     stickiness: float
     hazards: Hazards
+    delivery: DeliveryPlan | None
+    """None: all batches are coupled."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Do coupled starts of the query follow decoupled ones, and these those?"""
+        return self.delivery is not None and self.delivery.decoupled < 1
+
+    @property
+    def loses_store(self) -> bool:
+        return not {"lose_store", "restore_store"}.isdisjoint(self.others)
 
     @staticmethod
     def of(rng: random.Random) -> Plan:
         def some(rate: float) -> float:
             return rate * rng.random() if rng.random() < 0.4 else 0.0
 
+        delivery = DeliveryPlan.of(rng) if rng.random() < 0.5 else None
         others = tuple([name for name in OTHERS if rng.random() < 0.3])
+        if delivery is not None:
+            others += tuple([name for name in OTHERS_OF_DELIVERIES if rng.random() < 0.3])
+        if delivery is not None and delivery.decoupled < 1:
+            # A coupled start takes a store that knows nothing for what it is: it is the way out of a loss.
+            others = tuple([name for name in others if name not in ("lose_store", "restore_store", "abort")])
         return Plan(
             is_remote=rng.random() < 0.5,
             has_shared_store=rng.random() < 0.5,
@@ -80,4 +137,5 @@ class Plan:
                 repeated=some(0.1),
                 full=some(0.05),
             ),
+            delivery=delivery,
         )

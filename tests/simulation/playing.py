@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tests.simulation.delta_lake import DeltaSimLake
 from tests.simulation.iceberg_lake import IcebergSimLake
 from tests.simulation.lake import SimulatedLake
-from tests.simulation.manifest_store import Clock, MemoryStore, RealStore, SimulatedStore
+from tests.simulation.manifest_store import RealStore, SimulatedStore
+from tests.simulation.memory_store import Clock, MemoryStore
 from tests.simulation.world import World
 
 LAKES: dict[str, type[SimulatedLake]] = {"delta": DeltaSimLake, "iceberg": IcebergSimLake}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.simulation.manifest_store import SimulatedStore, StoreConnection
+from tests.simulation.deliveries import DeliveryProcess
+from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.scheduler import Actor
 from tests.simulation.spark import Driver, Start
+from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.committers.contract import StreamKey
+from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -20,6 +22,9 @@ from penstock.committers.errors import (
     RetryableError,
     TableChangedError,
 )
+
+WENT_WITH_THE_STORE = "went with the store"
+"""What a decoupled query says of batches that nobody knows any more."""
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -54,6 +59,12 @@ class Query:
         """Its last start has read all of the source."""
         self.is_retired = False
         """Its checkpoint was deleted."""
+        self.is_bereft = False
+        """Its last start has told that prepared batches went with the store."""
+        self.is_accepted = False
+        """An operator has accepted the table as it is, after it went back."""
+        self.is_stuck = False
+        """It is parked for good: as a copy of a checkpoint that has gone another way."""
         self.drivers: list[Actor] = []
         self.problems: list[str] = []
         self._world = world
@@ -69,20 +80,30 @@ class Query:
     def start(self, start: Start, *, is_mortal: bool = True) -> Actor:
         """A driver starts."""
         world, run_id = self._world, self._world.next_run()
+        if self.is_bereft and not start.is_decoupled:
+            self._accept_loss()
         driver = Driver(
             world.scheduler,
-            world.sink,
+            world.decoupled_sink if start.is_decoupled else world.sink,
             self.connect(),
             self.checkpoint,
             start,
             run_id,
             lambda: world.source_rows,
-            keeps_store=not {"lose_store", "restore_store"}.intersection(world.plan.others),
+            is_kept=self._is_kept,
         )
         actor = world.scheduler.spawn(run_id, lambda: self._run(driver), is_mortal=is_mortal)
         self.drivers.append(actor)
         world.scheduler.tell(f"{run_id} starts on {self.checkpoint.name}: {start}")
         return actor
+
+    def _is_kept(self, batch: Batch) -> bool:
+        """Nobody has taken the store, or given a decoupled batch up."""
+        world = self._world
+        may_be_given_up = world.plan.delivery is not None and (
+            self.is_diverged or "skip" in world.plan.others
+        )
+        return not (world.plan.loses_store or may_be_given_up)
 
     def _run(self, driver: Driver) -> None:
         try:
@@ -90,6 +111,7 @@ class Query:
         except Exception as error:
             self._judge(error)
             raise
+        self.is_bereft = False
 
     def _judge(self, error: Exception) -> None:
         """Which errors may end a query, and which show that something is wrong.
@@ -98,33 +120,64 @@ class Query:
         was rewound. The start after it must not.
         """
         self.is_refused = isinstance(error, CheckpointMismatchError)
+        self.is_bereft = False
         others = self._world.others
         if isinstance(error, HEALED_BY_RESTART) or (self.is_refused and self._world.may_be_confused):
             return
-        if self.is_refused and self.is_diverged and not self.is_unharmed:
+        if self.is_refused and self._world.plan.loses_store and WENT_WITH_THE_STORE in str(error):
+            self.is_bereft = self._world.plan.delivery is not None
+        elif self.is_refused and self.is_diverged and not self.is_unharmed:
             others.noticed |= others.went_back  # an operator has to look at the table anyway
         elif isinstance(error, TableChangedError) and others.went_back:
             others.noticed = True
-        else:
+        elif not (isinstance(error, TableChangedError) and others.took_files):
             self.problems.append(f"a driver ends with {error!r}")
 
     def heal(self) -> None:
         """Restart alone has to do, and an operator's word where the table was rolled back."""
         if self.is_retired:
+            self._deliver_rest(lambda: True)
             return
         for _ in range(STARTS_MAX):
             self.is_refused = False
-            driver = self.start(Start(), is_mortal=False)
-            self._world.scheduler.run(STEPS_MAX, until=partial(has_ended, driver))
-            self.is_exhausted = driver.error is None
-            if self.is_exhausted or self.is_refused or self.problems:
+            driver = self.start(self._world.healing_start(self), is_mortal=False)
+            self._deliver_rest(partial(has_ended, driver))
+            self.is_exhausted = driver.error is None and not self.is_stuck
+            if self.is_exhausted or (self.is_refused and not self.is_bereft) or self.problems:
+                return
+            if self.is_stuck:
                 return
             if isinstance(driver.error, TableChangedError):
                 self._accept_table()
-        self.problems.append(f"{STARTS_MAX} starts do not heal it, last: {driver.error!r}")
+        if self.is_diverged and self._world.plan.delivery is not None:
+            self.is_stuck = True  # its deliveries are parked, and its backlog is full
+        else:
+            self.problems.append(f"{STARTS_MAX} starts do not heal it, last: {driver.error!r}")
+
+    def _deliver_rest(self, is_over: Callable[[], bool]) -> None:
+        """Let the query end, with a delivery process beside it."""
+        scheduler = self._world.scheduler
+        if self._world.plan.delivery is None:
+            scheduler.run(STEPS_MAX, until=is_over)
+            return
+        process = DeliveryProcess(self._world, "delivery")
+        actor = scheduler.spawn("delivery", lambda: process.deliver_rest(self, is_over), is_mortal=False)
+        scheduler.run(STEPS_MAX, until=lambda: is_over() and actor.has_ended)
+        if actor.error is not None:
+            self.problems.append(f"delivering the rest ends with {actor.error!r}")
+
+    def _accept_loss(self) -> None:
+        """The operator starts the query coupled: batches that went with the store stay away."""
+        tokens = self._world.lake.see().tokens if self._world.lake.exists else ()
+        last = max((one for query_id, one, _ in tokens if query_id == self.checkpoint.query_id), default=-1)
+        for batch_id in range(last + 1, self.checkpoint.next_batch()):
+            self._world.others.given_up |= set(self.checkpoint.ids(batch_id))
 
     def _accept_table(self) -> None:
-        scheduler = self._world.scheduler
+        scheduler, others = self._world.scheduler, self._world.others
+        if self._world.plan.delivery is not None and (self.is_accepted or not others.went_back):
+            others.skip_refused(self)
+            return
         actor = scheduler.spawn("operator", lambda: self._world.others.accept_table(self), is_mortal=False)
         scheduler.run(STEPS_MAX, until=lambda: actor.has_ended)
 

@@ -14,15 +14,18 @@ from typing import Any, cast
 
 import pyarrow as pa
 from tests.simulation.lake import SimulatedLake
-from tests.simulation.manifest_store import StoreConnection
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
+from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers.contract import Batch, Committable, DataFile, ManifestState, StreamKey
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
+from penstock.datasource.decoupled_planning import plan_decoupled_batch
 from penstock.datasource.options.common import LakeOptions
+from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
 from penstock.datasource.sinks.sink import LakeTable, PlannedTable
 from penstock.datasource.task import TaskAttempt
@@ -30,6 +33,8 @@ from penstock.writers.plan import FileNames
 
 ROWS = pa.schema([("id", pa.int64())])
 TASK_ATTEMPTS_MAX = 3
+PLANNER_DIES = 0.2
+"""How likely a batch finds another planner process than the one before had."""
 
 
 def batch_of(checkpoint: Checkpoint, batch_id: int, table_uri: str) -> Batch:
@@ -59,6 +64,9 @@ class SimulatedSink:
     def plan_table(self, table: LakeTable, rows: pa.Schema, overwrite: bool, batch_id: int) -> PlannedTable:
         return self.lake.plan_table(table, batch_id)
 
+    def rewrite_plan(self, table: LakeTable, content: LakeManifest) -> Any:
+        return self.lake.rewrite_plan(table, content)
+
     def open_filesystem(self, location: str) -> Any:
         raise NotImplementedError("the checkpoint of a simulation is in memory")
 
@@ -75,6 +83,7 @@ class Start:
     partitions: int = 2
     speculation: float = 0.0
     """How likely a task is run twice."""
+    is_decoupled: bool = False
 
 
 class Driver:
@@ -82,7 +91,7 @@ class Driver:
 
     Args:
         source_rows: how many rows the source has now
-        keeps_store: is the store neither lost nor put back in this history?
+        is_kept: must the store know a batch that has ended well as it was left, whatever happens then?
     """
 
     def __init__(
@@ -94,7 +103,7 @@ class Driver:
         start: Start,
         run_id: str,
         source_rows: Callable[[], int],
-        keeps_store: bool,
+        is_kept: Callable[[Batch], bool],
     ) -> None:
         self._scheduler = scheduler
         self._sink = sink
@@ -104,8 +113,9 @@ class Driver:
         self._start = start
         self._run_id = run_id
         self._source_rows = source_rows
-        self._keeps_store = keeps_store
+        self._is_kept = is_kept
         self._task_attempts = 0
+        self._plans = self._new_plans()
 
     def main(self) -> None:
         """Run batches until the source has no more rows."""
@@ -135,7 +145,7 @@ class Driver:
         self._scheduler.step("spark: plan", batch_id)
         # The planner knows no batch id: it takes the newest of the log, which may be a twin's.
         newest = batch_of(self._checkpoint, self._checkpoint.newest, self._sink.table_uri)
-        plan = plan_batch(self._sink, self._store, newest, ROWS, overwrite=False)
+        plan = self._plan(newest)
         self._scheduler.tell(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
         self._let_late_requests_arrive()
         messages = self._run_tasks(plan, batch_id)
@@ -146,13 +156,31 @@ class Driver:
             self._scheduler.tell(f"  commit: {type(error).__name__}: {str(error)[:300]}")
             self._abort(messages)
             raise
-        if plan.content is not None and self._keeps_store:
+        if plan.content is not None and self._is_kept(newest):
             self._check_marked(newest)
 
+    def _plan(self, batch: Batch) -> BatchPlan:
+        if not self._start.is_decoupled:
+            return plan_batch(self._sink, self._store, batch, ROWS, overwrite=False)
+        if self._scheduler.rng.random() < PLANNER_DIES:
+            self._plans = self._new_plans()
+        return plan_decoupled_batch(self._sink, self._store, batch, ROWS, overwrite=False, plans=self._plans)
+
+    def _new_plans(self) -> PlanCache:
+        """Of one planner process."""
+        return PlanCache(clock=lambda: self._scheduler.now, start=self._look_in_background)
+
+    def _look_in_background(self, look: Callable[[], None]) -> None:
+        """Only looks: what becomes of it when the driver dies is no matter."""
+        self._scheduler.spawn(f"{self._run_id}.look", look, is_mortal=False)
+
     def _check_marked(self, batch: Batch) -> None:
-        """A commit that ends well has left its batch COMMITTED, for good."""
+        """A commit that ends well has left its batch COMMITTED, or PREPARED if it is decoupled, for good."""
         record = self._connection.peek(batch)
-        is_marked = record is not None and record.state is ManifestState.COMMITTED
+        states = [ManifestState.COMMITTED]
+        if self._start.is_decoupled:
+            states.append(ManifestState.PREPARED)
+        is_marked = record is not None and record.state in states
         assert is_marked, f"batch {batch.batch_id} is a success, in the store it is {record}"
 
     def _let_late_requests_arrive(self) -> None:

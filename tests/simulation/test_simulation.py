@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.simulation import __main__ as program
 from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.plan import Plan
 from tests.simulation.playing import LAKES, Failure, play, timeline
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,35 @@ def test_the_invariant_holds_on_postgres(lake: str, new_postgres_url: Callable[[
     url = new_postgres_url()
     failures = [failure for seed in range(8) if (failure := play(seed, lake, url))]
     assert not failures, "\n".join(map(str, failures))
+
+
+def test_half_of_the_histories_are_decoupled_and_some_of_them_mixed() -> None:
+    plans = [Plan.of(random.Random(seed)) for seed in range(1000)]
+    decoupled = sum(plan.delivery is not None for plan in plans)
+    mixed = sum(plan.is_mixed for plan in plans)
+    assert 450 < decoupled < 550
+    assert 100 < mixed < decoupled / 2
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_what_delivery_can_do_happens_before_everything_heals(lake: str) -> None:
+    """Else the histories would prove little of it."""
+    told = "\n".join(line for seed in range(60) for line in before_healing(seed, lake))
+    for what in (
+        "store: prepare delivery batches 0 to 1",
+        "compacted",
+        "store: finish delivery",
+        "replaced files deleted",
+        "is_decoupled=False",
+    ):
+        assert what in told, what
+
+
+def before_healing(seed: int, lake: str) -> list[str]:
+    if Plan.of(random.Random(seed)).delivery is None:
+        return []
+    lines = list(timeline(seed, lake))
+    return lines[: next(i for i, line in enumerate(lines) if "nothing goes wrong" in line)]
 
 
 @pytest.mark.parametrize("lake", LAKES)

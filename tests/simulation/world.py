@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.lake import Seen, SimulatedLake
-from tests.simulation.manifest_store import Clock, MemoryStore, SimulatedStore, clock_of
+from tests.simulation.manifest_store import SimulatedStore
+from tests.simulation.memory_store import Clock, MemoryStore
 from tests.simulation.others import Others, paths_of
 from tests.simulation.plan import Plan
 from tests.simulation.query import STEPS_MAX, Query, has_ended
@@ -24,23 +27,33 @@ from tests.simulation.scheduler import (
     DAY_S,
     HOUR_S,
     MINUTE_S,
+    Actor,
     DiskFullError,
     Scheduler,
     StuckError,
     UnreachableError,
 )
 from tests.simulation.spark import SimulatedSink, Start
+from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers import crash_points
-from penstock.committers.contract import ManifestState
+from penstock.committers.contract import Lease, Manifest, ManifestState
 from penstock.committers.errors import PenstockError
+from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource import decoupled_planning
+from penstock.datasource.backlog import wait_for_delivery
+from penstock.datasource.cli import decide
+from penstock.datasource.decoupled_planning import patiently
 from penstock.datasource.options.common import LakeOptions
 from penstock.testing.invariant import Observation, find_problems
 
 HISTORY_MAX = 100
 """Batches: more than any history has."""
+
+LEASE_S = 60.0
+"""Of operators."""
 
 
 class World:
@@ -66,6 +79,9 @@ class World:
         self.scheduler.stickiness = self.plan.stickiness
         self.lake = make_lake(self.scheduler, is_remote=self.plan.is_remote)
         self.sink = SimulatedSink(self.lake, LakeOptions(commit_attempts_max=6))
+        if self.plan.delivery is not None:
+            self.decoupled_sink = SimulatedSink(self.lake, self.plan.delivery.options)
+        self.delivery_processes: list[Actor] = []
         self.source_rows = self.plan.source_rows
         self.queries = [Query(self, Checkpoint("checkpoint", "q1"), self.new_store())]
         self.others = Others(self)
@@ -81,6 +97,8 @@ class World:
             stack.enter_context(self.lake.installed())
             for module in ("planning", "committing"):
                 stack.enter_context(patch(f"penstock.datasource.{module}.TwoPhaseCommitter", committer))
+            if self.plan.delivery is not None:
+                self._install_delivery(stack)
             logger = logging.getLogger("penstock")
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.CRITICAL)  # what is put off to the next batch is no news here
@@ -88,11 +106,42 @@ class World:
             crash_points.install(self._reach)
             yield
 
+    def _install_delivery(self, stack: ExitStack) -> None:
+        """What waits does so by the clock of the simulation; operators have no options to parse."""
+        scheduler, now = self.scheduler, clock_of(self.scheduler)
+
+        def leased(store: Any, stream: Any) -> Any:
+            while (lease := store.deliveries.acquire(stream, "operator", LEASE_S)) is None:
+                scheduler.sleep(1.0)
+            return lease
+
+        for module, name, instead in (
+            (
+                decoupled_planning,
+                "patiently",
+                partial(patiently, clock=lambda: scheduler.now, sleep=scheduler.sleep),
+            ),
+            (
+                decoupled_planning,
+                "wait_for_delivery",
+                partial(wait_for_delivery, now=now, sleep=scheduler.sleep),
+            ),
+            (decide, "_leased", leased),
+            (decide, "HeldLease", _released),
+            (decide, "open_table", lambda *_: self.lake.open_table()),
+            (decide, "cleanable_table", lambda stream, store, _: self.lake.cleanable_table(store)),
+        ):
+            stack.enter_context(patch.object(module, name, instead))
+
     def _reach(self, point: str, batch_id: int) -> None:
         """A crash point is a step like all others."""
         self.scheduler.step(f"point: {point}", batch_id)
-        chance = 0.0 if self.is_healing else self.plan.dies_prepared
-        if point == "prepare.done" and self.scheduler.rng.random() < chance:
+        if self.is_healing:
+            return
+        chance = self.plan.dies_prepared if point == "prepare.done" else 0.0
+        if point in ("compact.done", "deliver.prepared", "commit.landed") and self.plan.delivery is not None:
+            chance = self.plan.delivery.dies_prepared
+        if chance and self.scheduler.rng.random() < chance:
             self.scheduler.die()
 
     def play(self) -> list[str]:
@@ -117,6 +166,8 @@ class World:
         scheduler.hazards = replace(self.plan.hazards)
         scheduler.tell(f"{self.lake.kind}, {self.plan}")
         scheduler.spawn("spark", self._start_drivers, is_mortal=False)
+        if self.plan.delivery is not None:
+            scheduler.spawn("delivering", self._start_delivering, is_mortal=False)
         if self.plan.others:
             scheduler.spawn("others", self._let_others_act, is_mortal=False)
 
@@ -125,19 +176,42 @@ class World:
         for _ in range(self.plan.drivers):
             scheduler.sleep(rng.choice((0.0, 1.0, MINUTE_S)))
             query = rng.choice(self.queries)
-            driver = query.start(self.some_start())
+            driver = query.start(self.some_start(query))
             if not (self.plan.twins and rng.random() < 0.5):
                 scheduler.wait(partial(has_ended, driver))
             if rng.random() < 0.5:
                 self.source_rows += rng.randint(1, 3)
 
-    def some_start(self) -> Start:
+    def some_start(self, query: Query) -> Start:
         rng = self.scheduler.rng
         return Start(
             batch_rows=rng.randint(0 if self.plan.empty_batches else 1, 4),
             partitions=rng.randint(1, 3),
             speculation=self.plan.speculation,
+            is_decoupled=self._is_decoupled(query, rng.random()),
         )
+
+    def healing_start(self, query: Query) -> Start:
+        chance = self.scheduler.rng.random() if self.plan.is_mixed else 0.0
+        return Start(is_decoupled=not query.is_bereft and self._is_decoupled(query, chance))
+
+    def _is_decoupled(self, query: Query, chance: float) -> bool:
+        """One that has lost batches with its store may be started coupled, which accepts the loss."""
+        delivery = self.plan.delivery
+        if delivery is None:
+            return False
+        return chance < (0.5 if query.is_bereft else delivery.decoupled)
+
+    def _start_delivering(self) -> None:
+        rng, scheduler = self.scheduler.rng, self.scheduler
+        assert self.plan.delivery is not None
+        for number in range(1, self.plan.delivery.processes + 1):
+            scheduler.sleep(rng.choice((1.0, 10.0, MINUTE_S)))
+            process = DeliveryProcess(self, f"d{number}")
+            actor = scheduler.spawn(f"d{number}", process.main)
+            self.delivery_processes.append(actor)
+            if rng.random() < 0.5:
+                scheduler.wait(partial(has_ended, actor))
 
     def _let_others_act(self) -> None:
         rng = self.scheduler.rng
@@ -153,8 +227,7 @@ class World:
     @property
     def may_be_confused(self) -> bool:
         """May a driver have slept while a twin went on and the store was lost? Not once everything heals."""
-        is_lost = {"lose_store", "restore_store"}.intersection(self.plan.others)
-        return self.plan.twins and bool(is_lost) and not self.is_healing
+        return self.plan.twins and self.plan.loses_store and not self.is_healing
 
     def next_run(self) -> str:
         self._runs += 1
@@ -177,7 +250,14 @@ class World:
             query.heal()
         self._run_to_end("operator", self.others.recover)
         scheduler.now += 30 * DAY_S
+        if self.plan.delivery is not None:
+            self._run_to_end("upkeep", self._remove_sources)
         self._run_to_end("gc", self.others.collect_garbage)
+
+    def _remove_sources(self) -> None:
+        for query in self.queries:
+            if not query.is_stuck:
+                DeliveryProcess(self, "upkeep").remove_sources(query, HOUR_S)
 
     def _run_to_end(self, name: str, body: Callable[[], object]) -> None:
         actor = self.scheduler.spawn(name, body, is_mortal=False)
@@ -211,13 +291,14 @@ class World:
     def _observe(self, seen: Seen) -> Observation:
         """A checkpoint that was refused may leave rows unread, never doubled."""
         lost = doubled = 0
+        excused = self.others.taken_back | self.others.given_up
         for first_id in {query.checkpoint.first_id for query in self.queries}:
             queries = [query for query in self.queries if query.checkpoint.first_id == first_id]
             is_complete = any(query.is_exhausted for query in queries)
             for row_id in range(first_id, first_id + self.source_rows):
                 count = seen.rows[row_id]
                 doubled += max(count - 1, 0)
-                lost += is_complete and count == 0 and row_id not in self.others.taken_back
+                lost += is_complete and count == 0 and row_id not in excused
         return Observation(
             rows=sum(seen.rows.values()),
             lost=lost,
@@ -231,12 +312,16 @@ class World:
 
     def _check_logged_batches(self, rows: Counter[int]) -> Iterator[str]:
         """What Spark has been told is committed, is."""
+        excused = self.others.taken_back | self.others.given_up
         for query in self.queries:
             checkpoint = query.checkpoint
+            is_robbed = (self.plan.delivery is not None and self.plan.loses_store) or self.others.took_files
+            if query.is_stuck or (
+                query.is_retired and is_robbed
+            ):  # nobody starts the query, which would tell
+                continue
             for batch_id in sorted(checkpoint.commits & set(checkpoint.offsets)):
-                gone = [
-                    i for i in checkpoint.ids(batch_id) if not rows[i] and i not in self.others.taken_back
-                ]
+                gone = [i for i in checkpoint.ids(batch_id) if not rows[i] and i not in excused]
                 if gone:
                     yield f"batch {batch_id} of {checkpoint.name} is logged, but its rows {gone} are gone"
 
@@ -249,11 +334,24 @@ class World:
         unsure = {"lose_store", "restore_store", "copy_checkpoint", "expire", "go_back"}
         if self.lake.kind == "iceberg" or unsure.intersection(self.plan.others):
             return
+        if self.plan.delivery is not None and (self.plan.is_mixed or "recover" in self.plan.others):
+            return  # another than the one that has rewritten its files may have brought a batch in
         for query in self.queries:
-            for manifest in query.store.manifests(query.stream, ManifestState.COMMITTED):
+            for manifest in self._landed(query):
                 strange = [path for path in paths_of(manifest) if not added[path]]
                 if strange:
                     yield f"batch {manifest.batch.batch_id} is COMMITTED, the table never had {strange[0]}"
+
+    def _landed(self, query: Query) -> Iterator[Manifest]:
+        """What has been committed: batches on their own, and deliveries."""
+        for manifest in query.store.manifests(query.stream, ManifestState.COMMITTED):
+            record = query.store.record(query.stream, manifest.batch.batch_id)
+            if record is not None and record.delivery_id is None:
+                yield manifest
+        for delivery in query.store.deliveries.recent(query.stream, HISTORY_MAX):
+            landed = query.store.deliveries.manifest(delivery)
+            if delivery.phase is DeliveryPhase.COMMITTED and landed is not None:
+                yield landed
 
     def _check_digests(self, seen: Seen) -> Iterator[str]:
         """No batch is COMMITTED in the store that the table has from other offsets.
@@ -268,3 +366,12 @@ class World:
                 told = seen.digests.get((batch.stream.query_id, batch.batch_id), batch.digest)
                 if record.state is ManifestState.COMMITTED and record.rows and told != batch.digest:
                     yield f"batch {batch.batch_id} is COMMITTED, the table has it from other offsets"
+
+
+@contextmanager
+def _released(deliveries: Any, lease: Lease, seconds: float) -> Iterator[None]:
+    """In the place of the product's `HeldLease`, whose thread renews it."""
+    try:
+        yield
+    finally:
+        deliveries.release(lease)

@@ -1,0 +1,241 @@
+"""What hits decoupled streams alone: their delivery processes, and a table that cannot be reached."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tests.chaos.deliveries import LEASE_S, DeliveryProcess, HeldLease
+from tests.chaos.fault import Fault, Kind, NotNow
+from tests.chaos.places import Environment, Place
+from tests.chaos.problem import LifeFailed
+from tests.committers.lossy_proxy import Fault as RequestFault
+
+from penstock.committers.crash_points import DELIVERY_POINTS
+
+if TYPE_CHECKING:
+    from tests.chaos.life import Life
+
+AT_WORK_S_MAX = 15.0
+"""Within this time a delivery is made, or there is none to hit."""
+POINT_S_MAX = 40.0
+"""A process must start, and a delivery become due."""
+TAKE_OVER_S_MAX = 60.0
+POINTS = (*DELIVERY_POINTS, "commit.start", "commit.landed")
+NEW_COLUMN = "evolve.done"
+
+
+class DeliveryFault(Fault):
+    """A fault of a decoupled stream."""
+
+    def applies_to(self, place: Place) -> bool:
+        return place.is_decoupled
+
+
+@dataclass(frozen=True)
+class KillDelivery(DeliveryFault):
+    """SIGKILL to one of the delivery processes, at any moment or while it holds the lease."""
+
+    at_work: bool = False
+    kind: ClassVar[Kind] = "kill"
+
+    @property
+    def name(self) -> str:
+        return "kill delivery at work" if self.at_work else "kill delivery at any moment"
+
+    def happen(self, life: Life) -> str:
+        if self.at_work:
+            process, lease = wait_for_work(life)
+            time.sleep(life.rng.uniform(0, 0.3))
+            held = life.deliveries.store.lease() == lease
+            life.deliveries.kill(process)
+            return (
+                f"killed delivery process {process.number}, which {'held' if held else 'had held'} the lease"
+            )
+        life.wait_a_moment()
+        life.deliveries.tend()
+        process = life.deliveries.any()
+        life.deliveries.kill(process)
+        return f"killed delivery process {process.number}"
+
+
+@dataclass(frozen=True)
+class KillDeliveryAtPoint(DeliveryFault):
+    """SIGKILL to a delivery process where it waits at a crash point. Others take over."""
+
+    point: str
+    kind: ClassVar[Kind] = "kill"
+
+    @property
+    def name(self) -> str:
+        return f"kill delivery at {self.point}"
+
+    def happen(self, life: Life) -> str:
+        return kill_at(life, self.point, lambda: None)
+
+
+@dataclass(frozen=True)
+class KillDeliveryOfNewColumn(DeliveryFault):
+    """The driver is killed, the next one has one more column, and the delivery that brings it is killed."""
+
+    kind: ClassVar[Kind] = "kill"
+    ends_driver: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return f"kill delivery at {NEW_COLUMN}"
+
+    def applies_to(self, place: Place) -> bool:
+        return place.is_decoupled and place.format == "delta"
+
+    def happen(self, life: Life) -> str:
+        def next_driver() -> None:
+            life.driver.kill()
+            life.columns += 1
+            life.start_next_driver(may_wait=False)
+
+        return kill_at(life, NEW_COLUMN, next_driver)
+
+
+def kill_at(life: Life, point: str, then: Callable[[], None]) -> str:
+    """Kill all delivery processes, and the next one at `point`, which it may reach only after `then`."""
+    process, killed = life.deliveries.only_one_that_waits_at(point)
+    try:
+        then()
+        reached = life.wait_until(process.is_paused, POINT_S_MAX)
+        time.sleep(life.rng.choice((0.0, 0.0, 1.0)))
+    finally:
+        life.deliveries.kill_the_waiting(process)
+    if not reached:
+        raise NotNow(f"no delivery came to {point} in {POINT_S_MAX:.0f} s")
+    return f"killed {killed} delivery processes, and process {process.number} at {point}"
+
+
+@dataclass(frozen=True)
+class PauseDelivery(DeliveryFault):
+    """SIGSTOP to the process that holds the lease, until another one has taken over; then it wakes up."""
+
+    kind: ClassVar[Kind] = "pause"
+
+    @property
+    def name(self) -> str:
+        return "pause delivery until another has taken over"
+
+    def happen(self, life: Life) -> str:
+        life.deliveries.at_least(2)
+        process, lease = stop_at_work(life)
+        store, before, failures = (
+            life.deliveries.store,
+            life.deliveries.store.delivered(),
+            len(life.failures()),
+        )
+        began = time.monotonic()
+
+        def has_taken_over() -> bool:
+            now = store.lease()
+            is_other = now is not None and now.fence > lease.fence
+            return is_other or store.delivered() > before
+
+        def is_locked_out() -> bool:
+            said = [*life.failures()[failures:], *life.deliveries.complaints()]
+            return time.monotonic() > began + 5 and any("database is locked" in error for error in said)
+
+        try:
+            life.wait_until(lambda: has_taken_over() or is_locked_out(), TAKE_OVER_S_MAX)
+            taken = has_taken_over()
+            life.wait_until(lambda: store.delivered() > before, LEASE_S * 2.0)
+            done = store.delivered() - before
+        finally:
+            process.send(signal.SIGCONT)
+        slept = f"stopped delivery process {process.number} for {time.monotonic() - began:.0f} s"
+        if taken:
+            return f"{slept}, in which another one took over and delivered {done} batches; then it woke up"
+        if is_locked_out():
+            return (
+                f"{slept} with its lock on the store, which nobody else gets past in SQLite; then it woke up"
+            )
+        raise NotNow(f"{slept}; no other one took over")
+
+
+def wait_for_work(life: Life) -> tuple[DeliveryProcess, HeldLease]:
+    """The delivery process that holds the lease.
+
+    Raises:
+        NotNow: nothing was delivered.
+    """
+    found: list[tuple[DeliveryProcess, HeldLease]] = []
+
+    def is_at_work() -> bool:
+        process, lease = life.deliveries.at_work(), life.deliveries.store.lease()
+        if process is not None and lease is not None and lease.pid == process.pid:
+            found.append((process, lease))
+        return bool(found)
+
+    if not life.wait_until(is_at_work, AT_WORK_S_MAX):
+        raise NotNow(f"no delivery was under way for {AT_WORK_S_MAX:.0f} s")
+    return found[0]
+
+
+def stop_at_work(life: Life) -> tuple[DeliveryProcess, HeldLease]:
+    """Stop a process that holds the lease, and still does once it is stopped.
+
+    Raises:
+        NotNow: none was caught.
+    """
+    for _ in range(6):
+        process, lease = wait_for_work(life)
+        time.sleep(life.rng.uniform(0, 0.2))
+        if process.send(signal.SIGSTOP):
+            if life.deliveries.store.lease() == lease:
+                return process, lease
+            process.send(signal.SIGCONT)
+    raise NotNow("each delivery had ended before it could be stopped")
+
+
+# The table --------------------------------------------------------------------------------------------
+
+_TABLE_REQUESTS: Mapping[Environment, str] = {"S3": "_delta_log", "REST catalog": ""}
+"""A word of the first line of every request that looks at the table or changes it."""
+
+
+@dataclass(frozen=True)
+class TableDown(DeliveryFault):
+    """All requests to the table are lost for seconds. The query must not notice until its backlog is full."""
+
+    kind: ClassVar[Kind] = "connection"
+
+    @property
+    def name(self) -> str:
+        return "table down, query goes on"
+
+    def applies_to(self, place: Place) -> bool:
+        return place.is_decoupled and place.environment in _TABLE_REQUESTS
+
+    def happen(self, life: Life) -> str:
+        server = life.site.server
+        assert server is not None
+        before = life.progress.committed()
+        if not life.wait_until(lambda: life.progress.committed() >= before + 2, 20):
+            raise NotNow("the query was not on its way")
+        failures, before = len(life.failures()), life.progress.committed()
+        seconds = life.rng.choice((3.0, 6.0, 9.0))
+        lost: RequestFault = "request lost"
+        server.proxy.spend(*[lost] * 10_000, on=_TABLE_REQUESTS[life.site.place.environment])
+        try:
+            life.wait_until(lambda: False, seconds)
+            done, failed = life.progress.committed() - before, life.failures()[failures:]
+            hit, waits = len(server.proxy.spent()), life.deliveries.store.waits()
+        finally:
+            server.proxy.spend()
+        noticed = [error for error in failed if "backlog" not in error]
+        if noticed:
+            raise LifeFailed(f"the table was down for {seconds:.0f} s, and the query failed: {noticed[0]}")
+        if not hit:
+            raise NotNow(f"no request was sent in {seconds:.0f} s")
+        if not done and not waits:
+            raise LifeFailed(f"the table was down for {seconds:.0f} s, and the query did not go on")
+        full = ", until its backlog was full" if waits or failed else ""
+        return f"{hit} requests were lost in {seconds:.0f} s, in which {done} batches were prepared{full}"

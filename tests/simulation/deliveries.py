@@ -1,0 +1,255 @@
+"""Delivery processes of a simulation: the product's rounds, the way `penstock deliver` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from tests.simulation.lake import SimulatedLake
+from tests.simulation.scheduler import HOUR_S, DiskFullError, UnreachableError
+from tests.simulation.store_connection import StoreConnection, clock_of
+
+from penstock.committers.contract import DataFile, Lease, Manifest
+from penstock.committers.delivery.deliverer import Delivered, Failed, StreamDelivery
+from penstock.committers.errors import (
+    CheckpointGoneError,
+    CheckpointMismatchError,
+    CommitStateUnknownError,
+    FencedError,
+    PenstockError,
+    RetryableError,
+    TableChangedError,
+)
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.committers.two_phase import Retry
+from penstock.datasource.delivery.compaction import _compact
+from penstock.datasource.delivery.sources import remove_sources
+from penstock.datasource.delivery.stream_settings import StreamSettings
+from penstock.datasource.sinks.sink import check_same_table
+from penstock.writers.compaction import RewriteGroup
+from penstock.writers.plan import FileNames
+
+if TYPE_CHECKING:
+    from tests.simulation.query import Query
+    from tests.simulation.world import World
+
+BUSY = "busy"
+"""Another process has the lease."""
+
+LOOKS_MAX = 100
+"""Of the process that delivers the rest at the end: more than any history can need."""
+
+FAILURES_MAX = 8
+"""In a row, with nobody else at work."""
+
+POLL_S = 5.0
+
+
+class DeliveryProcess:
+    """Delivers all decoupled streams, one after the other."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._scheduler = world.scheduler
+        assert world.plan.delivery is not None
+        self._plan = world.plan.delivery
+        self._name = name
+
+    # While things go wrong
+
+    def main(self) -> None:
+        """Some turns."""
+        rng = self._scheduler.rng
+        for _ in range(self._plan.turns):
+            query = rng.choice(self._world.queries)
+            try:
+                self.turn(query, rng.choice((None, None, "request", "drain")))
+                if rng.random() < 0.3:
+                    self.remove_sources(query, rng.choice((0.0, HOUR_S)))
+            except PenstockError as error:
+                self._judge(error, query)
+            self._scheduler.sleep(rng.choice((1.0, 1.0, 10.0, 60.0)))
+
+    def turn(self, query: Query, trigger: str | None) -> Failed | str | None:
+        """Deliver what is due, under the lease; how it failed, or BUSY."""
+        store = query.connect()
+        if not StreamSettings.parse(store.settings(query.stream)).is_decoupled:
+            return None
+        lease = store.deliveries.acquire(query.stream, self._name, self._plan.lease_s)
+        if lease is None:
+            return BUSY
+        try:
+            while isinstance(result := self._round(query, store, lease, trigger), Delivered):
+                self._check_delivered(query, result)
+        except FencedError:
+            return BUSY
+        if isinstance(result, Failed):
+            self._scheduler.tell(f"  failed: {type(result.error).__name__}: {str(result.error)[:300]}")
+            if result.retry_at is None:
+                self._scheduler.tell("  parked")
+        store.deliveries.release(lease)
+        return result
+
+    def _round(
+        self, query: Query, store: StoreConnection, lease: Lease, trigger: str | None
+    ) -> Delivered | Failed | None:
+        world, scheduler = self._world, self._scheduler
+        table = world.decoupled_sink.open_table()
+
+        def check() -> None:
+            self._keep(store, lease)
+            check_same_table(table, query.stream, store.written_table(query.stream))
+
+        def last_checkpointed() -> int:
+            scheduler.step("read Spark's commits log")
+            if query.is_retired:
+                raise CheckpointGoneError("the checkpoint was deleted")
+            return max(query.checkpoint.commits, default=-1)
+
+        compactor = SimulatedCompactor(world.lake, world.decoupled_sink, table)
+        delivery = StreamDelivery(
+            query.stream,
+            cast(SqlManifestStore, store),
+            store.deliveries,
+            table,
+            self._plan.options.delivery_policy,
+            compact=compactor if self._plan.options.compact_with == "local" else None,
+            check=check,
+            last_checkpointed=last_checkpointed,
+            commit_retry=Retry(attempts_max=self._plan.options.commit_attempts_max),
+            clock=clock_of(scheduler),
+            sleep=scheduler.sleep,
+            rng=scheduler.rng,
+        )
+        return delivery.round(lease, trigger)
+
+    def _keep(self, store: StoreConnection, lease: Lease) -> None:
+        """The thread that renews the lease does so now and then; only that it is lost ends a round."""
+        if self._scheduler.rng.random() < 0.5:
+            try:
+                store.deliveries.renew(lease, self._plan.lease_s)
+            except (RetryableError, CommitStateUnknownError):
+                return
+
+    def _check_delivered(self, query: Query, delivered: Delivered) -> None:
+        """With `deliverAfterCheckpoint`, nothing goes before Spark's own log."""
+        last = delivered.delivery.manifest.batch.batch_id
+        self._scheduler.tell(f"  delivered up to batch {last}: {type(delivered.outcome).__name__}")
+        if self._plan.options.deliver_after_checkpoint and not query.is_diverged and not query.is_retired:
+            newest = max(query.checkpoint.commits, default=-1)
+            assert last <= newest or self._world.plan.is_mixed, f"delivered batch {last} before Spark's log"
+
+    def remove_sources(self, query: Query, grace_s: float) -> None:
+        """Of the deliveries that landed before the grace period."""
+        store, lake = query.connect(), self._world.lake
+        if not lake.exists:
+            return
+        deleted = remove_sources(
+            cast(SqlManifestStore, store),
+            query.stream,
+            lambda: lake.cleanable_table(store),
+            clock_of(self._scheduler)() - timedelta(seconds=grace_s),
+        )
+        self._scheduler.tell(f"  {deleted} replaced files deleted")
+
+    def _judge(self, error: PenstockError, query: Query) -> None:
+        self._scheduler.tell(f"  {type(error).__name__}: {str(error)[:300]}")
+        is_passing = isinstance(error, (RetryableError, CommitStateUnknownError, FencedError))
+        is_gone = isinstance(error, CheckpointGoneError) and query.is_retired
+        is_back = isinstance(error, TableChangedError) and self._world.others.went_back
+        if not (is_passing or is_gone or is_back):
+            self._world.problems.append(f"a delivery process: {error!r}")
+
+    # Healing
+
+    def deliver_rest(self, query: Query, is_over: Callable[[], bool]) -> None:
+        """Until nothing waits any more, with an operator at hand.
+
+        Args:
+            is_over: has the query ended, which prepares batches meanwhile?
+        """
+        result: object = None
+        failures = 0
+        for _ in range(LOOKS_MAX):
+            was_over = is_over()
+            if query.store.deliveries.state(query.stream).parked_at is not None:
+                query.store.deliveries.retry(query.stream, "operator", "again")
+            try:
+                result = self.turn(query, "drain")
+            except CheckpointGoneError:
+                self._world.others.act("abort")
+                return
+            if was_over and result is None:
+                return
+            failures = failures + 1 if isinstance(result, Failed) else 0
+            if (
+                was_over
+                and isinstance(result, Failed)
+                and (result.retry_at is None or failures > FAILURES_MAX)
+            ):
+                self._mend(query, result.error)
+            if query.is_stuck:
+                return
+            self._scheduler.sleep(POLL_S)
+        query.problems.append(f"its deliveries do not end: {result}")
+
+    def _mend(self, query: Query, error: PenstockError) -> None:
+        """What an operator does when a stream is parked, or fails again and again."""
+        others = self._world.others
+        # With an unfinished delivery a table that has changed is not parked for, but tried again.
+        has_changed = isinstance(error, TableChangedError) or "--accept-table" in str(error)
+        if has_changed and others.went_back and not query.is_accepted:
+            others.noticed = True
+            others.accept_table(query)
+        elif has_changed and others.skip_refused(query):
+            self._scheduler.tell("  the operator gives up the first batch")
+        elif isinstance(error, (CheckpointMismatchError, RetryableError)) and query.is_diverged:
+            query.is_stuck = True  # two copies of a checkpoint deliver under one query id
+        else:
+            query.problems.append(f"its deliveries end with {error!r}")
+            query.is_stuck = True
+
+
+class SimulatedCompactor:
+    """The product's compaction over files that are nothing but ids."""
+
+    def __init__(self, lake: SimulatedLake, sink: Any, table: Any) -> None:
+        self._lake = lake
+        self._sink = sink
+        self._table = table
+
+    def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
+        return _compact(self._sink, self._table, manifest, run_id, self._rewrite)
+
+    def _rewrite(
+        self, plan: Any, groups: Sequence[RewriteGroup], names: FileNames
+    ) -> Mapping[int, tuple[DataFile, ...]]:
+        done: dict[int, tuple[DataFile, ...]] = {}
+        try:
+            for group in groups:
+                done[group.number] = (self._rewrite_one(group, replace(names, partition=group.number)),)
+        except (UnreachableError, DiskFullError, FileNotFoundError) as error:
+            self._delete([file for files in done.values() for file in files])
+            raise RetryableError(f"compaction: {error!r}") from error
+        return done
+
+    def _rewrite_one(self, group: RewriteGroup, names: FileNames) -> DataFile:
+        objects = self._lake.objects
+        contents = [objects.get(self._place(source.path)).content for source in group.sources]
+        ids = tuple([row_id for content in contents for row_id in content])
+        name = str(names.name(0, "zstd"))
+        objects.put(self._place(name), ids, size_bytes=len(ids))
+        return DataFile(name, len(ids), len(ids))
+
+    def _delete(self, files: Sequence[DataFile]) -> None:
+        """As far as the storage answers; the rest is left to clean-up."""
+        for file in files:
+            try:
+                self._lake.objects.delete(self._place(file.path))
+            except (UnreachableError, DiskFullError):
+                return
+
+    def _place(self, path: str) -> str:
+        return f"{self._lake.data_location.rstrip('/')}/{path}"

@@ -1,0 +1,249 @@
+"""A manifest store in memory. It does in dictionaries what `SqlManifestStore` does in SQL; the same tests run
+on both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from tests.simulation.memory_deliveries import MemoryDeliveries, StoredStream
+
+from penstock.committers.contract import (
+    Batch,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    Prepared,
+    StreamKey,
+)
+from penstock.committers.errors import FencedError, RetryableError
+from penstock.committers.store.delivery_queries import DeliveryPhase
+from penstock.committers.store.expiries import Expiry
+from penstock.committers.store.sql import WrittenTable
+
+Clock = Callable[[], datetime]
+
+
+class MemoryStore:
+    """See `SqlManifestStore`: the same methods with the same meaning."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock
+        self.streams: dict[StreamKey, StoredStream] = {}
+        self.expiries = MemoryExpiries()
+        self.deliveries = MemoryDeliveries(self)
+        self._deliveries = 0
+
+    def next_delivery_id(self) -> int:
+        self._deliveries += 1
+        return self._deliveries
+
+    # What becomes of it as a whole
+
+    def lose(self) -> None:
+        """As if its file were deleted and made anew."""
+        self.streams, self._deliveries = {}, 0
+        self.expiries = MemoryExpiries()
+
+    def back_up(self) -> Any:
+        return copy.deepcopy((self.streams, self._deliveries, self.expiries))
+
+    def restore(self, backup: Any) -> None:
+        self.streams, self._deliveries, self.expiries = copy.deepcopy(backup)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    # The protocol
+
+    def register(
+        self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
+    ) -> None:
+        known = self.streams.setdefault(stream, StoredStream(kind, query_name, table_id, settings))
+        known.query_name = query_name
+        known.settings = settings or known.settings
+        if known.table_version is None and table_id:
+            known.table_id = table_id
+
+    def settings(self, stream: StreamKey) -> str:
+        known = self.find(stream)
+        return "" if known is None else known.settings
+
+    def written_table(self, stream: StreamKey) -> WrittenTable | None:
+        known = self.find(stream)
+        if known is None or known.table_version is None:
+            return None
+        return WrittenTable(known.table_id, known.table_version, known.table_batch_id)
+
+    def accept_table(self, stream: StreamKey, table_id: str, table_version: int) -> None:
+        known = self.known(stream)
+        known.table_id, known.table_version, known.table_batch_id = table_id, table_version, None
+
+    def claim(self, stream: StreamKey, run_id: str) -> None:
+        runs = self.known(stream).runs
+        if runs and runs[-1] == run_id:
+            return
+        if run_id in runs:
+            raise FencedError(f"run {run_id} was taken over by {runs[-1]}")
+        runs.append(run_id)
+
+    def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
+        known = self.known(seen.batch.stream)
+        if known.records.get(seen.batch.batch_id) != seen:
+            return False
+        waiting = [one for one in known.pending() if one.batch.batch_id >= seen.batch.batch_id]
+        if any(one.delivery_id is not None for one in waiting):
+            return False
+        for one in waiting:
+            self.finish(one.batch, ManifestState.ABORTED, reason=reason)
+        return True
+
+    def prepare(self, manifest: Manifest, run_id: str, *, is_follower: bool = False) -> Prepared:
+        batch, known = manifest.batch, self.known(manifest.batch.stream)
+        if not known.runs or known.runs[-1] != run_id:
+            raise FencedError(f"run {run_id} does not hold the claim of {known.runs[-1:]}")
+        if is_follower and batch.batch_id - 1 not in known.records:
+            raise RetryableError("the store was replaced while the batch was written")
+        record = known.records.get(batch.batch_id)
+        if record is None or record.state is ManifestState.ABORTED:
+            known.records[batch.batch_id] = record = ManifestRecord(
+                batch=batch,
+                state=ManifestState.PREPARED,
+                kind=manifest.kind,
+                version=manifest.version,
+                files=manifest.files,
+                rows=manifest.rows,
+                size_bytes=manifest.size_bytes,
+                run_id=run_id,
+                prepared_at=self.now(),
+            )
+            known.manifests[batch.batch_id] = manifest
+        stored = known.manifests[batch.batch_id]
+        is_ours = (record.run_id, record.batch, stored.content) == (run_id, batch, manifest.content)
+        return Prepared(record, is_ours)
+
+    def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
+        known = self.find(stream)
+        return None if known is None else known.records.get(batch_id)
+
+    def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
+        known = self.find(stream)
+        if known is None or batch_id in known.removed:
+            return None
+        return known.manifests.get(batch_id)
+
+    def pending(self, stream: StreamKey) -> Sequence[ManifestRecord]:
+        known = self.find(stream)
+        return [] if known is None else known.pending()
+
+    def finish(
+        self, batch: Batch, state: ManifestState, *, table_version: int | None = None, reason: str = ""
+    ) -> bool:
+        if state is ManifestState.PREPARED:
+            raise ValueError("a batch is finished as COMMITTED or ABORTED")
+        known = self.find(batch.stream)
+        record = None if known is None else known.records.get(batch.batch_id)
+        if known is None or record is None:
+            return False
+        if record.batch.digest != batch.digest or record.state is not ManifestState.PREPARED:
+            return False
+        if state is ManifestState.ABORTED and record.delivery_id is not None:
+            return False
+        known.records[batch.batch_id] = replace(
+            record, state=state, finished_at=self.now(), table_version=table_version, reason=reason
+        )
+        if table_version is not None:
+            known.table_version, known.table_batch_id = table_version, batch.batch_id
+        return True
+
+    # Beyond the protocol
+
+    def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]:
+        known = self.find(stream)
+        return [] if known is None else known.sorted_records()[::-1][:limit]
+
+    def manifests(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
+        yield from self._manifests_of_batches(stream, state)
+        if state is not ManifestState.ABORTED:
+            yield from self._manifests_of_deliveries(stream, DeliveryPhase(state.value))
+
+    def _manifests_of_batches(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
+        after = -1
+        while True:
+            known = self.find(stream)
+            records = [] if known is None else known.sorted_records()
+            found = [r for r in records if r.state is state and r.batch.batch_id > after]
+            if state is ManifestState.COMMITTED and known is not None:
+                found = [record for record in found if _names_files(known, record)]
+            if known is None or not found:
+                return
+            after = found[0].batch.batch_id
+            yield known.manifests[after]
+
+    def _manifests_of_deliveries(self, stream: StreamKey, phase: DeliveryPhase) -> Iterator[Manifest]:
+        after = -1
+        while True:
+            known = self.find(stream)
+            stored = {} if known is None else known.deliveries
+            found = [one for one in sorted(stored) if one > after and stored[one].record.phase is phase]
+            if not found:
+                return
+            after = found[0]
+            yield stored[after].manifest
+
+    def stream_keys(self) -> Sequence[StreamKey]:
+        return list(self.streams)
+
+    def find(self, stream: StreamKey) -> StoredStream | None:
+        return self.streams.get(stream)
+
+    def known(self, stream: StreamKey) -> StoredStream:
+        """
+        Raises:
+            RetryableError: the store does not know it.
+        """
+        known = self.streams.get(stream)
+        if known is None:
+            raise RetryableError(f"the store does not know the stream {stream}")
+        return known
+
+
+def _names_files(known: StoredStream, record: ManifestRecord) -> bool:
+    """Of a COMMITTED batch: does its own manifest name files that may be needed?"""
+    if record.delivery_id is None:
+        return True
+    delivery = known.deliveries[record.delivery_id].record
+    is_replaced = delivery.phase is not DeliveryPhase.COMMITTED or delivery.is_compacted
+    return is_replaced and delivery.sources_removed_at is None
+
+
+class MemoryExpiries:
+    """See `SqlExpiries`."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Expiry] = {}
+
+    def put(self, expiry: Expiry) -> None:
+        known = self._by_id.get(expiry.expiry_id)
+        if known is None:
+            self._by_id[expiry.expiry_id] = expiry
+        else:
+            self._by_id[expiry.expiry_id] = replace(known, expired_at=expiry.expired_at)
+
+    def add_deleted(self, expiry: Expiry, deleted: int) -> None:
+        known = self._by_id.get(expiry.expiry_id)
+        if known is not None and known.deleted < deleted:
+            self._by_id[expiry.expiry_id] = replace(known, deleted=deleted)
+
+    def remove(self, expiry: Expiry) -> None:
+        self._by_id.pop(expiry.expiry_id, None)
+
+    def of_table(self, table_id: str, expired_before: datetime | None = None) -> Sequence[Expiry]:
+        found = [expiry for expiry in self._by_id.values() if expiry.table_id == table_id]
+        if expired_before is not None:
+            found = [e for e in found if e.expired_at is None or e.expired_at <= expired_before]
+        return sorted(found, key=lambda expiry: (expiry.planned_at, expiry.expiry_id))
