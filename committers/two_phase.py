@@ -176,9 +176,11 @@ class TwoPhaseCommitter:
         if self._is_in_table(batch):
             self._land(self._manifest(batch))  # adds nothing: it learns the version, and of a RESTORE since
             return Recovered(record, ManifestState.COMMITTED, "found in the table")
-        if self._has_token_of(batch.batch_id, batch.stream):
-            return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
+        if self._has_token_of(batch.batch_id, batch.stream):
+            if not is_replayed:  # nobody would write it again
+                raise CheckpointMismatchError(_mismatch(batch, "in the table from other source offsets"))
+            return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return self._supersede(record)
         manifest = self._manifest(batch)

@@ -134,6 +134,14 @@ class Query:
         plan = plan_batch(sink, store, batch, self.schema, self.mode == "overwrite")
         return None if plan.files is None or plan.content is None else PlannedTable(plan.files, plan.content)
 
+    def sink_plan(self, batch_id: int) -> PlannedTable:
+        """How the batch is to be written, without a look at what is pending."""
+        sink = self.lake.sink()
+        planned: PlannedTable = sink.plan_table(
+            sink.open_table(), self.schema, self.mode == "overwrite", batch_id
+        )
+        return planned
+
     def write(self, planned: PlannedTable | None, batch: Batch, run_id: str, parts: Iterable[Ids]) -> Written:
         """What the tasks do, one for each of `parts`."""
         committables = [

@@ -108,6 +108,7 @@ class Stream:
             self.policy,
             compact=compact,
             check=lambda: check_same_table(opened, self.query.stream, written),
+            seen_version=lambda: None if written is None else written.table_version,
             commit_retry=Retry(attempts_max=3),
             clock=self.clock,
             sleep=lambda _seconds: None,
@@ -524,6 +525,50 @@ def test_a_table_that_was_restored_to_before_what_was_delivered_is_not_written(s
     assert isinstance(ended, Failed)
     assert isinstance(ended.error, TableChangedError)
     assert stream.states()[2] is PREPARED
+
+
+def test_what_waited_is_delivered_once_an_operator_has_accepted_a_restored_table(stream: Stream) -> None:
+    stream.prepare(0, [0])
+    stream.deliver_all()
+    before = stream.query.lake.version()
+    stream.prepare(1, [1])
+    stream.deliver_all()
+    stream.prepare(2, [2])
+    stream.query.lake.go_back(before)
+    assert isinstance(stream.deliver(), Failed)
+
+    written = stream.store.written_table(stream.query.stream)
+    assert written is not None
+    stream.store.accept_table(stream.query.stream, written.table_id, stream.query.lake.version())
+    stream.query.open_table().accept(stream.query.query_id)
+    stream.deliver_all()
+    assert stream.holds([0, 2])
+
+
+def test_an_unfinished_delivery_whose_files_are_gone_is_let_go(stream: Stream) -> None:
+    """It was not rewritten: the batches have lost them too, and an operator has to see that."""
+    written = stream.prepare(0, [0])
+    with crash_at("deliver.prepared"):
+        stream.deliver()
+    stream.query.open_table().delete_files(written.paths)
+    ended = stream.deliver()
+    assert isinstance(ended, Failed)
+    assert isinstance(ended.error, TableChangedError)
+    assert stream.commits() == 0
+
+
+def test_an_unfinished_delivery_into_a_table_that_was_replaced_is_parked(stream: Stream) -> None:
+    stream.prepare(0, [0])
+    stream.deliver_all()
+    stream.prepare(1, [1])
+    with crash_at("deliver.prepared"):
+        stream.deliver()
+    stream.query.lake.replace()
+    for _ in range(stream.policy.tries_max + 2):
+        stream.clock.forward(100)
+        stream.deliver()
+    assert stream.store.deliveries.state(stream.query.stream).parked_at is not None
+    assert stream.store.deliveries.unfinished(stream.query.stream) is None
 
 
 def test_a_batch_of_a_copied_checkpoint_is_refused_by_its_digest(stream: Stream, tmp_path: Path) -> None:

@@ -292,6 +292,32 @@ def test_an_uncommitted_batch_with_other_offsets_is_superseded(query: Query, sto
     assert holds(query, store, [1, 2, 3, 4])
 
 
+def test_a_pending_batch_that_the_table_has_otherwise_is_not_forgotten_once_spark_has_moved_on(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """A copy of the checkpoint has landed the batch id; the original, decoupled then, has logged its own."""
+    prepare_only(query, store)
+    with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
+        query.run(copy, query.batch(0, "of the copy"), [[4]], "c1")
+    for look in (
+        lambda: query.plan(store, query.batch(1)),
+        lambda: query.committer(store).recover(query.stream),
+    ):
+        with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
+            look()
+    assert state(store, query) is PREPARED
+
+
+def test_a_superseded_batch_takes_those_behind_it_with_it(query: Query, store: SqlManifestStore) -> None:
+    """With the same end offset, one behind it has another beginning now."""
+    prepare_only(query, store, 0, "old")
+    store.claim(query.stream, "r1")
+    later = query.write(query.sink_plan(1), query.batch(1), "r1", [[9]])
+    store.prepare(later.manifest, "r1")
+    query.run(store, query.batch(0, "new"), PARTS, "r2")
+    assert state(store, query, 1) is ABORTED
+
+
 def test_a_committed_batch_with_other_offsets_stops_the_query(query: Query, store: SqlManifestStore) -> None:
     query.run(store, query.batch(0, "old"), PARTS, "r1")
     with pytest.raises(CheckpointMismatchError, match="committed from other source offsets") as failure:

@@ -337,10 +337,16 @@ class World:
         if self.plan.delivery is not None and (self.plan.is_mixed or "recover" in self.plan.others):
             return  # another than the one that has rewritten its files may have brought a batch in
         for query in self.queries:
+            if self._has_abandoned(query):  # one that was let go may have landed after all, and been settled
+                continue
             for manifest in self._landed(query):
                 strange = [path for path in paths_of(manifest) if not added[path]]
                 if strange:
                     yield f"batch {manifest.batch.batch_id} is COMMITTED, the table never had {strange[0]}"
+
+    def _has_abandoned(self, query: Query) -> bool:
+        recent = query.store.deliveries.recent(query.stream, HISTORY_MAX)
+        return any(delivery.phase is DeliveryPhase.ABANDONED for delivery in recent)
 
     def _landed(self, query: Query) -> Iterator[Manifest]:
         """What has been committed: batches on their own, and deliveries."""
