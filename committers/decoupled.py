@@ -10,7 +10,7 @@ that the batch is in the table. So no batch is ever prepared while a later one s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
 from .errors import CheckpointMismatchError, RetryableError
@@ -25,7 +25,12 @@ class DecoupledCommitter(TwoPhaseCommitter):
 
     # Before the write -----------------------------------------------------------------------------
 
-    def begin(self, batch: Batch, seen: Token | None = None) -> Decision:
+    def begin(
+        self,
+        batch: Batch,
+        seen: Token | None = None,
+        digest_before: Callable[[], str | None] = lambda: None,
+    ) -> Decision:
         """Say whether the executors have to write this batch.
 
         Called once per batch, after Spark has logged its offsets and before any task starts. The table is
@@ -33,6 +38,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
 
         Args:
             seen: the token that the table had when it was last looked at
+            digest_before: what the checkpoint says of the batch before; None if it does not know any more
 
         Raises:
             CheckpointMismatchError: the batch id is prepared and delivered with other source offsets, or the
@@ -41,6 +47,8 @@ class DecoupledCommitter(TwoPhaseCommitter):
         """
         record = self._store.record(batch.stream, batch.batch_id)
         decision = self._decide(batch, record, seen)
+        if decision is Decision.WRITE and batch.batch_id > 0:
+            self._check_same_before(batch, digest_before())
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._give_up_from(record, "the checkpoint was rewound")
         return decision
@@ -78,6 +86,17 @@ class DecoupledCommitter(TwoPhaseCommitter):
         """Since the store was asked, a twin may have prepared the batch, and somebody delivered it."""
         record = self._store.record(batch.stream, batch.batch_id)
         return self._decide_by_token(batch, token) if record is None else self._decide(batch, record, token)
+
+    def _check_same_before(self, batch: Batch, digest: str | None) -> None:
+        """Copies of a checkpoint on one store: the other has prepared, or delivered, other rows under the
+        batch before. This one's are nowhere, and whatever follows would hide that.
+        """
+        before = self._store.record(batch.stream, batch.batch_id - 1)
+        if before is None or digest is None or before.state is ManifestState.ABORTED:
+            return
+        if before.batch.digest != digest:
+            what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
+            raise CheckpointMismatchError(_mismatch(batch, what))
 
     def _check_not_given_up(self, before: ManifestRecord, batch: Batch) -> None:
         """Two copies of a checkpoint: one gave the batch up to write it again, the other has gone on."""

@@ -119,6 +119,16 @@ class Checkpoint:
                 digest.update(entry.encode() + b"\n")
         return digest.hexdigest()
 
+    def digest_of_logged(self, batch_id: int) -> str | None:
+        """`digest` of an earlier batch; None if what it needs is no longer in the checkpoint.
+
+        Spark keeps the entries of the last hundred batches (`spark.sql.streaming.minBatchesToRetain`).
+        """
+        needed = [number for number in (batch_id - 1, batch_id) if number >= 0]
+        if not all(self._exists(f"offsets/{number}") for number in needed):
+            return None
+        return self.digest(batch_id)
+
     def _source_offsets(self, batch_id: int) -> list[str]:
         _version, _metadata, *offsets = self._read(f"offsets/{batch_id}").split("\n")
         return offsets

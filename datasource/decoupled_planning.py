@@ -45,6 +45,7 @@ def plan_decoupled_batch(
     batch: Batch,
     rows: pa.Schema,
     overwrite: bool,
+    digest_before: Callable[[], str | None] = lambda: None,
     plans: PlanCache = _plans,
 ) -> BatchPlan:
     """Decide whether to write the batch, wait until the backlog has room for it, and say how to write it.
@@ -56,9 +57,9 @@ def plan_decoupled_batch(
     key = PlanKey(batch.stream, sink, rows, overwrite)
     seen = plans.get(key)
     if seen is None:
-        planned = _plan_first(key, store, batch, plans)
+        planned = _plan_first(key, store, batch, digest_before, plans)
     else:
-        planned = _plan_known(key, store, batch, seen, plans)
+        planned = _plan_known(key, store, batch, digest_before, seen, plans)
     if planned is None:
         return BatchPlan(batch)
     register(sink, store, batch.stream, planned.content.table_id)
@@ -75,10 +76,18 @@ def bound_of(options: LakeOptions) -> BacklogBound:
 
 
 def _plan_known(
-    key: PlanKey, store: SqlManifestStore, batch: Batch, seen: Seen, plans: PlanCache
+    key: PlanKey,
+    store: SqlManifestStore,
+    batch: Batch,
+    digest_before: Callable[[], str | None],
+    seen: Seen,
+    plans: PlanCache,
 ) -> PlannedTable | None:
     """Without a look at the table; None if the batch is not to be written."""
-    if DecoupledCommitter(store, key.sink.open_table()).begin(batch, seen.token) is Decision.SKIP:
+    if (
+        DecoupledCommitter(store, key.sink.open_table()).begin(batch, seen.token, digest_before)
+        is Decision.SKIP
+    ):
         return None
     wait_for_delivery(store, batch.stream, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
@@ -95,11 +104,17 @@ def _look_again(key: PlanKey, written: WrittenTable | None, table_id: str, batch
     return Seen(key.sink.plan_table(table, key.rows, key.overwrite, batch_id), token)
 
 
-def _plan_first(key: PlanKey, store: SqlManifestStore, batch: Batch, plans: PlanCache) -> PlannedTable | None:
+def _plan_first(
+    key: PlanKey,
+    store: SqlManifestStore,
+    batch: Batch,
+    digest_before: Callable[[], str | None],
+    plans: PlanCache,
+) -> PlannedTable | None:
     """With a look at the table; None if the batch is not to be written."""
     wait_s = key.sink.options.backlog_wait_s if _is_known(store, batch.stream) else 0
     table, token = patiently(partial(_look_first, key.sink, store, batch.stream), wait_s)
-    if DecoupledCommitter(store, table).begin(batch, token) is Decision.SKIP:
+    if DecoupledCommitter(store, table).begin(batch, token, digest_before) is Decision.SKIP:
         return None
     if wait_s:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
@@ -35,18 +36,30 @@ def plan_stream_batch(sink: Sink[Any], schema: StructType, overwrite: bool) -> B
         PenstockError: see its subclasses; no data has moved.
     """
     rows = arrow_schema(schema)
-    running = open_checkpoint(sink).running_batch()
+    checkpoint = open_checkpoint(sink)
+    running = checkpoint.running_batch()
     batch = Batch(StreamKey(running.query_id, sink.table_uri), running.batch_id, running.digest)
     with borrow_store(store_url(sink.options)) as store:
-        return plan_batch(sink, store, batch, rows, overwrite)
+        return plan_batch(
+            sink, store, batch, rows, overwrite, lambda: checkpoint.digest_of_logged(batch.batch_id - 1)
+        )
 
 
 def plan_batch(
-    sink: Sink[Any], store: SqlManifestStore, batch: Batch, rows: pa.Schema, overwrite: bool
+    sink: Sink[Any],
+    store: SqlManifestStore,
+    batch: Batch,
+    rows: pa.Schema,
+    overwrite: bool,
+    digest_before: Callable[[], str | None] = lambda: None,
 ) -> BatchPlan:
-    """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`."""
+    """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`.
+
+    Args:
+        digest_before: of the batch before, as the checkpoint has it; None if it does not know any more
+    """
     if sink.options.is_decoupled:
-        return plan_decoupled_batch(sink, store, batch, rows, overwrite)
+        return plan_decoupled_batch(sink, store, batch, rows, overwrite, digest_before)
     table, written = sink.open_table(), store.written_table(batch.stream)
     event_time = event_time_column(rows, sink.options.event_time)
     try:

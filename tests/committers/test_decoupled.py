@@ -232,6 +232,19 @@ def test_who_slept_since_it_looked_gives_up_nothing_of_a_twin(stream: Stream) ->
     assert stream.states() == {0: PREPARED, 1: PREPARED}
 
 
+def test_copies_of_a_checkpoint_on_one_store_part_with_an_error(stream: Stream) -> None:
+    """The other one has prepared its rows under the batch before: nobody has these."""
+    stream.run(0, [0], offsets="of the copy")
+    batch = stream.batch(1)
+    committer = stream.committer()
+    with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
+        committer.begin(batch, digest_before=lambda: stream.batch(0).digest)
+    assert (
+        committer.begin(batch, digest_before=lambda: stream.batch(0, "of the copy").digest) is Decision.WRITE
+    )
+    assert committer.begin(batch, digest_before=lambda: None) is Decision.WRITE
+
+
 def test_nothing_is_given_up_by_a_record_that_has_changed(stream: Stream) -> None:
     stream.run(0, [0])
     seen = stream.store.record(stream.query.stream, 0)

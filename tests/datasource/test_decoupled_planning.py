@@ -38,7 +38,7 @@ class Planner:
 
     def run(self, batch_id: int, rows: pa.Schema = ID) -> None:
         batch = Batch(StreamKey("q", self.sink.table_uri), batch_id, f"{batch_id:064x}")
-        plan = plan_decoupled_batch(self.sink, self.store, batch, rows, False, self.plans)
+        plan = plan_decoupled_batch(self.sink, self.store, batch, rows, False, plans=self.plans)
         committable = Committable(batch, "r", 0, 0, ())
         commit_batch(self.sink, self.store, [CommittableMessage(committable, plan.content)])
 

@@ -309,8 +309,8 @@ class Others:
         query, plan = self._some_query(), self.world.plan
         if len(self.world.queries) > 1 or query.is_retired:
             return
-        if plan.delivery is not None and (plan.has_shared_store or plan.loses_store):
-            return  # where copies part, a decoupled batch cannot tell: it knows no offsets but its own
+        if plan.delivery is not None and plan.loses_store:
+            return  # then nobody knows any more where the copies of a decoupled stream have parted
         original = query.checkpoint
         checkpoint = replace(
             original, name="copy", offsets=dict(original.offsets), commits=set(original.commits)

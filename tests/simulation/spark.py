@@ -164,7 +164,19 @@ class Driver:
             return plan_batch(self._sink, self._store, batch, ROWS, overwrite=False)
         if self._scheduler.rng.random() < PLANNER_DIES:
             self._plans = self._new_plans()
-        return plan_decoupled_batch(self._sink, self._store, batch, ROWS, overwrite=False, plans=self._plans)
+        return plan_decoupled_batch(
+            self._sink,
+            self._store,
+            batch,
+            ROWS,
+            overwrite=False,
+            digest_before=lambda: self._digest_of(batch.batch_id - 1),
+            plans=self._plans,
+        )
+
+    def _digest_of(self, batch_id: int) -> str:
+        batch = batch_of(self._checkpoint, batch_id, self._sink.table_uri)
+        return batch.digest
 
     def _new_plans(self) -> PlanCache:
         """Of one planner process."""
