@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -162,8 +162,17 @@ def scraped(url: str) -> dict[str, float]:
 # penstock.start_delivery ----------------------------------------------------------------------------
 
 
+@pytest.fixture
+def children() -> Callable[[], list[psutil.Process]]:
+    """The processes that the test has started and that are not gone; servers of other tests may live on."""
+    before = {child.pid for child in psutil.Process().children()}
+    return lambda: [child for child in psutil.Process().children() if child.pid not in before]
+
+
 @pytest.mark.parametrize("process", [False, True])
-def test_a_handle_delivers_until_the_end_of_its_block(lake: DecoupledLake, process: bool) -> None:
+def test_a_handle_delivers_until_the_end_of_its_block(
+    lake: DecoupledLake, process: bool, children: Callable[[], list[psutil.Process]]
+) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with penstock.start_delivery(lake.store_url, process=process) as handle:
         wait_until(lambda: lake.left == 0)
@@ -171,7 +180,7 @@ def test_a_handle_delivers_until_the_end_of_its_block(lake: DecoupledLake, proce
     assert (was_alive, error, handle.is_alive) == (True, None, False)
     assert len(lake.rows()) == 8
     assert signal.getsignal(signal.SIGTERM) is before
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 @pytest.mark.parametrize("process", [False, True])
@@ -188,16 +197,18 @@ def test_a_handle_waits_for_a_store_that_a_query_has_yet_to_make(tmp_path: Path,
     lake.store.close()
 
 
-def test_a_delivery_process_that_dies_is_started_again_and_leaves_no_zombie(lake: DecoupledLake) -> None:
+def test_a_delivery_process_that_dies_is_started_again_and_leaves_no_zombie(
+    lake: DecoupledLake, children: Callable[[], list[psutil.Process]]
+) -> None:
     with penstock.start_delivery(lake.store_url, process=True, lease_seconds=1) as handle:
         wait_until(lambda: lake.left == 0)
-        (child,) = psutil.Process().children()
+        (child,) = children()
         child.kill()
         lake.fill(1, first=4)
         wait_until(lambda: lake.left == 0)
         assert "exit code -9" in str(handle.last_error)
-        assert [other.pid for other in psutil.Process().children()] != [child.pid]
-    assert psutil.Process().children() == []
+        assert [other.pid for other in children()] != [child.pid]
+    assert children() == []
     assert len(lake.rows()) == 10
 
 
@@ -256,11 +267,13 @@ def test_a_handler_for_sigterm_that_was_there_before_is_called_too(lake: Decoupl
     assert ended(driver)[0] == 7
 
 
-def test_the_secrets_of_a_delivery_process_are_neither_arguments_nor_environment(lake: DecoupledLake) -> None:
+def test_the_secrets_of_a_delivery_process_are_neither_arguments_nor_environment(
+    lake: DecoupledLake, children: Callable[[], list[psutil.Process]]
+) -> None:
     storage = {"aws_secret_access_key": "geheim"}
     with penstock.start_delivery(lake.store_url, process=True, storage=storage):
         wait_until(lambda: lake.left == 0)
-        (child,) = psutil.Process().children()
+        (child,) = children()
         assert "geheim" not in str(child.cmdline()) + str(child.environ())
         assert lake.store_url not in str(child.cmdline()) + str(child.environ())
 
