@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta, timezone
 
 import pytest
@@ -36,20 +35,6 @@ from penstock.committers.store.sql import SqlManifestStore, open_store, open_sto
 
 STREAM = StreamKey("8d9a1c", "s3://lake/flights")
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
-    """A store that knows STREAM, held by run "r1"."""
-    with open_store(store_url, clock) as opened:
-        opened.register(STREAM, "test")
-        opened.claim(STREAM, "r1")
-        yield opened
 
 
 def manifest(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -34,33 +34,6 @@ from penstock.committers.errors import (
 from penstock.committers.store import database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore, open_store
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
-    """A store that knows STREAM, whose batches run "r1" prepares."""
-    with open_store(store_url, clock) as opened:
-        opened.register(STREAM, "test")
-        opened.claim(STREAM, "r1")
-        yield opened
-
-
-@pytest.fixture
-def deliveries(store: SqlManifestStore) -> SqlDeliveries:
-    return store.deliveries
-
-
-@pytest.fixture
-def lease(deliveries: SqlDeliveries) -> Lease:
-    held = deliveries.acquire(STREAM, "first", 10)
-    assert held is not None
-    return held
-
 
 # Leases ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,39 @@
+"""What the tests of the store have in common; other tests of this folder have stores of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.committers.stored_batches import STREAM
+from tests.committers.stores import HandClock
+
+from penstock.committers.contract import Lease
+from penstock.committers.store.deliveries import SqlDeliveries
+from penstock.committers.store.sql import SqlManifestStore, open_store
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
+    """A store that knows STREAM, whose batches run "r1" prepares."""
+    with open_store(store_url, clock) as opened:
+        opened.register(STREAM, "test")
+        opened.claim(STREAM, "r1")
+        yield opened
+
+
+@pytest.fixture
+def deliveries(store: SqlManifestStore) -> SqlDeliveries:
+    return store.deliveries
+
+
+@pytest.fixture
+def lease(deliveries: SqlDeliveries) -> Lease:
+    held = deliveries.acquire(STREAM, "first", 10)
+    assert held is not None
+    return held
