@@ -44,6 +44,7 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
+from penstock.committers.delivery.merge import merge
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -316,6 +317,18 @@ def test_a_superseded_batch_takes_those_behind_it_with_it(query: Query, store: S
     store.prepare(later.manifest, "r1")
     query.run(store, query.batch(0, "new"), PARTS, "r2")
     assert state(store, query, 1) is ABORTED
+
+
+def test_a_batch_that_is_being_delivered_is_not_given_up(query: Query, store: SqlManifestStore) -> None:
+    """A stream that was decoupled is started coupled; its delivery may land at any time."""
+    written = prepare_only(query, store)
+    lease = store.deliveries.acquire(query.stream, "somebody", 60)
+    assert lease is not None
+    store.deliveries.prepare(lease, merge([written.manifest]), "age", is_compacted=False)
+    delete(query, written)
+    with pytest.raises(RetryableError, match="is being delivered"):
+        query.plan(store, written.batch)
+    assert state(store, query) is PREPARED
 
 
 def test_a_committed_batch_with_other_offsets_stops_the_query(query: Query, store: SqlManifestStore) -> None:
