@@ -1,8 +1,8 @@
 """Another program that writes the same Iceberg table with pyiceberg: appends, overwrites, schema changes,
 expiry.
 
-Started as a process of its own. It stops once the file STOP is there, and leaves in the file JOURNAL what it
-has done and which of its rows must be in the table.
+Started as a process of its own. It stops once the file STOP is there and each of the four has succeeded, and
+leaves in the file JOURNAL what it has done and which of its rows must be in the table.
 
     python foreign_iceberg_writer.py WAREHOUSE TABLE STOP JOURNAL SEED
 """
@@ -26,6 +26,8 @@ from pyiceberg.types import StringType
 GROUPS = 5
 ROWS = 7
 SNAPSHOTS_KEPT = 15
+WAYS = {"append": 6, "overwrite": 2, "schema": 1, "expire": 1}
+"""What it does, and how often compared with the rest."""
 
 
 class ForeignWriter:
@@ -47,7 +49,7 @@ class ForeignWriter:
 
     def step(self) -> None:
         """One thing or another; what loses against others is tried again another time."""
-        what = self._random.choices(("append", "overwrite", "schema", "expire"), (6, 2, 1, 1))[0]
+        what = self._random.choices(list(WAYS), list(WAYS.values()))[0]
         try:
             getattr(self, f"_{what}")(self._catalog.load_table(self._table))
         except (CommitFailedException, ValidationException):
@@ -94,7 +96,7 @@ class ForeignWriter:
 def main() -> None:
     warehouse, table, stop, journal, seed = sys.argv[1:]
     writer = ForeignWriter(warehouse, table, int(seed))
-    while not Path(stop).exists():
+    while not (Path(stop).exists() and WAYS.keys() <= writer.done.keys()):
         writer.step()
         time.sleep(0.02)
     ids = sorted(identifier for group in writer.groups.values() for identifier in group)

@@ -1,4 +1,4 @@
-"""Five hundred batches while another program appends, overwrites, alters and expires the same table."""
+"""Hundreds of batches while another program appends, overwrites, alters and expires the same table."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def test_200_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(t
                 assert foreign.poll() is None, foreign.communicate()[1]
         finally:
             stop.touch()
-        assert foreign.wait(60) == 0, foreign.communicate()[1]
+        # It goes on until each of its ways to write has succeeded once, and so does the stream beside it.
+        batches = BATCHES
+        while foreign.poll() is None:
+            stream.run(our_rows(batches))
+            batches += 1
+        assert foreign.returncode == 0, foreign.communicate()[1]
 
     theirs = json.loads(journal.read_text())
-    wanted = Counter([*range(BATCHES * ROWS), *theirs["ids"]])
+    wanted = Counter([*range(batches * ROWS), *theirs["ids"]])
     table = IcebergOnDisk(tmp_path, "lake.shared")
     assert Counter(identifier for (identifier,) in rows(table, "id")) == wanted
     assert max(table.added().values()) == 1
-    assert {what for what in theirs["done"] if "lost" not in what} == {
-        "append",
-        "overwrite",
-        "schema",
-        "expire",
-    }
+    assert {"append", "overwrite", "schema", "expire"} <= theirs["done"].keys()
     with open_store(str(options.store)) as store:
         assert [known.pending for known in store.streams()] == [0]
 

@@ -162,7 +162,7 @@ FILES = 6
 def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table: LakeTable) -> None:
     """The driver is killed once its last batch is durable, and never comes back; so is a delivery process."""
     if table.source == "penstock.iceberg" and ROUNDS == 1:
-        pytest.skip("one round of kills runs a Spark for Delta only; PENSTOCK_KILLS=3 for both")
+        pytest.skip("one round of kills runs a Spark for Delta only; PENSTOCK_KILLS=3 takes both")
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     source.mkdir()
     for number in range(FILES):
