@@ -24,7 +24,7 @@ PYTEST_ARGS := --durations=10 $(ARGS)
 # Each process with a Spark of its own, and one more than there are cores, as kills and servers are waited for;
 # make PARALLEL= test for one after the other.
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
-PARALLEL ?= --numprocesses=$(PROCESSES) --dist=loadfile
+PARALLEL ?= --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## Print this list
@@ -82,9 +82,11 @@ SEED ?=
 chaos: .venv/.installed java ## Kill, pause, starve and cut off real streams for MINUTES, and check every row
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+# make bench NAMES="throughput small_batches"; a short look: make bench NAMES=throughput ARGS="--quick"
+NAMES ?=
 .PHONY: bench
-bench: .venv/.installed java ## All benchmarks, each with hardware, rows and seconds
-	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+bench: .venv/.installed .venv-spark41/.installed java ## All benchmarks, or those in NAMES, into docs/benchmarks/
+	@$(BIN)/python -m benchmarks $(NAMES) --write $(ARGS)
 
 # A short look: make bench-delivery ARGS="--minutes 2 --outage-seconds 20"
 .PHONY: bench-delivery
@@ -106,6 +108,7 @@ pyfiles: .venv/.installed ## dist/penstock-<version>.zip for spark-submit --py-f
 lock: .venv/.installed ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgrade takes new versions
 	@$(call lock,requirements/dev.txt,--group dev)
 	@$(call lock,requirements/spark40.txt,--group test requirements/spark40.in)
+	@$(call lock,requirements/spark41.txt,requirements/spark41.in)
 
 .PHONY: clean
 clean: ## Remove what was built, cached and generated; the environments stay
@@ -115,7 +118,7 @@ clean: ## Remove what was built, cached and generated; the environments stay
 
 .PHONY: distclean
 distclean: clean ## The same, and the environments too
-	@rm -rf .venv .venv-spark40
+	@rm -rf .venv .venv-spark40 .venv-spark41
 
 # What the targets need -----------------------------------------------------------------------------
 
@@ -125,6 +128,9 @@ distclean: clean ## The same, and the environments too
 
 .venv-spark40/.locked: requirements/spark40.txt
 	@$(call create,.venv-spark40,$<)
+
+.venv-spark41/.locked: requirements/spark41.txt
+	@$(call create,.venv-spark41,$<)
 
 %/.installed: %/.locked pyproject.toml
 	@$*/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .

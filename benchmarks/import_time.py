@@ -1,18 +1,13 @@
-"""What `import penstock` costs, and what the first use of its parts adds.
-
-    python benchmarks/import_time.py
-
-Each statement runs in fresh interpreters; the median and the best of nine are printed, in milliseconds
-beyond the interpreter's own start.
-"""
+"""What `import penstock` costs, and what the first use of its parts adds."""
 
 from __future__ import annotations
 
-import os
-import platform
-import statistics
 import subprocess
 import sys
+from functools import partial
+
+from benchmarks.measure import Options, interleaved, medians
+from benchmarks.report import Report
 
 STATEMENTS = (
     "import penstock",
@@ -25,24 +20,23 @@ STATEMENTS = (
     "import penstock; penstock.register",
     "import penstock; penstock.DeltaDataSource",
 )
-RUNS = 9
 
 
-def milliseconds(statement: str) -> list[float]:
+def run(options: Options) -> Report:
+    report = Report(
+        "import_time",
+        "Importing Penstock",
+        f"Each statement runs in {options.repeat} fresh interpreters, all in turn; milliseconds beyond the "
+        "interpreter's own start.",
+    )
+    cases = {one: partial(milliseconds, one) for one in STATEMENTS if options.wants(one)}
+    samples = interleaved(cases, options.repeat)
+    rows = ((f"`{one}`", median, min(samples[one])) for one, median in medians(samples).items())
+    report.table(("statement", "median, ms", "best, ms"), rows)
+    return report
+
+
+def milliseconds(statement: str) -> float:
     code = f"import time; t = time.perf_counter(); {statement}; print((time.perf_counter() - t) * 1000)"
-    return [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(RUNS)
-    ]
-
-
-def main() -> None:
-    print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, {RUNS} runs")
-    print(f"{'median ms':>10} {'best ms':>10}")
-    for statement in STATEMENTS:
-        times = milliseconds(statement)
-        print(f"{statistics.median(times):>10.1f} {min(times):>10.1f}  {statement}")
-
-
-if __name__ == "__main__":
-    main()
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(ended.stdout)

@@ -22,7 +22,7 @@ from tests.tables import DeltaOnDisk, IcebergOnDisk, rows
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("datasource", "writers", "committers", "testing")
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
-LOCKS = ("dev.txt", "spark40.txt")
+LOCKS = ("dev.txt", "spark40.txt", "spark41.txt")
 ROWS = 1000
 
 IMPORT_EVERYTHING = """

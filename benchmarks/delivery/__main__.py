@@ -25,14 +25,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
-from benchmarks.delivery.report import Report
+from benchmarks.delivery.batches import STREAM_HEADER, batches_of, plot, stream_row
+from benchmarks.report import Report, write_index
 from tests.chaos.servers import Servers
 from tests.maven import MavenUnreachableError
 
@@ -75,10 +76,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, ExitStack() as stack:
         servers = stack.enter_context(Servers(Path(folder)))
         report = run(Path(folder), servers, arguments.minutes * 60, arguments.outage_seconds)
-    print(report.text)
+    print(report.markdown)
     if arguments.write:
-        report.write(Path(__file__).parents[2] / "docs" / "benchmarks")
-    return 0 if all(promise.holds for promise in report.promises) else 1
+        report.write()
+        write_index()
+    return 0 if report.holds else 1
 
 
 def run(root: Path, servers: Servers, seconds: float, outage_s: float) -> Report:
@@ -242,45 +244,57 @@ def _report(
     targets: list[Target], store: SqlManifestStore, journal: Path, exit_code: int, outage_s: float
 ) -> Report:
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    report = Report()
+    report = Report(
+        "delivery",
+        "A batch each second: coupled and decoupled delivery",
+        "One Spark writes the same rows into three tables at once, in 4 tasks a batch; then it is killed, "
+        "and never started again.",
+        command="make bench-delivery",
+    )
+    rows: list[Sequence[object]] = []
+    problems: list[str] = []
     medians: dict[str, float] = {}
     for target in targets:
         stream = _stream(store, target.name)
-        batches = [line for line in lines if line.get("query") == target.name and line["batch"] > 2]
+        batches = batches_of(target.name, lines)
         medians[target.name] = statistics.median(line["ms"] for line in batches)
         with duckdb.connect() as connection:
             version = target.table.read(connection)
         files, commits = len(version.live), len(version.tokens)
-        report.add_table(target.name, batches, files, commits, target.rows, target.reads)
+        rows.append(stream_row(target.name, batches, commits, files, target.rows, target.reads))
         prepared = sum(record.rows for record in store.history(stream, 100_000))
-        report.promise(f"{target.name}: all that was prepared is in the table", prepared, "==", target.rows)
-        report.promise(f"{target.name}: reads that failed or were wrong", len(target.problems), "==", 0)
-        report.problems += [f"{target.name}: {problem}" for problem in target.problems[:3]]
+        report.bound(f"{target.name}: all that was prepared is in the table", prepared, "==", target.rows)
+        report.bound(f"{target.name}: reads that failed or were wrong", len(target.problems), "==", 0)
+        problems += [f"- {target.name}: {problem}" for problem in target.problems[:3]]
         if not target.is_decoupled:
             continue
         if target.name == "decoupled":
-            report.promise("decoupled: files", files, "<=", FILES_MAX)
-            report.promise("decoupled: table commits", commits, "<=", COMMITS_MAX)
+            report.bound("decoupled: files", files, "<=", FILES_MAX)
+            report.bound("decoupled: table commits", commits, "<=", COMMITS_MAX)
             ages = sorted(_ages(store, stream))
             p95 = ages[int(0.95 * (len(ages) - 1))]
-            report.promise(
+            report.bound(
                 "decoupled: freshness p95, s", round(p95, 1), "<=", DELIVER_AFTER_S + FRESHNESS_SLACK_S
             )
         else:
             start, end = json.loads((journal.parent / "outage").read_text())
             during = [line for line in batches if start < line["time"] < end]
             slowest = max((line["ms"] for line in during), default=0.0)
-            report.promise(
+            report.bound(
                 f"outage: batches in {outage_s:.0f} s without a catalog",
                 len(during),
                 ">=",
                 int(outage_s * 0.8),
             )
-            report.promise("outage: slowest batch meanwhile, s", round(slowest / 1000, 1), "<=", 5)
+            report.bound("outage: slowest batch meanwhile, s", round(slowest / 1000, 1), "<=", 5)
     ratio = medians["decoupled"] / medians["coupled"]
-    report.promise("decoupled: median batch time, of the coupled one's", round(ratio, 2), "<=", 1.0)
-    report.promise("delivery process: exit code after SIGTERM", exit_code, "==", 0)
-    report.batches = lines
+    report.bound("decoupled: median batch time, of the coupled one's", round(ratio, 2), "<=", 1.0)
+    report.bound("delivery process: exit code after SIGTERM", exit_code, "==", 0)
+    report.table(STREAM_HEADER, rows)
+    report.text("Commits and files of the table in the catalog are those of its newest snapshots.")
+    if problems:
+        report.text("\n".join(problems))
+    report.plot("The time of each batch", plot(lines))
     return report
 
 

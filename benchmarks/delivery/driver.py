@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 import penstock
 
 
-class Journal(StreamingQueryListener):  # type: ignore[misc]
+class Journal(StreamingQueryListener):
     """Writes down what Spark says of each batch."""
 
     def __init__(self, path: Path) -> None:

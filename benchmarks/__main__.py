@@ -1,0 +1,58 @@
+"""All benchmarks, or some of them: Markdown on the output, progress beside it.
+
+    python -m benchmarks [NAME …] [--write] [--quick] [--rows N] [--repeat N] [--cases CASE …]
+
+`--write` puts each page and its pictures into docs/benchmarks/. The exit code is 1 if a bound does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+from benchmarks.measure import Options, say
+from benchmarks.report import Report, write_index
+
+NAMES = (
+    "throughput",
+    "small_batches",
+    "writer",
+    "commits",
+    "maintenance",
+    "memory",
+    "store",
+    "soak",
+    "import_time",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--write", action="store_true", help="put the pages into docs/benchmarks/")
+    parser.add_argument("--quick", action="store_true", help="a short look; the figures mean little")
+    parser.add_argument("--rows", type=int, help="default: as many as the bounds are for")
+    parser.add_argument("--repeat", type=int, help="runs of each case; default: 5, of a short look 2")
+    parser.add_argument("--cases", nargs="+", default=(), help="only these cases; default: all")
+    arguments = parser.parse_args()
+    if unknown := sorted(set(arguments.names) - set(NAMES)):
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    repeat = arguments.repeat or (2 if arguments.quick else 5)
+    options = Options(arguments.rows, repeat, arguments.quick, tuple(arguments.cases))
+    held = True
+    for name in arguments.names or NAMES:
+        say(f"{name}:")
+        report: Report = import_module(f"benchmarks.{name}").run(options)
+        print(report.markdown, flush=True)
+        if arguments.write:
+            report.write()
+            write_index()
+        held &= report.holds
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

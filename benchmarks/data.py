@@ -1,0 +1,90 @@
+"""The rows of the streams, as Parquet files under build/: made once, for all benchmarks and runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from benchmarks.measure import say
+from notebooks.flights import read_flights
+
+CACHE = Path(__file__).parents[1] / "build" / "benchmarks"
+LINEITEM_ROWS = 6_001_215
+"""Of scale factor 1."""
+PARTS = 8
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder of Parquet files that a stream reads."""
+
+    folder: Path
+    rows: int
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.parquet"))
+
+
+def lineitem(rows: int = LINEITEM_ROWS) -> Source:
+    """TPC-H's largest table: 16 columns, among them decimals, dates, few and many different strings."""
+    scale = rows / LINEITEM_ROWS
+    folder = CACHE / f"lineitem-{rows}"
+    if not folder.exists():
+        say(f"Generating lineitem, {rows:,} rows")
+        made = _fresh(folder)
+        program = Path(sys.executable).with_name("tpchgen-cli")
+        options = [f"--scale-factor={scale}", "--tables=lineitem", f"--parts={PARTS}"]
+        subprocess.run([program, "parquet", *options, f"--output-dir={made}"], check=True)
+        for file in list(made.glob("lineitem/*.parquet")):
+            file.rename(made / file.name)
+        made.rename(folder)
+    return _source(folder)
+
+
+def flights(rows: int) -> Source:
+    """The flights that left New York in 2013, as often as makes about so many rows."""
+    years = max(round(rows / 336_776), 1)
+    folder = CACHE / f"flights-{years}-years"
+    if not folder.exists():
+        say(f"Preparing the flights, {years} times")
+        made = _fresh(folder)
+        one = read_flights()
+        for part in range(min(PARTS, years)):
+            copies = years * (part + 1) // PARTS - years * part // PARTS if years >= PARTS else 1
+            pq.write_table(pa.concat_tables([one] * copies), made / f"flights-{part:03}.parquet")
+        made.rename(folder)
+    return _source(folder)
+
+
+def small_files(files: int, rows: int) -> Source:
+    """The first flights of 2013, so many a file."""
+    folder = CACHE / f"flights-{files}-files-of-{rows}"
+    if not folder.exists():
+        made = _fresh(folder)
+        table = read_flights()
+        for number in range(files):
+            path = made / f"flights-{number:05}.parquet"
+            pq.write_table(table.slice(number * rows, rows), path)
+            os.utime(path, (1_000_000_000 + number,) * 2)  # Spark takes files in the order of their time
+        made.rename(folder)
+    return _source(folder)
+
+
+def _fresh(folder: Path) -> Path:
+    """An empty folder beside it: what is not finished is never taken for made."""
+    made = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    return made
+
+
+def _source(folder: Path) -> Source:
+    rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
+    return Source(folder, rows)

@@ -1,0 +1,271 @@
+"""What a stream notices of a compaction that runs beside it.
+
+A stream commits a batch of 4 small files every 100 ms, on the local disk: alone, then beside another process
+that compacts the table's files with a pause of one second, 600 times as often as by default, then alone
+again. All in one run: the commit times, the conflicts that the stream and the compaction had, and that no
+row was lost or doubled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from benchmarks.measure import Options, say
+from benchmarks.report import Report
+from benchmarks.streams import FORMATS, sink_of
+
+from penstock.committers.compaction import Compaction, CompactionPolicy
+from penstock.committers.contract import Batch, Conflict, DataFile, StreamKey
+from penstock.committers.errors import PenstockError
+from penstock.committers.lake_manifest import build_manifest
+from penstock.datasource.delivery.rewriting import VisibleRewriter
+from penstock.testing.duckdb_reader import load_extensions
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames
+
+QUERY = "bench"
+TASKS, ROWS = 4, 1000
+PHASE_S, EVERY_S, PAUSE_S = 20.0, 0.1, 1.0
+"""Of each of the three phases; between two batches; between two compactions."""
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+CONFLICTS_PER_BATCH_MAX, RATIO_MAX = 1, 2.0
+
+
+def rows_of(kind: str, folder: str, sink: Any) -> tuple[int, int]:
+    """(rows, different ids), as another engine reads them."""
+    with duckdb.connect() as connection:
+        if kind == "delta":
+            load_extensions(connection, "delta")
+            source = f"delta_scan('{folder}/table')"
+        else:
+            from penstock.committers.iceberg.table import load
+
+            load_extensions(connection, "avro", "iceberg")
+            source = f"iceberg_scan('{load(sink.catalog, sink.address).metadata_location}')"
+        counts = connection.execute(f"SELECT count(*), count(DISTINCT id) FROM {source}").fetchone()
+        assert counts is not None
+        return int(counts[0]), int(counts[1])
+
+
+# The compacting process ---------------------------------------------------------------------------
+
+
+@dataclass
+class Work:
+    runs: int = 0
+    landed: int = 0
+    sources: int = 0
+    files: int = 0
+    conflicts: int = 0
+    left: int = 0
+    """Runs that gave way to the stream for good."""
+
+
+def compact(kind: str, folder: str, pause_s: float, started: Event, stop: Event, results: Any) -> None:
+    sink, work = sink_of(kind, Path(folder)), Work()
+    compaction = Compaction(
+        compactable(kind, sink),
+        VisibleRewriter(QUERY, lambda content: sink.rewrite_plan(sink.open_table(), content)),
+        CompactionPolicy(sink.options.target_file_bytes or 128 * 1024**2, small_file_bytes=96 * 1024**2),
+    )
+    compaction.run()
+    started.set()
+    while not stop.wait(pause_s):
+        try:
+            done = compaction.run()
+        except PenstockError as error:
+            say(f"  compaction failed: {error}")
+            continue
+        work.runs += 1
+        work.landed += done.sources > 0
+        work.sources += done.sources
+        work.files += done.files
+        work.conflicts += done.conflicts
+        work.left += bool(done.given_up)
+    results.put(work)
+
+
+def compactable(kind: str, sink: Any) -> Any:
+    if kind == "delta":
+        from penstock.committers.delta.compaction import DeltaCompactableTable
+        from penstock.writers.delta.partitions import serialize
+
+        return DeltaCompactableTable(sink.table_uri, {}, QUERY, serialize)
+    from penstock.committers.iceberg.compaction import IcebergCompactableTable
+
+    return IcebergCompactableTable(sink.catalog, sink.address, QUERY)
+
+
+# The stream ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stream:
+    kind: str
+    folder: str
+    sink: Any
+    planned: Any
+    next_batch: int = 0
+    times_ms: list[float] = field(default_factory=list)
+    conflicts: list[int] = field(default_factory=list)
+    """Of each batch."""
+
+    def run(self, seconds: float) -> Phase:
+        self.times_ms, self.conflicts = [], []
+        end = time.monotonic() + seconds
+        due = time.monotonic()
+        while time.monotonic() < end:
+            self.commit()
+            due += EVERY_S
+            time.sleep(max(due - time.monotonic(), 0.0))
+        return Phase(self.times_ms, self.conflicts)
+
+    def commit(self) -> None:
+        manifest = self.prepare()
+        conflicts = 0
+        start = time.perf_counter()
+        while isinstance(self.sink.open_table().commit(manifest), Conflict):
+            conflicts += 1
+        self.times_ms.append((time.perf_counter() - start) * 1000)
+        self.conflicts.append(conflicts)
+
+    def prepare(self) -> Any:
+        batch_id = self.next_batch
+        files: list[DataFile] = []
+        self.next_batch += 1
+        for task in range(TASKS):
+            writer = DataFileWriter(self.planned.files, FileNames(QUERY, "run", batch_id, task, 0))
+            first = (batch_id * TASKS + task) * ROWS
+            ids = range(first, first + ROWS)
+            writer.write(
+                pa.record_batch([pa.array(ids, pa.int64()), [f"name {n}" for n in ids]], schema=SCHEMA)
+            )
+            files += writer.close()
+        digest = hashlib.sha256(str(batch_id).encode()).hexdigest()
+        batch = Batch(StreamKey(QUERY, self.sink.table_uri), batch_id, digest)
+        return build_manifest(batch, self.planned.content.with_files(files))
+
+
+# A run ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What the stream noticed."""
+
+    times_ms: list[float]
+    conflicts: list[int]
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.times_ms)
+
+    def row(self, kind: str, name: str) -> tuple[object, ...]:
+        times = sorted(self.times_ms)
+        p95 = times[int(len(times) * 0.95)]
+        return (
+            kind,
+            name,
+            len(times),
+            self.median_ms,
+            p95,
+            times[-1],
+            sum(self.conflicts),
+            max(self.conflicts),
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One format."""
+
+    alone: Phase
+    beside: Phase
+    again: Phase
+    work: Work
+    expected: int
+    rows: int
+    ids: int
+
+    @property
+    def ratio(self) -> float:
+        return self.beside.median_ms / statistics.mean([self.alone.median_ms, self.again.median_ms])
+
+    def phases(self, kind: str) -> Iterator[tuple[object, ...]]:
+        yield self.alone.row(kind, "alone")
+        yield self.beside.row(kind, "beside compaction")
+        yield self.again.row(kind, "alone again")
+
+
+def run(options: Options) -> Report:
+    report = Report(
+        "maintenance",
+        "A stream beside compaction",
+        f"A batch of {TASKS} small files every {EVERY_S * 1000:.0f} ms; beside it another process compacts, "
+        f"{PAUSE_S:.0f} s after it has done so, 600 times as often as by default.",
+    )
+    seconds = 4.0 if options.is_quick else PHASE_S
+    found = {kind: measure(kind, seconds) for kind in FORMATS if options.wants(kind)}
+    for kind, one in found.items():
+        report.bound(
+            f"{kind}: median commit beside compaction, of that alone", one.ratio, "<=", RATIO_MAX, " times"
+        )
+        conflicts = max(one.beside.conflicts)
+        report.bound(f"{kind}: conflicts of a batch, at most", conflicts, "<=", CONFLICTS_PER_BATCH_MAX)
+        report.bound(f"{kind}: rows, as duckdb reads them", one.rows, "==", one.expected)
+        report.bound(f"{kind}: different ids", one.ids, "==", one.expected)
+    header = ("", "stream", "batches", "median, ms", "p95, ms", "slowest, ms", "conflicts", "of one batch")
+    report.table(header, (row for kind, one in found.items() for row in one.phases(kind)))
+    report.text("What the compacting process did:")
+    report.table(
+        ("", "runs", "landed", "files", "became", "conflicts", "left to the next run"),
+        (
+            (
+                kind,
+                one.work.runs,
+                one.work.landed,
+                one.work.sources,
+                one.work.files,
+                one.work.conflicts,
+                one.work.left,
+            )
+            for kind, one in found.items()
+        ),
+    )
+    return report
+
+
+def measure(kind: str, seconds: float) -> Measured:
+    with tempfile.TemporaryDirectory(prefix="bench-maintenance-") as folder:
+        sink = sink_of(kind, Path(folder))
+        planned = sink.plan_table(sink.open_table(), SCHEMA, False, 0)
+        stream = Stream(kind, folder, sink, planned)
+        stream.run(2.0)
+        alone = stream.run(seconds)
+        context = multiprocessing.get_context("spawn")
+        started, stop, results = context.Event(), context.Event(), context.Queue()
+        process = context.Process(
+            target=compact, args=(kind, folder, PAUSE_S, started, stop, results), daemon=True
+        )
+        process.start()
+        if not started.wait(120):
+            raise TimeoutError("the first compaction did not end")
+        beside = stream.run(seconds)
+        stop.set()
+        work: Work = results.get(timeout=120)
+        process.join()
+        again = stream.run(seconds)
+        say(f"  {kind}: {alone.median_ms:.1f} ms alone, {beside.median_ms:.1f} beside compaction")
+        rows, ids = rows_of(kind, folder, sink)
+        return Measured(alone, beside, again, work, stream.next_batch * TASKS * ROWS, rows, ids)

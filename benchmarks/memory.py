@@ -1,0 +1,94 @@
+"""The most memory that a Python worker takes to write a large partition of a stream."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from benchmarks import data
+from benchmarks.measure import Options, peak_memory_bytes, say
+from benchmarks.report import Report
+from benchmarks.writer import BATCH_ROWS, delta_plan, iceberg_plan
+
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.delta.table_format import DeltaFormat
+from penstock.writers.plan import FileNames, WritePlan
+
+GIGABYTES, QUICK_GIGABYTES = 5.0, 0.5
+MEGABYTE = 10**6
+SOURCE_ROWS = 600_121
+"""Of lineitem at a tenth of scale factor 1; they come again and again, each time in memory of their own."""
+ONE_MAX_MB, MANY_MAX_MB, MANY = 400, 600, 1000
+CASES = {
+    "penstock.delta, one table partition": ("delta", 1, ONE_MAX_MB),
+    "penstock.iceberg, one table partition": ("iceberg", 1, ONE_MAX_MB),
+    f"penstock.delta, {MANY:,} table partitions": ("delta", MANY, MANY_MAX_MB),
+}
+"""By name: the table format, how many table partitions, and the bound."""
+
+
+def run(options: Options) -> Report:
+    gigabytes = QUICK_GIGABYTES if options.is_quick else GIGABYTES
+    source = str(data.lineitem(SOURCE_ROWS).files[0])
+    report = Report(
+        "memory",
+        "Memory of a worker",
+        f"A process of its own writes {gigabytes:g} GB of lineitem rows, which come as Arrow batches of "
+        f"{BATCH_ROWS:,}, with the default options on a local disk. The peak is the most that lay in memory "
+        "from its start (`VmHWM`), the interpreter and its libraries included: the first line is these alone"
+        ", and the reading.",
+    )
+    peaks = {"nothing written": peak_memory_bytes(consume, source, gigabytes) / MEGABYTE}
+    for name, (table_format, partitions, most) in CASES.items():
+        if options.wants(name):
+            peaks[name] = peak_memory_bytes(write, source, gigabytes, table_format, partitions) / MEGABYTE
+            say(f"  {name}: {peaks[name]:,.0f} MB")
+            report.bound(name, peaks[name], "<=", most, " MB")
+    report.table(("", "peak, MB"), peaks.items())
+    return report
+
+
+# In the process -------------------------------------------------------------------------------------
+
+
+def write(source: str, gigabytes: float, table_format: str, partitions: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        schema = pq.read_schema(source)
+        plan = (iceberg_plan if table_format == "iceberg" else delta_plan)(folder, _small(schema))
+        if partitions > 1:
+            columns = [*_small(schema), pa.field("p", pa.int32())]
+            plan = WritePlan(folder, {}, pa.schema(columns), DeltaFormat(("p",)))
+        writer = DataFileWriter(plan, FileNames("bench", "run", 0, 0, 0))
+        for number, batch in enumerate(rows(source, gigabytes)):
+            if partitions > 1:
+                numbers = [(number * 7 + row * 7919) % partitions for row in range(batch.num_rows)]
+                batch = batch.append_column("p", pa.array(numbers, pa.int32()))
+            writer.write(batch)
+        writer.close()
+
+
+def consume(source: str, gigabytes: float) -> None:
+    for _ in rows(source, gigabytes):
+        pass
+
+
+def rows(source: str, gigabytes: float) -> Iterator[pa.RecordBatch]:
+    """Batches that own their memory, as those that Spark sends through a socket."""
+    size_bytes = 0
+    while True:
+        with pq.ParquetFile(source) as parquet:
+            for read in parquet.iter_batches(BATCH_ROWS):
+                batch = read.cast(_small(read.schema))
+                message = batch.serialize().to_pybytes()
+                yield pa.ipc.read_record_batch(pa.py_buffer(message), batch.schema)
+                size_bytes += batch.nbytes
+                if size_bytes > gigabytes * 1e9:
+                    return
+
+
+def _small(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in schema]
+    )

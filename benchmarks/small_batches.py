@@ -1,0 +1,152 @@
+"""Small batches: what a batch costs that has next to no rows, and the first one after a pause."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from benchmarks import data
+from benchmarks.measure import Options, Samples, interleaved, medians, ratio, say
+from benchmarks.report import Report, bars
+from benchmarks.spark.process import LOCAL, Peers, Spark, find_peers, started
+
+ROWS = 100
+FILES, WARM_UP_FILES = 40, 10
+CASES = (
+    "noop",
+    "empty-python",
+    "parquet",
+    "delta-spark",
+    "iceberg-spark",
+    "foreach-deltalake",
+    "foreach-pyiceberg",
+    "penstock.delta",
+    "penstock.iceberg",
+)
+OURS = ("penstock.delta", "penstock.iceberg")
+OF_DELTA_MAX, OF_ICEBERG_MAX, OVER_EMPTY_MS_MAX = 0.5, 0.4, 45
+
+PAUSE_S, QUICK_PAUSE_S = 120, 70
+"""Spark ends idle Python workers after a minute."""
+AFTER_PAUSE_S_MAX = 2
+QUIET = {"spark.sql.streaming.pollingDelay": "200ms", "spark.driver.memory": "1g"}
+"""Queries that wait for files shall not keep the machine busy."""
+PAUSED = ("empty-python", *OURS)
+STEPS = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+
+
+def run(options: Options) -> Report:
+    peers = find_peers()
+    report = Report(
+        "small_batches",
+        "Small batches",
+        f"A stream of real flights, {ROWS} a batch, as fast as each sink takes them: {FILES} batches a "
+        f"run, of which the first {WARM_UP_FILES} do not count; the runs of all sinks are interleaved. What "
+        f"is told are medians of {options.repeat} runs, of each of which the median batch counts. "
+        "`empty-python` is a Python sink that does nothing. `delta-spark` keeps its state in two partitions "
+        "instead of its default of 50.",
+    )
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        _in_a_row(report, peers, options, Path(folder))
+        _after_a_pause(report, peers, options, Path(folder))
+    if peers.why_not:
+        report.text(peers.why_not)
+    return report
+
+
+# One after the other --------------------------------------------------------------------------------
+
+
+def _in_a_row(report: Report, peers: Peers, options: Options, folder: Path) -> None:
+    source = data.small_files(FILES, ROWS)
+    cases = [case for case in CASES if options.wants(case) and peers.has(case)]
+    with started(LOCAL, peers) as spark:
+        report.machine = spark.machine
+        small = SmallBatches(spark, source, folder)
+        ms = interleaved({case: partial(small.run, case) for case in cases}, options.repeat, warm_up=1)
+    middle = medians(ms)
+    report.table(
+        ("sink", "median batch, ms", *(f"`{step}`" for step in STEPS)),
+        ((f"`{case}`", middle[case], *small.steps(case)) for case in cases),
+    )
+    report.plot("The median batch of each sink", bars(middle, "milliseconds of a batch"))
+    for ours, peer, most in (
+        (OURS[0], "delta-spark", OF_DELTA_MAX),
+        (OURS[1], "iceberg-spark", OF_ICEBERG_MAX),
+    ):
+        if ours in ms:
+            report.bound(f"{ours}: median batch, of {peer}'s", ratio(ms, ours, peer), "<=", most)
+    for ours in OURS:
+        if ours in ms and "empty-python" in ms:
+            over = statistics.median(a - b for a, b in zip(ms[ours], ms["empty-python"], strict=True))
+            report.bound(
+                f"{ours}: median batch over an empty Python sink's", over, "<=", OVER_EMPTY_MS_MAX, " ms"
+            )
+
+
+class SmallBatches:
+    """Runs small batches through one sink after the other."""
+
+    def __init__(self, spark: Spark, source: data.Source, folder: Path) -> None:
+        self._spark, self._source, self._folder = spark, source, folder
+        self._numbers = itertools.count()
+        self._batches: dict[str, list[Mapping[str, float]]] = {}
+
+    def run(self, sink: str) -> float:
+        """Milliseconds of the median batch."""
+        folder = self._folder / f"small_{next(self._numbers)}"
+        batches = self._spark.call("small_batches", sink=sink, source=self._source.folder, folder=folder)
+        assert len(batches) == FILES, f"{sink}: {len(batches)} batches instead of {FILES}"
+        counted = batches[WARM_UP_FILES:]
+        self._batches.setdefault(sink, []).extend(counted)
+        return float(statistics.median(batch["triggerExecution"] for batch in counted))
+
+    def steps(self, sink: str) -> list[float]:
+        """Median milliseconds of each of STEPS."""
+        return [statistics.median(batch.get(step, 0) for batch in self._batches[sink]) for step in STEPS]
+
+
+# After a pause --------------------------------------------------------------------------------------
+
+
+def _after_a_pause(report: Report, peers: Peers, options: Options, folder: Path) -> None:
+    """Each sink has a Spark of its own, or the Python workers that one starts would serve the next."""
+    pause_s = QUICK_PAUSE_S if options.is_quick else PAUSE_S
+    files = data.small_files(FILES, ROWS).files
+    cases = [case for case in PAUSED if options.wants(case)]
+    with ExitStack() as stack:
+        sparks = {case: stack.enter_context(started(LOCAL, peers, QUIET)) for case in cases}
+        for number, (case, spark) in enumerate(sparks.items()):
+            spark.call("open", sink=case, files=files[:1], folder=folder / f"paused_{number}")
+        seconds: Samples = {case: [] for case in cases}
+        for number in range(1, options.repeat + 1):
+            say(f"  {number}/{options.repeat} a pause of {pause_s} s")
+            time.sleep(pause_s)
+            for case, spark in sparks.items():
+                (batch,) = spark.call("feed", sink=case, files=files[number : number + 1])
+                seconds[case].append(batch["triggerExecution"] / 1000)
+                say(f"  {number}/{options.repeat} {case}: {seconds[case][-1]:.2f} s")
+        for case, spark in sparks.items():
+            spark.call("close", sink=case)
+    middle = medians(seconds)
+    report.text(
+        f"## After a pause of {pause_s} s\n\nBy then Spark has ended the idle Python workers; each sink "
+        "has a Spark of its own."
+    )
+    report.table(
+        ("sink", "first batch, s", "slowest, s"),
+        ((f"`{case}`", middle[case], max(seconds[case])) for case in cases),
+    )
+    for ours in OURS:
+        if ours in seconds and "empty-python" in seconds:
+            over = statistics.median(
+                a - b for a, b in zip(seconds[ours], seconds["empty-python"], strict=True)
+            )
+            name = f"{ours}: first batch after a pause, over an empty Python sink's"
+            report.bound(name, over, "<=", AFTER_PAUSE_S_MAX, " s")

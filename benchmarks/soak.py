@@ -1,0 +1,331 @@
+"""What a stream costs over time: tiny batches, 20,000 of them, in a process that lives as long as the stream.
+
+Every batch is planned, written by one task and committed as on Spark's driver, with default settings, and the
+next one follows at once. What goes by the clock goes by a clock on which a batch takes a second: 20,000 of
+them are five and a half hours. On it another process looks after the table, as a delivery process does
+(compaction every ten minutes, and so on), while the stream waits; and files of expired snapshots go an hour
+after, which is an hour of that clock.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from benchmarks.measure import Options, say
+from benchmarks.report import Report, lines
+from benchmarks.streams import QUERY, Stream, sink_of
+
+from penstock.committers.contract import DataFile, StreamKey
+from penstock.committers.store.sql import open_store
+from penstock.datasource.batch_plan import BatchPlan
+from penstock.datasource.delivery.maintenance import MaintenancePolicy, maintenance_of
+from penstock.datasource.planning import store_url
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames
+
+BATCHES = 20_000
+ROWS = 10
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())])
+SAMPLE_EVERY = 100
+MAINTAIN_EVERY = 600
+"""Batches between two looks of the other process: the shortest interval of its steps, in seconds."""
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+GRACE_BATCHES = 3600
+CASES = ("delta", "iceberg", "delta, not maintained", "iceberg, not maintained")
+TIME_RATIO_MAX, MEMORY_MB_MAX, STORE_RATIO_MAX = 1.5, 50.0, 1.05
+MB = 1024**2
+
+
+@dataclass
+class Sample:
+    """How the stream's process is, every so many batches."""
+
+    batch: int
+    seconds: float
+    """The median of the batches since the last sample."""
+    slowest: float
+    cpu: float
+    """Seconds of processor time of a batch, all threads: the median."""
+    memory: int
+    open_files: int
+    threads: int
+    store: int
+    """Bytes of the manifest store with its log."""
+    metadata: int
+    """Bytes of the table's log or metadata."""
+    metadata_files: int
+
+
+@dataclass
+class Soaked:
+    """One run."""
+
+    samples: list[Sample] = field(default_factory=list)
+    maintained_s: float = 0.0
+    """Spent by the other process."""
+
+    def part(self, start: float, end: float) -> list[Sample]:
+        """The samples of a part of the run, from 0.0 to 1.0."""
+        count = len(self.samples)
+        return self.samples[int(start * count) : max(int(end * count), int(start * count) + 1)]
+
+    def median(self, name: str, start: float, end: float) -> float:
+        values: list[float] = [getattr(sample, name) for sample in self.part(start, end)]
+        return statistics.median(values)
+
+
+def run(options: Options) -> Report:
+    batches = options.rows or (1000 if options.is_quick else BATCHES)
+    report = Report(
+        "soak",
+        f"{batches:,} tiny batches",
+        f"Batches of {ROWS} rows, one after the other, planned and committed as on Spark's driver in a "
+        "process that lives as long as the stream, with default settings. What goes by the clock goes by one "
+        "on which a batch takes a second. Compared are the second and the last tenth of each run; times are "
+        "those of the processor, which other programs on the machine do not change.",
+    )
+    runs = {case: soak(case, batches) for case in CASES if options.wants(case)}
+    for case, soaked in runs.items():
+        _bound(report, case, soaked)
+    _tell(report, runs)
+    return report
+
+
+# A run ------------------------------------------------------------------------------------------------
+
+
+def soak(case: str, batches: int) -> Soaked:
+    """Stream and maintenance each in a process of their own."""
+    kind, _, is_alone = case.partition(",")
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="bench-soak-") as folder:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_stream, args=(case, kind, folder, batches, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        soaked = Soaked()
+        with _maintainer(context, kind, folder, bool(is_alone)) as maintain:
+            try:
+                _follow(ours, maintain, soaked)
+            except KeyboardInterrupt:
+                say(
+                    f"  {case}: cut short after {soaked.samples[-1].batch if soaked.samples else 0:,} batches"
+                )
+                process.terminate()
+                return soaked
+        process.join()
+        if process.exitcode:
+            raise RuntimeError(f"the stream ended with {process.exitcode}")
+    return soaked
+
+
+def _follow(stream: Connection, maintain: Callable[[int], None], soaked: Soaked) -> None:
+    """Take the stream's samples; it waits while the table is looked after."""
+    while (said := _received(stream)) is not None:
+        soaked.samples.append(said)
+        if said.batch % MAINTAIN_EVERY == 0:
+            started = time.perf_counter()
+            maintain(said.batch)
+            soaked.maintained_s += time.perf_counter() - started
+        stream.send(None)
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
+
+
+def _stream(case: str, kind: str, folder: str, batches: int, pipe: Connection) -> None:
+    """The stream's process."""
+    stream = Stream(sink_of(kind, Path(folder)), SCHEMA)
+    taken: list[float] = []
+    worked: list[float] = []
+    while stream.next_batch < batches:
+        started, started_cpu = time.perf_counter(), time.process_time()
+        stream.run(_write)
+        taken.append(time.perf_counter() - started)
+        worked.append(time.process_time() - started_cpu)
+        if stream.next_batch == GRACE_BATCHES // 10 and kind == "iceberg":
+            grace_s = statistics.median(taken) * GRACE_BATCHES
+            stream.sink = sink_of(kind, Path(folder), snapshot_grace_s=grace_s)
+        if stream.next_batch % SAMPLE_EVERY == 0:
+            last = taken[-SAMPLE_EVERY:]
+            pipe.send(_sample(stream.next_batch, last, worked[-SAMPLE_EVERY:], Path(folder)))
+            pipe.recv()
+            if stream.next_batch % 1000 == 0:
+                say(f"  {case}: {stream.next_batch:,} batches, {statistics.median(last) * 1000:.1f} ms")
+
+
+def _write(plan: BatchPlan) -> tuple[DataFile, ...]:
+    """What one task does."""
+    assert plan.files is not None, "the batch is new"
+    first = plan.batch.batch_id * ROWS
+    ids = range(first, first + ROWS)
+    at = START + timedelta(seconds=plan.batch.batch_id)
+    rows = [pa.array(ids, pa.int64()), [at] * ROWS, [f"row {number}" for number in ids]]
+    writer = DataFileWriter(plan.files, FileNames(QUERY, "run", plan.batch.batch_id, 0, 0))
+    writer.write(pa.record_batch(rows, schema=SCHEMA))
+    return writer.close()
+
+
+def _sample(batch: int, taken: Sequence[float], worked: Sequence[float], folder: Path) -> Sample:
+    figures = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    metadata = [
+        file.stat().st_size
+        for pattern in ("table/_delta_log", "warehouse/bench/t/metadata")
+        for file in _files(folder / pattern)
+    ]
+    return Sample(
+        batch=batch,
+        seconds=statistics.median(taken),
+        slowest=max(taken),
+        cpu=statistics.median(worked),
+        memory=int(figures["VmRSS"].split()[0]) * 1024,
+        open_files=len(list(Path("/proc/self/fd").iterdir())),
+        threads=int(figures["Threads"]),
+        store=sum(file.stat().st_size for file in _files(folder / "store")),
+        metadata=sum(metadata),
+        metadata_files=len(metadata),
+    )
+
+
+def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
+    if folder.is_dir():
+        yield from os.scandir(folder)
+
+
+# Maintenance ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _maintainer(context: Any, kind: str, folder: str, is_alone: bool) -> Iterator[Callable[[int], None]]:
+    """Looks after the table as it is after so many batches, in a process of its own."""
+    if is_alone:
+        yield lambda _batch: None
+        return
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_maintain, args=(kind, folder, theirs), daemon=True)
+    process.start()
+    theirs.close()
+
+    def maintain(batch: int) -> None:
+        ours.send(batch)
+        if (problem := ours.recv()) is not None:
+            raise RuntimeError(f"maintenance failed: {problem}")
+
+    yield maintain
+    ours.close()
+    process.join()
+
+
+def _maintain(kind: str, folder: str, pipe: Connection) -> None:
+    sink = sink_of(kind, Path(folder))
+    now = [START]
+    with open_store(store_url(sink.options)) as store:
+        key = StreamKey(QUERY, sink.table_uri)
+        maintenance = maintenance_of(sink, store, key, MaintenancePolicy(), START, now=lambda: now[0])
+        while (batch := _received(pipe)) is not None:
+            now[0] = START + timedelta(seconds=batch)
+            results = maintenance.run_due(now[0])
+            pipe.send(next((str(result.error) for result in results if result.error), None))
+
+
+# The page ---------------------------------------------------------------------------------------------
+
+
+def _bound(report: Report, case: str, soaked: Soaked) -> None:
+    def ratio(name: str, start: float) -> float:
+        return soaked.median(name, 0.9, 1.0) / soaked.median(name, start, start + 0.1)
+
+    report.bound(
+        f"{case}: processor time of a batch at the end, of that at the beginning",
+        ratio("cpu", 0.1),
+        "<=",
+        TIME_RATIO_MAX,
+        " times",
+    )
+    memory = (soaked.median("memory", 0.9, 1.0) - soaked.median("memory", 0.1, 0.2)) / MB
+    report.bound(f"{case}: memory that was added", memory, "<=", MEMORY_MB_MAX, " MB")
+    files = soaked.median("open_files", 0.9, 1.0) - soaked.median("open_files", 0.1, 0.2)
+    report.bound(f"{case}: open files that were added", files, "<=", 0)
+    report.bound(
+        f"{case}: size of the store at the end, of that at 60 %",
+        ratio("store", 0.6),
+        "<=",
+        STORE_RATIO_MAX,
+        " times",
+    )
+
+
+def _tell(report: Report, runs: dict[str, Soaked]) -> None:
+    header = (
+        "",
+        "batch",
+        "median, ms",
+        "slowest, ms",
+        "processor, ms",
+        "memory, MB",
+        "open files",
+        "threads",
+        "store, MB",
+        "table's metadata, MB",
+        "files of it",
+    )
+    report.table(header, (row for case, soaked in runs.items() for row in _rows(case, soaked)))
+    report.text(
+        "The store keeps the newest 10,000 batches, and stops to grow with them. The log of a Delta table "
+        "keeps every entry for 30 days (`delta.logRetentionDuration`), and the library lists all of them "
+        "again and again on a local disk, four times in a batch; an object store lists from the last log "
+        "checkpoint on."
+    )
+    for case, soaked in runs.items():
+        if soaked.maintained_s:
+            report.text(f"{case}: the other process worked {soaked.maintained_s:.0f} s.")
+    for name, label, scale in (
+        ("seconds", "time of a batch, ms", 1000.0),
+        ("cpu", "processor time of a batch, ms", 1000.0),
+        ("memory", "memory, MB", 1 / MB),
+        ("store", "manifest store, MB", 1 / MB),
+        ("metadata", "log or metadata of the table, MB", 1 / MB),
+    ):
+        series = {
+            case: (
+                [one.batch for one in soaked.samples],
+                [getattr(one, name) * scale for one in soaked.samples],
+            )
+            for case, soaked in runs.items()
+        }
+        report.plot(label, lines(series, "batches", label), name)
+
+
+def _rows(case: str, soaked: Soaked) -> Iterator[tuple[object, ...]]:
+    for tenth in (1, 3, 5, 7, 9):
+        part = soaked.part(tenth / 10, (tenth + 1) / 10)
+        one = part[-1]
+        yield (
+            case,
+            one.batch,
+            statistics.median(sample.seconds for sample in part) * 1000,
+            max(sample.slowest for sample in part) * 1000,
+            statistics.median(sample.cpu for sample in part) * 1000,
+            one.memory / MB,
+            one.open_files,
+            one.threads,
+            one.store / MB,
+            one.metadata / MB,
+            one.metadata_files,
+        )

@@ -1,0 +1,176 @@
+"""The driver program of the stream benchmarks: one Spark that runs whichever stream it is told to.
+
+Its only argument is the descriptor of a socket; from there come names of methods of `Streams` with arguments,
+and what these return goes back. All sinks share one JVM, so that it is as warm for one as for the other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from benchmarks.measure import machine
+from benchmarks.spark.sinks import JVM_EXTENSIONS, SINKS, Sink
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+Progress = dict[str, float]
+"""Milliseconds of one batch by step, as Spark counts them, and its `rows`."""
+
+
+@dataclass
+class OpenStream:
+    """A running query and the folder that it reads."""
+
+    query: Any
+    arriving: Path
+    folder: Path
+    fed: int = 0
+
+    def feed(self, files: list[Path]) -> list[Progress]:
+        """Let the files arrive all at once; the batches that then ran."""
+        before = len(self.query.recentProgress)
+        hidden = self.arriving.with_name(f"hidden-{self.fed}")
+        hidden.mkdir(parents=True)
+        for file in files:
+            os.link(file, hidden / file.name)
+        hidden.rename(self.arriving / f"{self.fed:05}")
+        self.fed += 1
+        self.query.processAllAvailable()
+        return [progress(one) for one in self.query.recentProgress[before:] if one["numInputRows"]]
+
+
+class Streams:
+    """What can be asked for."""
+
+    def __init__(self) -> None:
+        self._spark: SparkSession
+        self._sinks: dict[str, tuple[Sink, SparkSession]] = {}
+        self._open: dict[str, OpenStream] = {}
+
+    def start_spark(self, master: str, jars: str, settings: dict[str, str]) -> str:
+        """The hardware, and the libraries of this environment."""
+        builder = SparkSession.builder.master(master).appName("benchmarks")
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        if jars:
+            builder = builder.config("spark.jars", jars).config("spark.sql.extensions", JVM_EXTENSIONS)
+        self._spark = builder.getOrCreate()
+        self._spark.sparkContext.setLogLevel("ERROR")
+        return machine()
+
+    def large_batch(
+        self, sink: str, warm_up: list[Path], files: list[Path], rows: int, folder: Path
+    ) -> dict[str, Any]:
+        """A new table gets the files in one batch, after a small one; its times, files and bytes."""
+        self.open(sink, warm_up, folder)
+        since = time.time()
+        batches = self.feed(sink, files)
+        self.close(sink)
+        written = [path for path in folder.rglob("*.parquet") if "checkpoint" not in path.parts]
+        assert len(batches) == 1, f"{sink}: {len(batches)} batches instead of one"
+        if SINKS[sink].keeps_rows:
+            found = sum(pq.read_metadata(path).num_rows for path in written if "_delta_log" not in path.parts)
+            wanted = rows + sum(pq.read_metadata(path).num_rows for path in warm_up)
+            assert found == wanted, f"{sink}: {found:,} rows were written, not {wanted:,}"
+        size = sum(path.stat().st_size for path in written)
+        shutil.rmtree(folder)
+        return {**batches[0], "tasks": self._task_ms(since), "files": len(written), "bytes": size}
+
+    def small_batches(self, sink: str, source: Path, folder: Path) -> list[Progress]:
+        """A batch for each file, as fast as they go."""
+        rows = self._rows(sink, source, files_per_batch=1)
+        folder.mkdir(parents=True)
+        made, _ = self._sink(sink)
+        query = made.start(made.writer(rows, folder).trigger(availableNow=True), folder)
+        query.awaitTermination()
+        batches = [progress(one) for one in query.recentProgress if one["numInputRows"]]
+        shutil.rmtree(folder)
+        return batches
+
+    def open(self, sink: str, files: list[Path], folder: Path) -> list[Progress]:
+        """Start a query whose first batch is of these files."""
+        arriving = folder.with_name(f"{folder.name}_arriving")
+        arriving.mkdir(parents=True)
+        folder.mkdir()
+        rows = self._rows(sink, arriving, files[0])
+        made, _ = self._sink(sink)
+        query = made.start(made.writer(rows, folder), folder)
+        self._open[sink] = OpenStream(query, arriving, folder)
+        return self.feed(sink, files)
+
+    def feed(self, sink: str, files: list[Path]) -> list[Progress]:
+        return self._open[sink].feed(files)
+
+    def close(self, sink: str) -> None:
+        stream = self._open.pop(sink)
+        stream.query.stop()
+        shutil.rmtree(stream.arriving)
+
+    def _sink(self, name: str) -> tuple[Sink, SparkSession]:
+        is_new = name not in self._sinks
+        if is_new:
+            self._sinks[name] = (SINKS[name](), self._spark.newSession())
+        sink, session = self._sinks[name]
+        _activate(session)
+        if is_new:
+            sink.set_up(session)
+        return sink, session
+
+    def _task_ms(self, since: float) -> float:
+        """What the jobs took that began since; the rest of a batch's time is planning and commit."""
+        context: Any = self._spark.sparkContext
+        jobs = context._jsc.sc().statusStore().jobsList(None)  # the newest first
+        total_ms = 0.0
+        for job in (jobs.apply(position) for position in range(jobs.size())):
+            start_ms = job.submissionTime().get().getTime()
+            if start_ms < since * 1000:
+                break
+            total_ms += job.completionTime().get().getTime() - start_ms
+        return total_ms
+
+    def _rows(
+        self, sink: str, folder: Path, example: Path | None = None, files_per_batch: int | None = None
+    ) -> DataFrame:
+        _, session = self._sink(sink)
+        schema: StructType = session.read.parquet(str(example or folder)).schema
+        reader = session.readStream.schema(schema)
+        if files_per_batch is not None:
+            return reader.option("maxFilesPerTrigger", files_per_batch).parquet(str(folder))
+        return reader.parquet(f"{folder}/*")
+
+
+def _activate(session: SparkSession) -> None:
+    """Spark looks Python data sources up in the active session, not in that of the query."""
+    jvm: Any = session._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+
+
+def progress(said: Any) -> Progress:
+    return {**said["durationMs"], "rows": said["numInputRows"]}
+
+
+def main() -> None:
+    streams = Streams()
+    with Connection(int(sys.argv[1])) as connection:
+        while True:
+            try:
+                name, arguments = connection.recv()
+            except EOFError:
+                return
+            try:
+                connection.send((True, getattr(streams, name)(**arguments)))
+            except Exception:  # noqa: BLE001  is raised in the process that asked
+                connection.send((False, traceback.format_exc()))
+
+
+if __name__ == "__main__":
+    main()

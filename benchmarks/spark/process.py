@@ -1,0 +1,125 @@
+"""A Spark in a process of its own, for the process that measures.
+
+It is the newest Spark for which all JVM sinks have a release, from an environment of its own, with all sinks;
+or, where that or Maven is missing, the Spark of this environment without the JVM sinks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import say
+from tests.maven import MavenUnreachableError, classpath
+
+ROOT = Path(__file__).parents[2]
+PEERS_ENVIRONMENT = ROOT / ".venv-spark41"
+PEERS_POM = ROOT / "benchmarks" / "peers" / "pom.xml"
+JVM_SINKS = ("delta-spark", "iceberg-spark")
+
+LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,2048]"
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "4g",
+    "spark.executor.memory": "2g",
+    "spark.driver.maxResultSize": "0",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+}
+"""The room that collecting a large batch needs (foreachBatch); else Spark's defaults."""
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Which Spark runs, and with which JVM sinks."""
+
+    python: Path
+    jars: str
+    """Of the JVM sinks, with commas; empty without them."""
+    why_not: str = ""
+    """For the report: why there are no JVM sinks."""
+
+    def has(self, sink: str) -> bool:
+        return bool(self.jars) or sink not in JVM_SINKS
+
+
+@cache
+def find_peers() -> Peers:
+    if not (PEERS_ENVIRONMENT / ".installed").exists():
+        why = f"Without the JVM sinks: there is no {PEERS_ENVIRONMENT.name}, which `make bench` makes."
+        return Peers(Path(sys.executable), "", why)
+    try:
+        jars = classpath(PEERS_POM).replace(os.pathsep, ",")
+    except MavenUnreachableError as error:
+        return Peers(Path(sys.executable), "", f"Without the JVM sinks: {error}.")
+    return Peers(PEERS_ENVIRONMENT / "bin" / "python", jars)
+
+
+class Spark:
+    """Calls the methods of benchmarks.spark.driver.Streams."""
+
+    def __init__(self, connection: Connection, log: Path) -> None:
+        self._connection, self._log = connection, log
+        self.machine = ""
+        """The hardware, and the libraries there."""
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        self._connection.send((method, arguments))
+        try:
+            went_well, returned = self._connection.recv()
+        except EOFError:
+            raise RuntimeError(f"Spark has ended. Its log ends:\n{self._log.read_text()[-4000:]}") from None
+        if not went_well:
+            raise RuntimeError(f"{method} failed in Spark:\n{returned}")
+        return returned
+
+
+@contextmanager
+def started(master: str, peers: Peers, settings: Mapping[str, str] | None = None) -> Iterator[Spark]:
+    """A Spark that has ended when the block has."""
+    here, there = Pipe()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-spark-") as folder, here:
+        log = Path(folder) / "log"
+        with there, log.open("w") as output:
+            process = subprocess.Popen(
+                [peers.python, "-m", "benchmarks.spark.driver", str(there.fileno())],
+                pass_fds=[there.fileno()],
+                stdout=output,
+                stderr=output,
+                env=_environment(peers.python),
+                cwd=folder,
+            )
+        try:
+            spark = Spark(here, log)
+            all_settings = {**SETTINGS, **(settings or {})}
+            spark.machine = spark.call("start_spark", master=master, jars=peers.jars, settings=all_settings)
+            say(f"{spark.machine}, {master}")
+            yield spark
+        finally:
+            here.close()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _environment(python: Path) -> dict[str, str]:
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+    }
+    environment.pop("SPARK_HOME", None)
+    return environment

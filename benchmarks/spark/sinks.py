@@ -1,0 +1,165 @@
+"""The sinks that are compared. Runs in the driver program of a benchmark, with whichever Spark that has.
+
+A sink gets a folder of its own for each stream, and a session of its own for its settings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from benchmarks.spark.empty_sink import EmptyDataSource
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import penstock
+
+JVM_EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension"
+"""What delta-spark needs of the whole Spark, with or without the others."""
+
+
+class Sink(ABC):
+    """With the defaults of its makers, unless it says otherwise."""
+
+    keeps_rows = True
+    """False: what is written is lost on purpose."""
+    settings: ClassVar[Mapping[str, str]] = {}
+    """Of its session."""
+
+    def set_up(self, spark: SparkSession) -> None:
+        """Once, in the sink's own session."""
+        for key, value in self.settings.items():
+            spark.conf.set(key, value)
+
+    @abstractmethod
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        """Of rows into a new table in the folder."""
+
+    def start(self, writer: DataStreamWriter, folder: Path) -> Any:
+        """A streaming query."""
+        return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+class Noop(Sink):
+    keeps_rows = False
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        return rows.writeStream.format("noop")
+
+
+class EmptyPython(Sink):
+    """A Python sink that takes all Arrow batches and does nothing: what the hand-over costs."""
+
+    keeps_rows = False
+
+    def set_up(self, spark: SparkSession) -> None:
+        super().set_up(spark)
+        spark.dataSource.register(EmptyDataSource)
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        return rows.writeStream.format("empty")
+
+
+class EmptyPythonUnchecked(EmptyPython):
+    """Without the check of the batch's size after every row."""
+
+    settings: ClassVar = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
+
+
+class Parquet(Sink):
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        return rows.writeStream.format("parquet").option("path", str(folder / "table"))
+
+
+class DeltaSpark(Sink):
+    """With its state in as many partitions as there are cores: 50, its default, would be most of its time."""
+
+    settings: ClassVar = {
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        return rows.writeStream.format("delta").option("path", str(folder / "table"))
+
+
+class IcebergSpark(Sink):
+    settings: ClassVar = {
+        "spark.sql.catalog.jvm": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.jvm.type": "hadoop",
+    }
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        spark = rows.sparkSession
+        spark.conf.set("spark.sql.catalog.jvm.warehouse", str(folder.parent))
+        columns = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in rows.schema)
+        spark.sql(f"CREATE TABLE {self._table(folder)} ({columns}) USING iceberg")
+        return rows.writeStream.format("iceberg")
+
+    def start(self, writer: DataStreamWriter, folder: Path) -> Any:
+        return writer.option("checkpointLocation", str(folder / "checkpoint")).toTable(self._table(folder))
+
+    @staticmethod
+    def _table(folder: Path) -> str:
+        return f"jvm.`{folder.name}`.rows"
+
+
+class ForeachDeltalake(Sink):
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        from deltalake import write_deltalake
+
+        def write(batch: DataFrame, _batch_id: int) -> None:
+            write_deltalake(folder / "table", batch.toArrow(), mode="append")
+
+        return rows.writeStream.foreachBatch(write)
+
+
+class ForeachPyiceberg(Sink):
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        catalog = SqlCatalog(
+            "bench", uri=f"sqlite:///{folder / 'catalog.sqlite'}", warehouse=f"file://{folder}"
+        )
+        catalog.create_namespace("bench")
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            arrow: pa.Table = batch.toArrow()
+            if batch_id == 0:
+                catalog.create_table_if_not_exists("bench.rows", arrow.schema)
+            catalog.load_table("bench.rows").append(arrow)
+
+        return rows.writeStream.foreachBatch(write)
+
+
+class Penstock(Sink):
+    def set_up(self, spark: SparkSession) -> None:
+        penstock.register(spark)
+
+
+class PenstockDelta(Penstock):
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        return rows.writeStream.format("penstock.delta").option("path", str(folder / "table"))
+
+
+class PenstockIceberg(Penstock):
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        options = {"warehouse": str(folder / "warehouse"), "table": "bench.rows"}
+        return rows.writeStream.format("penstock.iceberg").options(**options)
+
+
+SINKS: dict[str, type[Sink]] = {
+    "noop": Noop,
+    "empty-python": EmptyPython,
+    "empty-python-unchecked": EmptyPythonUnchecked,
+    "parquet": Parquet,
+    "delta-spark": DeltaSpark,
+    "iceberg-spark": IcebergSpark,
+    "foreach-deltalake": ForeachDeltalake,
+    "foreach-pyiceberg": ForeachPyiceberg,
+    "penstock.delta": PenstockDelta,
+    "penstock.iceberg": PenstockIceberg,
+}

@@ -1,0 +1,256 @@
+"""What the manifest store adds to a batch, however long its history is.
+
+A store gets a history by bulk SQL: committed batches with contents of real manifests, of one stream. Then
+batches are claimed, prepared and marked as a commit does it. By default a store keeps the last 10,000
+batches; a history of a million is what one has that was told to keep so many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from benchmarks.measure import Options, interleaved, say
+from benchmarks.postgres import postgres_url
+from benchmarks.report import Report
+from benchmarks.streams import delta_statistics
+
+from penstock.committers.contract import Batch, DataFile, Manifest, ManifestState, StreamKey
+from penstock.committers.lake_manifest import LakeManifest, build_manifest
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.committing import BATCHES_PRUNED_MAX
+
+HISTORIES = (0, 1_000_000)
+BATCHES = 400
+"""Measured of each case, a tenth at a time and in turn."""
+MS_MAX = {"sqlite": 5.0, "postgres": 8.0}
+KEPT = 10_000
+"""As by default."""
+STREAM = StreamKey("11111111-2222-3333-4444-555555555555", "/lake/events")
+RUN = "99999999-8888-7777-6666-555555555555"
+PARTS = ("claim", "prepare", "mark", "all of it", "look before the write")
+
+
+@dataclass
+class Case:
+    """One store and the batches that were put into it, in seconds by part."""
+
+    store: SqlManifestStore
+    history: int
+    next_batch: int = field(init=False)
+    spent: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
+    cpu: list[float] = field(default_factory=list)
+    """Processor time of all of it in this process, in seconds; a database server's comes on top."""
+
+    def __post_init__(self) -> None:
+        self.next_batch = self.history
+
+    def run(self, batches: int) -> float:
+        """The median of so many batches, in seconds."""
+        for _ in range(batches):
+            self._batch()
+        return statistics.median(self.spent["all of it"][-batches:])
+
+    def _batch(self) -> None:
+        manifest = manifest_of(self.next_batch)
+        started = time.perf_counter()
+        self._look(manifest.batch)
+        looked, looked_cpu = time.perf_counter(), time.process_time()
+        self.store.claim(STREAM, RUN)
+        claimed = time.perf_counter()
+        self.store.prepare(manifest, RUN)
+        prepared = time.perf_counter()
+        self.store.finish(manifest.batch, ManifestState.COMMITTED, table_version=self.next_batch)
+        marked = time.perf_counter()
+        self.cpu.append(time.process_time() - looked_cpu)
+        self.next_batch += 1
+        for part, seconds in zip(
+            PARTS,
+            (claimed - looked, prepared - claimed, marked - prepared, marked - looked, looked - started),
+            strict=True,
+        ):
+            self.spent[part].append(seconds)
+
+    def _look(self, batch: Batch) -> None:
+        """What the planner asks of the store."""
+        self.store.written_table(STREAM)
+        self.store.pending(STREAM)
+        self.store.record(STREAM, batch.batch_id)
+        self.store.register(STREAM, "delta", "events", "t1")
+
+    @property
+    def undisturbed_ms(self) -> float:
+        """What other programs on the machine have left alone: the 5th percentiles of the three parts."""
+        return sum(self.ms(part, 0.05) for part in PARTS[:3])
+
+    def ms(self, part: str, share: float) -> float:
+        values = sorted(self.spent[part])
+        return values[int(share * (len(values) - 1))] * 1000
+
+
+def run(options: Options) -> Report:
+    report = Report(
+        "store",
+        "What the manifest store costs",
+        f"Milliseconds of {BATCHES} batches of two files, after a history of committed batches of the same "
+        "kind that was put there by bulk SQL. Every prepare and every mark waits for the disk once. A p50 is "
+        "that of the machine as it is; `undisturbed` adds up the 5th percentiles of claim, prepare and mark.",
+    )
+    histories = [rows for rows in HISTORIES if not options.is_quick] or [0, 10_000]
+    if options.rows:
+        histories[-1] = options.rows
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-store-")))
+        cases = dict(_cases(stack, folder, options, histories))
+        rounds = 10
+        interleaved({name: _sample(case, BATCHES // rounds) for name, case in cases.items()}, rounds)
+        _tell(report, cases, histories[-1])
+        _tell_pruning(report, cases, histories[-1])
+    return report
+
+
+def _sample(case: Case, batches: int) -> Callable[[], float]:
+    return lambda: case.run(batches)
+
+
+def _cases(
+    stack: ExitStack, folder: Path, options: Options, histories: list[int]
+) -> Iterator[tuple[str, Case]]:
+    for database in MS_MAX:
+        if not options.wants(database):
+            continue
+        for history in histories:
+            url = (
+                f"sqlite:///{folder}/{history}/penstock.db"
+                if database == "sqlite"
+                else stack.enter_context(postgres_url())
+            )
+            store = stack.enter_context(open_store(url))
+            store.register(STREAM, "delta", "events", "t1")
+            store.claim(STREAM, RUN)
+            started = time.perf_counter()
+            add_history(store, history)
+            say(f"  {database}: {history:,} batches of history in {time.perf_counter() - started:.0f} s")
+            yield f"{database}, {history:,}", Case(store, history)
+
+
+# Manifests ------------------------------------------------------------------------------------------
+
+
+def manifest_of(batch_id: int) -> Manifest:
+    files = tuple(
+        DataFile(
+            f"penstock-{STREAM.query_id}-{RUN}-{batch_id:08d}-{task:05d}-0-0000.zstd.parquet",
+            8_000_000,
+            100_000,
+            (),
+            delta_statistics(batch_id),
+        )
+        for task in range(2)
+    )
+    content = LakeManifest("delta", "append", "t1", batch_id, '{"type":"struct","fields":[]}', (), (), files)
+    digest = hashlib.sha256(str(batch_id).encode()).hexdigest()
+    return build_manifest(Batch(STREAM, batch_id, digest), content)
+
+
+_IDS = {
+    "sqlite": "WITH RECURSIVE batches(id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM batches LIMIT :n) ",
+    "postgresql": "WITH batches(id) AS (SELECT generate_series(0, :n - 1)) ",
+}
+_DIGEST = {
+    "sqlite": "lower(hex(randomblob(32)))",
+    "postgresql": "encode(sha256(CAST(id AS text)::bytea), 'hex')",
+}
+
+
+def add_history(store: SqlManifestStore, batches: int) -> None:
+    """Committed batches 0 ... of the stream, each with the content of a real manifest."""
+    if not batches:
+        return
+    sample, dialect = manifest_of(batches), store.engine.dialect.name
+    finished = datetime.now(timezone.utc) - timedelta(hours=1)
+    values: dict[str, Any] = {
+        "n": batches,
+        "sha": sample.content_sha256,
+        "at": finished.replace(tzinfo=None) if dialect == "sqlite" else finished,
+        "run": RUN,
+    }
+    statements = (
+        "INSERT INTO penstock_manifests (stream_id, batch_id, state, digest, kind, version, files, rows, "
+        "size_bytes, is_empty, content_sha256, run_id, prepared_at, finished_at, table_version, reason) "
+        f"{_IDS[dialect]} SELECT 1, id, 'COMMITTED', {_DIGEST[dialect]}, 'delta', 1, 2, 200000, 16000000, "
+        "false, :sha, :run, :at, :at, id, '' FROM batches",
+        "INSERT INTO penstock_manifest_contents (stream_id, batch_id, content) "
+        f"{_IDS[dialect]} SELECT 1, id, :content FROM batches",
+        "UPDATE penstock_streams SET table_version = :n, table_batch_id = :n - 1, committed_batches = :n",
+    )
+    engine = sa.create_engine(store.engine.url)
+    with engine.begin() as connection:
+        for statement in statements:
+            given = {**values, "content": sample.content}
+            names = {name: given[name] for name in given if f":{name}" in statement}
+            connection.execute(
+                sa.text(statement.replace("id::text::bytea", "CAST(id AS text)::bytea")), names
+            )
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("ANALYZE"))
+    engine.dispose()
+
+
+# The page -------------------------------------------------------------------------------------------
+
+
+def _tell(report: Report, cases: dict[str, Case], history: int) -> None:
+    for database, ms_max in MS_MAX.items():
+        case = cases.get(f"{database}, {history:,}")
+        if case is not None:
+            what = f"{database}: prepare and mark after {history:,} batches, p50"
+            report.bound(what, case.ms("all of it", 0.5), "<=", ms_max, " ms")
+    header = (
+        "database, history",
+        *(f"{part}: p50" for part in PARTS),
+        "p95",
+        "undisturbed",
+        "processor time of it here",
+    )
+    report.table(
+        header,
+        (
+            (
+                name,
+                *(case.ms(part, 0.5) for part in PARTS),
+                case.ms("all of it", 0.95),
+                case.undisturbed_ms,
+                statistics.median(case.cpu) * 1000,
+            )
+            for name, case in cases.items()
+        ),
+    )
+
+
+def _tell_pruning(report: Report, cases: dict[str, Case], history: int) -> None:
+    """How long a commit waits now and then while a long history is forgotten, little by little."""
+    rows = []
+    for name, case in cases.items():
+        if case.history == history:
+            older_than = datetime.now(timezone.utc) - timedelta(days=7)
+            taken = []
+            for _ in range(10):
+                started = time.perf_counter()
+                gone = case.store.deliveries.prune(STREAM, older_than, KEPT, BATCHES_PRUNED_MAX)
+                taken.append((time.perf_counter() - started) * 1000)
+            rows.append((name, gone, statistics.median(taken), max(taken)))
+    report.text(
+        f"Forgetting all but the newest {KEPT:,} batches goes step by step, after every hundredth batch of a "
+        "stream that no delivery process serves; a step of such a history takes, in milliseconds:"
+    )
+    report.table(("database, history", "batches forgotten in a step", "median", "longest"), rows)

@@ -1,0 +1,181 @@
+"""Streams without Spark: their batches go through the product's own planner, store and commit, one by one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.committers.contract import Batch, Committable, DataFile, Manifest, Outcome, StreamKey
+from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
+from penstock.datasource.committing import commit_batch
+from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.planning import plan_batch, store_url
+from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.stores import borrow_store
+
+QUERY = "11111111-2222-3333-4444-555555555555"
+FORMATS = ("delta", "iceberg")
+COLUMNS, ROWS = 10, 100_000
+SCHEMA = pa.schema([(f"c{n}", pa.int64()) for n in range(COLUMNS)])
+
+
+def sink_of(kind: str, folder: Path, **options: Any) -> Any:
+    """With default settings, but for `options`; table and store are below the folder."""
+    store = f"sqlite:///{folder}/store/penstock.db"
+    if kind == "delta":
+        return DeltaSink(DeltaOptions(path=str(folder / "table"), store=store, **options))
+    return IcebergSink(
+        IcebergOptions(table="bench.t", warehouse=str(folder / "warehouse"), store=store, **options)
+    )
+
+
+@dataclass
+class Spent:
+    """Seconds of one batch, by part."""
+
+    plan: float = 0.0
+    commit: float = 0.0
+    """All that Spark's commit process does."""
+    table: float = 0.0
+    """Of the commit: the table's own."""
+    maintain: float = 0.0
+    """Of the commit: expiry of snapshots."""
+    cpu: float = 0.0
+    """Processor time of the commit, all threads: other programs on the machine do not change it."""
+
+    @property
+    def store(self) -> float:
+        """Of the commit: prepare and mark, mainly."""
+        return self.commit - self.table - self.maintain
+
+    @property
+    def batch(self) -> float:
+        return self.plan + self.commit
+
+
+class TimedTable:
+    """A table committer that adds up the time spent in the table's own commit."""
+
+    def __init__(self, table: Any, spent: Spent) -> None:
+        self._table = table
+        self._spent = spent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def commit(self, manifest: Manifest) -> Outcome:
+        with timed(self._spent, "table"):
+            outcome: Outcome = self._table.commit(manifest)
+        return outcome
+
+
+class TimedSink:
+    """A sink that adds up what the parts of a commit take."""
+
+    def __init__(self, sink: Any, spent: Spent) -> None:
+        self._sink = sink
+        self._spent = spent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def open_table(self) -> TimedTable:
+        return TimedTable(self._sink.open_table(), self._spent)
+
+    def maintain(self, store: Any, batch_id: int) -> None:
+        with timed(self._spent, "maintain"):
+            self._sink.maintain(store, batch_id)
+
+
+@contextmanager
+def timed(spent: Spent, part: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    setattr(spent, part, getattr(spent, part) + time.perf_counter() - started)
+
+
+WriteFiles = Callable[[BatchPlan], "tuple[DataFile, ...]"]
+
+
+@dataclass
+class Stream:
+    """One query, whose batches all have the same columns."""
+
+    sink: Any
+    schema: pa.Schema = SCHEMA
+    query_id: str = QUERY
+    next_batch: int = 0
+    key: StreamKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = StreamKey(self.query_id, self.sink.table_uri)
+
+    def run(self, write: WriteFiles) -> Spent:
+        """The next batch; `write` makes its files, which is not timed."""
+        spent = Spent()
+        sink = TimedSink(self.sink, spent)
+        batch = Batch(self.key, self.next_batch, hashlib.sha256(str(self.next_batch).encode()).hexdigest())
+        url = store_url(self.sink.options)
+        with timed(spent, "plan"), borrow_store(url) as store:
+            plan = plan_batch(self.sink, store, batch, self.schema, overwrite=False)
+        committable = Committable(batch, "run", 0, 0, write(plan))
+        started = time.process_time()
+        with timed(spent, "commit"), borrow_store(url) as store:
+            commit_batch(sink, store, [CommittableMessage(committable, plan.content)])
+        spent.cpu = time.process_time() - started
+        self.next_batch += 1
+        return spent
+
+
+# Files that are only named ---------------------------------------------------------------------------
+
+
+def named_files(kind: str, count: int) -> WriteFiles:
+    """Files with statistics of all columns that no commit ever opens, so that none need be written."""
+    statistics_of = delta_statistics if kind == "delta" else iceberg_statistics
+
+    def write(plan: BatchPlan) -> tuple[DataFile, ...]:
+        return tuple(_named_file(plan.batch, number, count, statistics_of) for number in range(count))
+
+    return write
+
+
+def _named_file(batch: Batch, number: int, count: int, statistics_of: Callable[[int], str]) -> DataFile:
+    first = (batch.batch_id * count + number) * ROWS
+    path = f"penstock-{batch.stream.query_id}-run-{batch.batch_id:08d}-{number:05d}-0-0000.zstd.parquet"
+    return DataFile(path, 8_000_000, ROWS, (), statistics_of(first))
+
+
+def delta_statistics(first: int) -> str:
+    columns = [f"c{n}" for n in range(COLUMNS)]
+    bounds = {
+        "numRecords": ROWS,
+        "minValues": dict.fromkeys(columns, first),
+        "maxValues": dict.fromkeys(columns, first + ROWS - 1),
+        "nullCount": dict.fromkeys(columns, 0),
+    }
+    return json.dumps(bounds)
+
+
+def iceberg_statistics(first: int) -> str:
+    ids = range(1, COLUMNS + 1)
+    bounds = {
+        "column_sizes": dict.fromkeys(ids, 800_000),
+        "value_counts": dict.fromkeys(ids, ROWS),
+        "null_value_counts": dict.fromkeys(ids, 0),
+        "nan_value_counts": {},
+        "lower_bounds": dict.fromkeys(ids, first.to_bytes(8, "little").hex()),
+        "upper_bounds": dict.fromkeys(ids, (first + ROWS - 1).to_bytes(8, "little").hex()),
+        "split_offsets": [4],
+    }
+    return json.dumps(bounds)

@@ -1,0 +1,278 @@
+"""The data file writer alone, on one core, beside plain pyarrow on the same batches; and its files, read."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from benchmarks import data
+from benchmarks.measure import Options, Samples, interleaved, medians, ratio, say
+from benchmarks.report import Report, bars
+
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.delta.table_format import DeltaFormat
+from penstock.writers.iceberg.table_format import IcebergFormat
+from penstock.writers.plan import FileNames, WritePlan
+
+BATCH_ROWS = 10_000
+"""What Spark hands over by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+
+FLIGHT_ROWS = 4_000_000
+QUICK_ROWS = 500_000
+PARTITIONS = 200
+ROUNDS_OF_SCANS = 3
+"""A scan is short; of so many in a row the least counts."""
+
+PLAIN = "pyarrow"
+GATHERED = "pyarrow, large row groups"
+DELTA = "penstock.delta"
+ICEBERG = "penstock.iceberg"
+SPLIT = f"penstock.delta, {PARTITIONS} partitions"
+
+SPEEDUP_MIN, SPLIT_MIN, SIZE_MAX, SCAN_MIN = 2, 0.6, 1, 1
+
+
+def run(options: Options) -> Report:
+    report = Report(
+        "writer",
+        "Writing Parquet, and reading it",
+        f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer and by "
+        f"`pyarrow.parquet` with its defaults (`{PLAIN}`: each batch a row group, as a simple sink does; "
+        f"`{GATHERED}`: all rows gathered first), all on one core. Seconds are those of the processor, "
+        f"medians of {options.repeat} interleaved runs, and `times as fast` is the median ratio of the runs.",
+    )
+    with one_core(), tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        for title, rows in _sources(options):
+            _compare(report, title, rows, options, Path(folder) / title)
+    return report
+
+
+def _sources(options: Options) -> Iterator[tuple[str, pa.Table]]:
+    rows = options.rows or (QUICK_ROWS if options.is_quick else None)
+    source = data.lineitem(rows or data.LINEITEM_ROWS)
+    yield "lineitem", _as_from_spark(pa.concat_tables(pq.read_table(file) for file in source.files))
+    yield "flights-like rows", flights_like(rows or FLIGHT_ROWS)
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    allowed, threads = os.sched_getaffinity(0), pa.cpu_count()
+    os.sched_setaffinity(0, {max(allowed)})
+    pa.set_cpu_count(1)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+        pa.set_cpu_count(threads)
+
+
+# The rows -------------------------------------------------------------------------------------------
+
+
+def _as_from_spark(table: pa.Table) -> pa.Table:
+    """Without views of strings, which Spark does not have."""
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields)).combine_chunks()
+
+
+def flights_like(rows: int) -> pa.Table:
+    """A sequence, times, few and many different strings, numbers."""
+    ids = pa.array(range(rows), pa.int64())
+    mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
+    words = pa.array([f"carrier-{i}" for i in range(30)])
+    return pa.table(
+        {
+            "id": ids,
+            "at": pc.add(pc.multiply(ids, 1_000_003), 1_700_000_000_000_000).cast(pa.timestamp("us", "UTC")),
+            "carrier": words.take(_modulo(mixed, 30)),
+            "tail": pc.binary_join_element_wise("N", mixed.cast(pa.string()), ""),
+            "delay": pc.divide(mixed.cast(pa.float64()), 1e6),
+            "distance": _modulo(mixed, 5000).cast(pa.int32()),
+            "cancelled": pc.equal(_modulo(mixed, 50), 0),
+        }
+    )
+
+
+def _modulo(numbers: pa.Array, divisor: int) -> pa.Array:
+    return pc.subtract(numbers, pc.multiply(pc.divide(numbers, divisor), divisor))
+
+
+def with_partition(table: pa.Table, partitions: int) -> pa.Table:
+    """Neighbouring rows are of different table partitions: the hardest case."""
+    numbers = pa.array(range(table.num_rows), pa.int64())
+    mixed = pc.bit_wise_and(pc.multiply(numbers, 2654435761), 0xFFFFFFFF)
+    return table.append_column("p", _modulo(mixed, partitions).cast(pa.int32()))
+
+
+# Writing --------------------------------------------------------------------------------------------
+
+
+def plain(folder: Path, table: pa.Table) -> None:
+    with pq.ParquetWriter(folder / "plain.parquet", table.schema) as writer:
+        for batch in table.to_batches(BATCH_ROWS):
+            writer.write_batch(batch)
+
+
+def gathered(folder: Path, table: pa.Table) -> None:
+    pq.write_table(pa.Table.from_batches(table.to_batches(BATCH_ROWS)), folder / "gathered.parquet")
+
+
+def penstock(folder: Path, table: pa.Table, plan: Callable[[str, pa.Schema], WritePlan]) -> None:
+    writer = DataFileWriter(plan(str(folder), table.schema), FileNames("bench", "run", 0, 0, 0))
+    for batch in table.to_batches(BATCH_ROWS):
+        writer.write(batch)
+    writer.close()
+
+
+def delta_plan(location: str, schema: pa.Schema) -> WritePlan:
+    return WritePlan(location, {}, schema, DeltaFormat())
+
+
+def split_plan(location: str, schema: pa.Schema) -> WritePlan:
+    return WritePlan(location, {}, schema, DeltaFormat(("p",)), max_open_partitions=PARTITIONS)
+
+
+def iceberg_plan(location: str, schema: pa.Schema) -> WritePlan:
+    fields = [
+        field.with_metadata({"PARQUET:field_id": str(number)}) for number, field in enumerate(schema, start=1)
+    ]
+    return WritePlan(location, {}, pa.schema(fields), IcebergFormat())
+
+
+def _compare(report: Report, title: str, table: pa.Table, options: Options, folder: Path) -> None:
+    split = with_partition(table, PARTITIONS)
+    cases: dict[str, Callable[[Path], None]] = {
+        PLAIN: partial(plain, table=table),
+        GATHERED: partial(gathered, table=table),
+        DELTA: partial(penstock, table=table, plan=delta_plan),
+        ICEBERG: partial(penstock, table=table, plan=iceberg_plan),
+        SPLIT: partial(penstock, table=split, plan=split_plan),
+    }
+    cases = {name: write for name, write in cases.items() if options.wants(name)}
+    say(f" {title}")
+    seconds = interleaved(
+        {name: partial(_written, write, folder / name) for name, write in cases.items()},
+        options.repeat,
+        warm_up=1,
+    )
+    sizes = {name: _megabytes(folder / name) for name in cases}
+    report.text(f"## {title}: {table.num_rows:,} rows × {table.num_columns} columns")
+    report.table(
+        ("", "seconds", "million rows / s", "MB", "times as fast"),
+        (
+            (f"`{name}`", middle, table.num_rows / middle / 1e6, sizes[name], ratio(seconds, PLAIN, name))
+            for name, middle in medians(seconds).items()
+        ),
+    )
+    speeds = {name: table.num_rows / middle / 1e6 for name, middle in medians(seconds).items()}
+    report.plot(f"Rows written, {title}", bars(speeds, "million rows a second"), title.partition("-")[0])
+    for ours in (DELTA, ICEBERG):
+        what = f"{title}: `{ours}`"
+        report.bound(f"{what}, as fast as `{PLAIN}`", ratio(seconds, PLAIN, ours), ">=", SPEEDUP_MIN, " ×")
+        report.bound(f"{what}, as large", _share(sizes, ours, PLAIN), "<=", SIZE_MAX, " ×")
+    speed = ratio(seconds, DELTA, SPLIT)
+    report.bound(f"{title}: {PARTITIONS} partitions, as fast as one", speed, ">=", SPLIT_MIN, " ×")
+    _scan(report, title, options, {name: folder / name for name in (PLAIN, DELTA, ICEBERG) if name in cases})
+
+
+def _share(sizes: dict[str, float], one: str, other: str) -> float | None:
+    return sizes[one] / sizes[other] if one in sizes and other in sizes else None
+
+
+def _written(write: Callable[[Path], None], folder: Path) -> float:
+    for file in folder.rglob("*.parquet"):
+        file.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    start = time.process_time()
+    write(folder)
+    return time.process_time() - start
+
+
+def _megabytes(folder: Path) -> float:
+    return sum(file.stat().st_size for file in folder.rglob("*.parquet")) / 1e6
+
+
+# Reading --------------------------------------------------------------------------------------------
+
+
+def _scan(report: Report, title: str, options: Options, folders: dict[str, Path]) -> None:
+    """All columns of all rows."""
+    report.text("Reading all columns of these files, all rows, on one core:")
+    rows = []
+    for reader, scan in READERS.items():
+        say(f" {title}, read by {reader}")
+        with scan() as read:
+            cases = {name: partial(_least, read, str(path)) for name, path in folders.items()}
+            seconds: Samples = interleaved(cases, options.repeat, warm_up=1)
+        rows.append((reader, *medians(seconds).values()))
+        for ours in (DELTA, ICEBERG):
+            what = f"{title}: `{ours}`, read by {reader} as fast as `{PLAIN}`"
+            report.bound(what, ratio(seconds, PLAIN, ours), ">=", SCAN_MIN, " ×")
+    report.table(("seconds", *(f"`{name}`" for name in folders)), rows)
+
+
+def _least(read: Callable[[str], Any], path: str) -> float:
+    seconds = []
+    for _ in range(ROUNDS_OF_SCANS):
+        start = _processor_seconds()
+        read(path)
+        seconds.append(_processor_seconds() - start)
+    return min(seconds)
+
+
+def _processor_seconds() -> float:
+    """Of this process and of those that it has started: Spark is one of them."""
+    others = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return time.process_time() + sum(times.user + times.system for times in others)
+
+
+@contextmanager
+def _by_duckdb() -> Iterator[Callable[[str], Any]]:
+    import duckdb
+
+    with duckdb.connect(config={"threads": 1}) as connection:
+        yield lambda path: connection.execute(
+            f"SELECT {_each_column(path)} FROM '{path}/**/*.parquet'"
+        ).fetchall()
+
+
+def _each_column(path: str) -> str:
+    """An aggregate that a reader cannot take from statistics."""
+    file = next(Path(path).rglob("*.parquet"))
+    return ", ".join(f'bit_xor(hash("{name}"))' for name in pq.read_schema(file).names)
+
+
+@contextmanager
+def _by_polars() -> Iterator[Callable[[str], Any]]:
+    os.environ["POLARS_MAX_THREADS"] = "1"  # read once, when it is imported
+    import polars as pl
+
+    yield lambda path: pl.read_parquet(f"{path}/**/*.parquet")
+
+
+@contextmanager
+def _by_spark() -> Iterator[Callable[[str], Any]]:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.memory", "2g").config("spark.log.level", "ERROR").getOrCreate()
+    try:
+        yield lambda path: spark.read.parquet(path).write.format("noop").mode("overwrite").save()
+    finally:
+        spark.stop()
+
+
+READERS = {"duckdb": _by_duckdb, "polars": _by_polars, "Spark": _by_spark}

@@ -1,0 +1,74 @@
+"""The pages that benchmarks write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.report import Bound, Report, bars, lines, number, write_index
+
+
+@pytest.mark.parametrize(
+    ("measured", "relation", "holds"),
+    [(2.0, ">=", True), (1.99, ">=", False), (2.0, "<=", True), (2.01, "<=", False), (2.0, "==", True)],
+)
+def test_a_bound_holds_up_to_its_very_value(measured: float, relation: str, holds: bool) -> None:
+    assert Bound("x", measured, relation, 2).holds is holds
+
+
+def test_what_could_not_be_measured_neither_holds_nor_fails_the_run() -> None:
+    report = _report()
+    report.bound("with jars", None, ">=", 2)
+    assert report.holds
+    assert "| with jars | not measured | >= 2 |  |" in report.markdown
+
+
+def test_a_run_fails_if_one_of_its_bounds_does() -> None:
+    report = _report()
+    report.bound("speed", 1.5, ">=", 2, " s")
+    report.bound("size", 1, "<=", 2)
+    assert not report.holds
+    assert "| speed | 1.50 s | >= 2 s | **no** |" in report.markdown
+
+
+def test_a_measured_value_is_never_rounded_to_its_bound() -> None:
+    """A row that says 1.40 of at least 1.4, and no, would puzzle its reader."""
+    assert Bound("x", 1.3999, ">=", 1.4).cells()[1] == "1.3999"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(3, "3"), (0.5, "0.50"), (12.34, "12.3"), (123.4, "123"), (1234567.8, "1,234,568")]
+)
+def test_numbers_have_the_digits_that_count(value: float, written: str) -> None:
+    assert number(value) == written
+
+
+def test_a_page_and_its_pictures_are_written_with_the_bounds_first(tmp_path: Path) -> None:
+    report = _report()
+    report.table(("sink", "seconds"), [("ours", 1.5), ("theirs", None)])
+    report.plot("Bars", bars({"penstock.delta": 2, "parquet": 1}, "speed", bound=1.4), "bars")
+    report.plot("Lines", lines({"a": ([1, 10], [2.0, 3.0])}, "x", "y", is_log=True))
+    report.bound("speed", 2, ">=", 1.4)
+    report.write(tmp_path)
+    page = (tmp_path / "page.md").read_text()
+    assert page.startswith("# Title\n\nWritten by `make bench NAMES=page`. Intro\n")
+    assert page.index("| speed |") < page.index("| ours | 1.50 |") < page.index("![Bars](page-bars.png)")
+    assert {file.name for file in tmp_path.iterdir()} == {"page.md", "page-bars.png", "page.png"}
+
+
+def test_the_index_has_the_bounds_of_each_page_and_is_not_in_itself(tmp_path: Path) -> None:
+    report = _report()
+    report.table(("sink", "seconds"), [("ours", 1.5)])
+    report.bound("speed", 2, ">=", 1.4)
+    report.write(tmp_path)
+    write_index(tmp_path)
+    write_index(tmp_path)
+    index = (tmp_path / "README.md").read_text()
+    assert index.count("## [Title](page.md)\n\n|  | measured | bound | holds |") == 1
+    assert index.count("| speed | 2 | >= 1.40 | yes |") == 1
+    assert "ours" not in index
+    assert "README" not in index
+
+
+def _report() -> Report:
+    return Report("page", "Title", "Intro")
