@@ -7,27 +7,37 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 _LAST_CHARACTER = chr(0x10FFFF)
 
 
-class Extremes:
-    """The least and the greatest value, gathered while a file is written.
+FOOTER_LENGTH_MAX = 4096
+"""Arrow leaves longer values, in bytes, out of the Parquet footer."""
 
-    The Parquet footer has none of long texts. Texts compare by code points, bytes as unsigned.
+
+class Extremes:
+    """The least and the greatest text or bytes of a file's column.
+
+    The footer tells them; where it cannot, they are gathered while the file is written. Texts compare by code
+    points, which is by their bytes, and bytes as unsigned.
     """
 
     def __init__(self) -> None:
-        self.lower: Any = None
-        self.upper: Any = None
+        self._found: list[Any] = []
 
     def add(self, arrays: Iterable[pa.Array]) -> None:
-        for array in arrays:
-            bounds = pc.min_max(array)
-            if bounds["min"].is_valid:
-                lower, upper = bounds["min"].as_py(), bounds["max"].as_py()
-                self.lower = lower if self.lower is None else min(lower, self.lower)
-                self.upper = upper if self.upper is None else max(upper, self.upper)
+        """Look at values that are about to be written."""
+        chunks = list(arrays)
+        values = pa.chunked_array(chunks) if chunks else pa.array([], pa.string())
+        if (pc.max(pc.binary_length(values)).as_py() or 0) > FOOTER_LENGTH_MAX:
+            self._found += pc.min_max(values).as_py().values()
+
+    def bounds(self, chunks: Iterable[pq.Statistics]) -> tuple[Any, Any]:
+        """(lower, upper) of the closed file; None without values."""
+        in_footer = [chunk for chunk in chunks if chunk.has_min_max]
+        found = [*self._found, *(chunk.min for chunk in in_footer), *(chunk.max for chunk in in_footer)]
+        return (min(found), max(found)) if found else (None, None)
 
 
 def text_upper_bound(text: str, characters_max: int) -> str | None:

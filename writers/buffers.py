@@ -25,6 +25,8 @@ class RowGroup:
 
     values: Values
     rows: pa.Table
+    size_bytes: int
+    """In memory."""
 
 
 @dataclass(slots=True)
@@ -43,8 +45,8 @@ class RowBuffers:
     """Holds rows until a table partition has a row group's worth, or until memory is short.
 
     Rows of a partitioned table first gather in a pool, so that many partitions do not mean many tiny
-    gathers. When all that waits passes `buffer_bytes_max`, the largest partitions are given out until half
-    is free: large first, for good row groups; half, so that the search is rare.
+    gathers. When all that waits passes `buffer_bytes_max`, the largest partitions are given out until a
+    quarter is free: large first, for good row groups, and no more than that, so that the others grow.
     """
 
     def __init__(self, plan: WritePlan, where: str, partition: Values | None = None) -> None:
@@ -87,16 +89,27 @@ class RowBuffers:
         """The table partitions that have rows here."""
         return list(self._waiting)
 
+    def some_rows(self, rows_min: int) -> list[pa.RecordBatch]:
+        """Rows of any table partitions, which stay here: so many if there are."""
+        found: list[pa.RecordBatch] = []
+        for waiting in self._waiting.values():
+            if rows_min <= 0:
+                break
+            found += waiting.batches
+            rows_min -= waiting.rows
+        return found
+
     def take(self, values: Values) -> RowGroup:
         """All rows that wait for one table partition, sorted if the plan says so.
 
         Each copy replaces the one before, so that there are two at most.
         """
-        self._bytes -= self._waiting[values].size_bytes
+        size_bytes = self._waiting[values].size_bytes
+        self._bytes -= size_bytes
         rows = pa.Table.from_batches(self._waiting.pop(values).batches)
         if self._plan.sort:
             rows = sort_rows(rows, self._plan.sort)
-        return RowGroup(values, rows)
+        return RowGroup(values, rows, size_bytes)
 
     def _keep(self, values: Values, rows: pa.RecordBatch) -> Iterator[RowGroup]:
         """Holds no reference to what it gives out: that must be free again once it is written."""
@@ -113,7 +126,7 @@ class RowBuffers:
         largest_first = sorted(self._waiting, key=lambda values: -self._waiting[values].size_bytes)
         for values in largest_first:
             yield self.take(values)
-            if self._pool_bytes + self._bytes <= self._plan.buffer_bytes_max // 2:
+            if self._pool_bytes + self._bytes <= self._plan.buffer_bytes_max * 3 // 4:
                 return
 
     def _size(self, batch: pa.RecordBatch) -> int:

@@ -12,20 +12,24 @@ import pyarrow as pa
 
 from ..committers.errors import SchemaMismatchError
 from .columns import is_binary, is_list, is_string, is_uuid, over_elements, with_offsets
-from .texts import check_texts
+from .texts import check_texts, has_texts
 
 
 class Conformer:
     """Columns by name, in table order, missing ones NULL, types widened where that is exact.
 
-    `where` names the task attempt in error messages.
+    `where` names the task attempt in error messages. What depends on the schemas alone is found once: a
+    batch is small, and there are many.
     """
 
     def __init__(self, target: pa.Schema, where: str) -> None:
         self._target = target
         self._where = where
+        self._fields = list(target)
         self._known_source: pa.Schema | None = None
-        self._required = [column for column in target if _has_required(column)]
+        self._sources: list[int | None] = []
+        self._required = [number for number, field in enumerate(target) if _has_required(field)]
+        self._texts = [number for number, field in enumerate(target) if has_texts(field.type)]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` in the target schema.
@@ -36,19 +40,21 @@ class Conformer:
         if self._known_source is None or not batch.schema.equals(self._known_source):
             check_fits(batch.schema, self._target)
             self._known_source = batch.schema
+            self._sources = _sources(batch.schema.names, self._fields)
         arrays = [with_offsets(array) for array in batch.columns]
-        columns = _by_name(batch.schema.names, arrays, list(self._target), batch.num_rows)
-        check_texts(columns, self._target, self._where)
+        columns = _pick(self._sources, arrays, self._fields, batch.num_rows)
+        texts = [self._fields[number] for number in self._texts]
+        check_texts([columns[number] for number in self._texts], texts, self._where)
         self._check_nulls(columns)
-        filled = [_fill_required(array, field) for array, field in zip(columns, self._target, strict=True)]
-        return pa.RecordBatch.from_arrays(filled, schema=self._target)
+        for number in self._required:
+            columns[number] = _fill_required(columns[number], self._fields[number])
+        return pa.RecordBatch.from_arrays(columns, schema=self._target)
 
     def _check_nulls(self, columns: Sequence[pa.Array]) -> None:
-        arrays = dict(zip(self._target.names, columns, strict=True))
         paths = [
             path
-            for column in self._required
-            for path in _null_paths(arrays[column.name], column, column.name)
+            for number in self._required
+            for path in _null_paths(columns[number], self._fields[number], self._fields[number].name)
         ]
         if paths:
             raise SchemaMismatchError(
@@ -170,12 +176,18 @@ def _holds_decimals(source: pa.DataType, target: pa.DataType) -> bool:
 # Bring them over ----------------------------------------------------------------------------------
 
 
-def _by_name(
-    names: Sequence[str], arrays: Sequence[pa.Array], target: Sequence[pa.Field], rows: int
+def _sources(names: Sequence[str], target: Sequence[pa.Field]) -> list[int | None]:
+    """Which column becomes each of the target's; None if there is none."""
+    matches = _matches(names, [field.name for field in target])
+    return [found[0] if found else None for found in matches]
+
+
+def _pick(
+    sources: Sequence[int | None], arrays: Sequence[pa.Array], target: Sequence[pa.Field], rows: int
 ) -> list[pa.Array]:
     return [
-        _convert(arrays[matches[0]], field.type) if matches else pa.nulls(rows, field.type)
-        for field, matches in zip(target, _matches(names, [field.name for field in target]), strict=True)
+        pa.nulls(rows, field.type) if source is None else _convert(arrays[source], field.type)
+        for source, field in zip(sources, target, strict=True)
     ]
 
 
@@ -191,11 +203,13 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
     if pa.types.is_struct(target):
-        names = [field.name for field in array.type]
         fields = list(target)
+        sources = _sources([field.name for field in array.type], fields)
         # Below a NULL there may be anything, which need not fit: flatten() makes it NULL.
-        parts = array.flatten() if array.null_count else [array.field(i) for i in range(len(names))]
-        children = _by_name(names, parts, fields, len(array))
+        parts = (
+            array.flatten() if array.null_count else [array.field(i) for i in range(array.type.num_fields)]
+        )
+        children = _pick(sources, parts, fields, len(array))
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(target):
         fields = [target.key_field, target.item_field]

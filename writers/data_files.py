@@ -15,8 +15,9 @@ from ..committers.crash_points import reach
 from ..committers.errors import RetryableError
 from .buffers import RowBuffers, RowGroup
 from .conform import Conformer
+from .encodings import SAMPLE_ROWS, choose_encodings, fits
 from .filesystem import make_durable
-from .parquet_file import Encodings, OpenParquetFile, choose_encodings
+from .parquet_file import Encodings, OpenParquetFile
 from .plan import FileNames, WritePlan
 from .table_format import FileStatistics, Values
 
@@ -64,6 +65,7 @@ class DataFileWriter:
         )
         self._row_schema = plan.row_schema
         self._file_schema = plan.file_schema
+        self._new_statistics = self._format.file_statistics(self._row_schema)
         self._conform = Conformer(self._row_schema if partition is None else self._file_schema, str(names))
         self._buffers = RowBuffers(plan, str(names), partition)
         self._open: OrderedDict[Values, _OpenFile] = OrderedDict()
@@ -71,7 +73,7 @@ class DataFileWriter:
         self._files: list[DataFile] = []
         self._directories: set[str] = set()
         self._encodings: Encodings | None = None
-        self._arrow_bytes = 0
+        self._arrow_bytes = 0.0
         self._file_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -112,29 +114,30 @@ class DataFileWriter:
     def _write(self, group: RowGroup) -> None:
         """Append rows to the partition's file, in as many row groups and files as the bounds ask for."""
         rows = group.rows
+        row_bytes = group.size_bytes / rows.num_rows
         start = 0
         while start < rows.num_rows:
             file = self._file(group.values, rows)
-            count = self._rows_that_fit(rows, file.parquet.size_bytes)
-            self._write_row_group(file, rows.slice(start, count))
+            count = self._rows_that_fit(row_bytes, file.parquet.size_bytes)
+            self._write_row_group(file, rows.slice(start, count), row_bytes)
             start += count
             if file.parquet.size_bytes >= self._plan.target_file_bytes * FULL:
                 self._close(group.values)
 
-    def _rows_that_fit(self, rows: pa.Table, used_bytes: int) -> int:
+    def _rows_that_fit(self, row_bytes: float, used_bytes: int) -> int:
         """How many of such rows fill a row group or the file, by how well rows were compressed so far."""
         ratio = self._file_bytes / self._arrow_bytes if self._arrow_bytes else 1.0
-        row_bytes = max(rows.nbytes * ratio / rows.num_rows, 0.001)
+        row_bytes = max(row_bytes * ratio, 0.001)
         room_bytes = self._plan.target_file_bytes - used_bytes
         group_bytes = min(room_bytes, self._plan.row_group_bytes or room_bytes)
         return min(max(int(group_bytes / row_bytes), 1), self._plan.row_group_rows)
 
-    def _write_row_group(self, file: _OpenFile, rows: pa.Table) -> None:
+    def _write_row_group(self, file: _OpenFile, rows: pa.Table, row_bytes: float) -> None:
         before = file.parquet.size_bytes
         file.statistics.add(rows)
         file.parquet.write_row_group(rows)
         file.rows += rows.num_rows
-        self._arrow_bytes += rows.nbytes
+        self._arrow_bytes += row_bytes * rows.num_rows
         if self._file_bytes == 0:
             reach("write.file_open", self._names.batch_id)
         self._file_bytes += file.parquet.size_bytes - before
@@ -147,20 +150,17 @@ class DataFileWriter:
         if len(self._open) >= self._plan.max_open_partitions:
             self._close(next(iter(self._open)))
         path = self._new_path(values)
-        parquet = OpenParquetFile(
-            self._filesystem,
-            posixpath.join(self._root, path),
-            self._file_schema,
-            self._plan,
-            self._encodings_for(rows),
-        )
-        self._open[values] = _OpenFile(path, parquet, self._format.file_statistics(self._row_schema))
+        sink = self._filesystem.open_output_stream(posixpath.join(self._root, path))
+        parquet = OpenParquetFile(sink, self._file_schema, self._plan, self._encodings_for(rows))
+        self._open[values] = _OpenFile(path, parquet, self._new_statistics())
         return self._open[values]
 
     def _encodings_for(self, rows: pa.Table) -> Encodings:
-        """Chosen once, by the first file that begins with enough rows."""
-        if self._encodings is None or not self._encodings.sure:
-            self._encodings = choose_encodings(self._file_schema, rows)
+        """Chosen by the first rows, of any table partition, and again only if those were few."""
+        if self._encodings is None or not fits(self._encodings, rows.num_rows):
+            others = self._buffers.some_rows(SAMPLE_ROWS - rows.num_rows)
+            known = pa.Table.from_batches([*rows.to_batches(), *others])
+            self._encodings = choose_encodings(self._plan, known, rows.num_rows)
         return self._encodings
 
     def _new_path(self, values: Values) -> str:

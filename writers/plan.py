@@ -65,7 +65,7 @@ class WritePlan:
     """None: Arrow's default for the codec. Of no meaning to codecs without levels."""
     max_open_partitions: int = 64
     """Files that one task attempt keeps open at most."""
-    buffer_bytes_max: int = 64 * _MEBIBYTE
+    buffer_bytes_max: int = 128 * _MEBIBYTE
     """Rows that one task attempt holds in memory at most, as Arrow bytes, over all table partitions."""
     sort: tuple[SortField, ...] = ()
     """The order of the rows within each row group."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -43,8 +43,8 @@ class TableFormat(Protocol):
         ...
 
     @property
-    def decimals_as_integers(self) -> bool:
-        """True if decimals of up to 18 digits are stored as INT32 and INT64."""
+    def reads_differences(self) -> bool:
+        """True if all its readers of recent years decode DELTA_BINARY_PACKED by default."""
         ...
 
     def problems(self, schema: pa.Schema) -> list[str]:
@@ -71,6 +71,6 @@ class TableFormat(Protocol):
         """Where a file of a table partition lies, relative to the location; ends in `/{file_name}`."""
         ...
 
-    def file_statistics(self, schema: pa.Schema) -> FileStatistics:
-        """For one new data file of a table whose rows have `schema`."""
+    def file_statistics(self, schema: pa.Schema) -> Callable[[], FileStatistics]:
+        """What makes those of one new data file of a table whose rows have `schema`."""
         ...

@@ -59,7 +59,7 @@ def transform_problem(transform: str, kind: pa.DataType) -> str | None:
         return f"{kind} has no order and no partitions; name one of its fields"
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     try:
-        apply_transform(transform, pa.array([], storage))
+        apply_transform(transform, pa.nulls(0, storage))
     except ValueError as error:
         return str(error).partition("=>")[2].strip() or str(error)
     return None

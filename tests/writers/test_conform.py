@@ -272,3 +272,28 @@ def test_required_fields_in_rows_outside_a_slice_do_not_matter() -> None:
     rows = pa.table({"v": pa.array([[("k", None)], [("k", 1)]], kind)}).slice(1)
     target = required(pa.int64(), lambda field: pa.map_(pa.string(), field))
     assert conform(rows, target).to_pylist() == [{"v": [("k", 1)]}]
+
+
+def texts(values: list[bytes | None]) -> pa.Array:
+    """Bytes as a column of texts, as Spark's CAST makes them; nobody has looked at them."""
+    array = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count)
+
+
+@pytest.mark.parametrize("values", [[b"a", b"\xff"], [b"\xc3", b"\xa9"], [b"\x80", None]], ids=repr)
+def test_bytes_that_are_no_text_are_refused(values: list[bytes | None]) -> None:
+    """Two of them may be one together, and yet none is."""
+    with pytest.raises(SchemaMismatchError, match="is no valid UTF-8"):
+        conform(pa.table({"v": texts(values)}), pa.schema([("v", pa.string())]))
+
+
+@given(st.lists(st.none() | st.text(max_size=5), max_size=30), st.integers(0, 29), st.integers(0, 30))
+def test_only_the_rows_that_are_written_must_be_texts(
+    values: list[str | None], first: int, count: int
+) -> None:
+    """Columns may be slices of longer ones."""
+    around: list[bytes | None] = [b"\xff"]
+    whole = texts(around + [None if text is None else text.encode() for text in values] + around)
+    column = whole.slice(1, len(values)).slice(first, count)
+    written = conform(pa.table({"v": column}), pa.schema([("v", pa.string())]))
+    assert written["v"].to_pylist() == values[first : first + count]

@@ -73,8 +73,9 @@ class DeltaFileStatistics:
         uppers: dict[str, Any] = {}
         null_counts: dict[str, Any] = {}
         complete = True
+        row_groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         for leaf in self._leaves:
-            chunks = _chunks(footer, leaf.parquet_column)
+            chunks = [row_group.column(leaf.parquet_column).statistics for row_group in row_groups]
             _put(null_counts, leaf.path, str(self._nulls(leaf, chunks)))
             if not _has_bounds(leaf.type):
                 continue
@@ -93,8 +94,8 @@ class DeltaFileStatistics:
 
     def _bounds(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
         if pa.types.is_string(leaf.type):
-            texts = self._texts[leaf.path]
-            return _string_lower_bound(texts.lower), _string_upper_bound(texts.upper)
+            lower, upper = self._texts[leaf.path].bounds(chunks)
+            return _string_lower_bound(lower), _string_upper_bound(upper)
         return (None, None) if leaf.path in self._with_nan else _bounds(leaf.type, chunks)
 
 
@@ -147,10 +148,6 @@ def _has_nan(arrays: Iterator[pa.Array]) -> bool:
     return any(pc.any(pc.is_nan(array)).as_py() for array in arrays)
 
 
-def _chunks(footer: pq.FileMetaData, column: int) -> list[pq.Statistics]:
-    return [footer.row_group(i).column(column).statistics for i in range(footer.num_row_groups)]
-
-
 # Bounds, as JSON text -----------------------------------------------------------------------------
 
 
@@ -164,7 +161,7 @@ def _bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | N
     if not chunks or not all(chunk.has_min_max for chunk in chunks):
         return None, None
     if pa.types.is_decimal(kind):
-        lower, upper = _extremes(chunks, lambda raw: int.from_bytes(raw, "big", signed=True))
+        lower, upper = _extremes(chunks, _unscaled)
         return _decimal_bound(_widened(lower, -1), kind), _decimal_bound(_widened(upper, 1), kind)
     lower, upper = _extremes(chunks)
     if pa.types.is_boolean(kind):
@@ -181,6 +178,11 @@ def _bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | N
 
 def _extremes(chunks: Sequence[pq.Statistics], decode: Any = lambda raw: raw) -> tuple[Any, Any]:
     return min(decode(chunk.min_raw) for chunk in chunks), max(decode(chunk.max_raw) for chunk in chunks)
+
+
+def _unscaled(raw: int | bytes) -> int:
+    """Decimals lie in the file as integers, or as the bytes of one."""
+    return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
 
 
 def _float_bound(value: float) -> str | None:
@@ -236,9 +238,12 @@ def _string_upper_bound(text: str | None) -> str | None:
     return None if bound is None else _quoted(bound)
 
 
+_AS_THEY_ARE = json.JSONEncoder(ensure_ascii=False)
+
+
 def _quoted(text: str) -> str:
     """Characters as they are: the Delta library's reader takes escaped surrogate pairs for others."""
-    return json.dumps(text, ensure_ascii=False)
+    return _AS_THEY_ARE.encode(text)
 
 
 def _put(node: dict[str, Any], path: Path, text: str | None) -> None:

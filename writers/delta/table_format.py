@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,8 +30,8 @@ class DeltaFormat:
         return bool(self.partition_by)
 
     @property
-    def decimals_as_integers(self) -> bool:
-        return False
+    def reads_differences(self) -> bool:
+        return True
 
     def problems(self, schema: pa.Schema) -> list[str]:
         columns = ", ".join(schema.names)
@@ -56,9 +56,8 @@ class DeltaFormat:
     def data_path(self, values: Values, file_name: str) -> str:
         return posixpath.join(directory(values), file_name)
 
-    def file_statistics(self, schema: pa.Schema) -> FileStatistics:
-        return DeltaFileStatistics(
-            leaves_with_statistics(
-                schema, self.partition_by, self.statistics_columns, self.statistics_columns_max
-            )
+    def file_statistics(self, schema: pa.Schema) -> Callable[[], FileStatistics]:
+        leaves = leaves_with_statistics(
+            schema, self.partition_by, self.statistics_columns, self.statistics_columns_max
         )
+        return lambda: DeltaFileStatistics(leaves)

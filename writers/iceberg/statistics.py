@@ -41,7 +41,7 @@ _MODE = re.compile(r"none|counts|full|truncate\(([1-9][0-9]*)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class StatisticsColumn:
     index: int
     id: int
     column: ParquetColumn
@@ -70,10 +70,8 @@ class _Column:
 class IcebergFileStatistics:
     """Gathers what the Parquet footer does not tell while a file is written. One per data file."""
 
-    def __init__(self, schema: pa.Schema, metrics: Mapping[int, str]) -> None:
-        self._columns = [
-            _column(index, column, metrics) for index, column in enumerate(parquet_columns(schema))
-        ]
+    def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
+        self._columns = columns
         self._nan_counts = {column.id: 0 for column in self._columns if column.has_nan_count}
         self._extremes = {
             column.id: Extremes() for column in self._columns if column.has_bounds and column.is_long
@@ -116,9 +114,11 @@ class IcebergFileStatistics:
             separators=(",", ":"),
         )
 
-    def _bounds(self, column: _Column, chunks: Sequence[pq.Statistics]) -> tuple[bytes | None, bytes | None]:
+    def _bounds(
+        self, column: StatisticsColumn, chunks: Sequence[pq.Statistics]
+    ) -> tuple[bytes | None, bytes | None]:
         if column.is_long:
-            return _long_bounds(self._extremes[column.id], column.length_max or 0)
+            return _long_bounds(*self._extremes[column.id].bounds(chunks), column.length_max or 0)
         has_nan = self._nan_counts.get(column.id, 0) > 0
         lower, upper = _footer_bounds(column.type, chunks, only_nan_may_miss=has_nan)
         return lower, None if has_nan else upper
@@ -136,16 +136,21 @@ def statistics_problems(schema: pa.Schema, metrics: Mapping[int, str]) -> Iterat
             )
 
 
-def _column(index: int, column: ParquetColumn, metrics: Mapping[int, str]) -> _Column:
+def statistics_columns(schema: pa.Schema, metrics: Mapping[int, str]) -> tuple[StatisticsColumn, ...]:
+    """The columns of a Parquet file, and what is to be known of each."""
+    return tuple([_column(index, column, metrics) for index, column in enumerate(parquet_columns(schema))])
+
+
+def _column(index: int, column: ParquetColumn, metrics: Mapping[int, str]) -> StatisticsColumn:
     field_id = int(column.field.metadata[FIELD_ID])
     mode = metrics.get(field_id, DEFAULT_MODE)
     length_max = None
     if mode not in ("none", "counts"):
         length_max = _UNBOUNDED if mode == "full" else int(mode.removeprefix("truncate(").rstrip(")"))
-    return _Column(index, field_id, column, has_counts=mode != "none", length_max=length_max)
+    return StatisticsColumn(index, field_id, column, has_counts=mode != "none", length_max=length_max)
 
 
-def _arrays(rows: pa.Table, column: _Column) -> Iterator[pa.Array]:
+def _arrays(rows: pa.Table, column: StatisticsColumn) -> Iterator[pa.Array]:
     top, *below = column.column.path
     for chunk in rows.column(top).chunks:
         yield reach(chunk, below)
@@ -161,13 +166,13 @@ def _offset(chunk: pq.ColumnChunkMetaData) -> int:
 # Bounds -------------------------------------------------------------------------------------------
 
 
-def _long_bounds(extremes: Extremes, length_max: int) -> tuple[bytes | None, bytes | None]:
-    if extremes.lower is None:
+def _long_bounds(least: Any, greatest: Any, length_max: int) -> tuple[bytes | None, bytes | None]:
+    if least is None:
         return None, None
-    lower = extremes.lower[:length_max]
+    lower = least[:length_max]
     if isinstance(lower, bytes):
-        return lower, bytes_upper_bound(extremes.upper, length_max)
-    upper = text_upper_bound(extremes.upper, length_max)
+        return lower, bytes_upper_bound(greatest, length_max)
+    upper = text_upper_bound(greatest, length_max)
     return lower.encode(), None if upper is None else upper.encode()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from ...committers.contract import PartitionField
 from ..filesystem import open_iceberg_filesystem
 from ..table_format import FileStatistics, Part, Values
 from .partitions import directory, hash_directories, partition_problems, split
-from .statistics import IcebergFileStatistics, statistics_problems
+from .statistics import IcebergFileStatistics, statistics_columns, statistics_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class IcebergFormat:
         return bool(self.partitioning)
 
     @property
-    def decimals_as_integers(self) -> bool:
-        return True
+    def reads_differences(self) -> bool:
+        return False
 
     def problems(self, schema: pa.Schema) -> list[str]:
         problems = [
@@ -62,5 +62,6 @@ class IcebergFormat:
         path = posixpath.join(partition, file_name)
         return f"{hash_directories(path)}/{path}" if self.is_object_storage_layout else path
 
-    def file_statistics(self, schema: pa.Schema) -> FileStatistics:
-        return IcebergFileStatistics(schema, self.metrics)
+    def file_statistics(self, schema: pa.Schema) -> Callable[[], FileStatistics]:
+        columns = statistics_columns(schema, self.metrics)
+        return lambda: IcebergFileStatistics(columns)

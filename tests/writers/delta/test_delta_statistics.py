@@ -186,6 +186,18 @@ def test_bounds(values: pa.Array, expected: tuple[Any, Any], write_files: Any) -
     assert bounds_of(write_files, values) == expected
 
 
+@pytest.mark.parametrize("long", ["a" * 5000, "d" * 5000])
+def test_text_bounds_hold_where_the_footer_has_none(long: str, write_files: Any) -> None:
+    """Of a row group with a long text it tells nothing, of the others all."""
+    rows = pa.table({"v": ["b", "c", long, "bb", "a\u00e9", None]})
+    statistics = statistics_of(write_files, rows, row_group_rows=2)
+    bounds = [statistics[bound]["v"] for bound in ("minValues", "maxValues")]
+    texts = [text[:32] for text in ("a\u00e9", "c", long)]
+    assert bounds[0] == min(texts)
+    assert bounds[1][:31] == max(texts)[:31]
+    assert bounds[1] >= long[:32]
+
+
 def test_wide_decimals_are_widened_beyond_what_a_double_loses(write_files: Any) -> None:
     value = Decimal("1234567890123456789.0123456789")
     (file,) = write_files(pa.table({"v": pa.array([value, -value], pa.decimal128(38, 10))}))

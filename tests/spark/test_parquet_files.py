@@ -1,0 +1,68 @@
+"""Spark's vectorised reader takes data files as they are encoded: it knows fewer encodings than others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.writers.plans import delta_plan
+
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.iceberg.table_format import IcebergFormat
+from penstock.writers.plan import FileNames, WritePlan
+
+pytestmark = pytest.mark.spark
+
+ROWS = 30_000
+NUMBERS = pa.array([None if i % 13 == 5 else i * 7919 % 32_749 for i in range(ROWS)])
+"""Few of them twice, some NULL, and all of them SMALLINTs."""
+
+
+def decimals(precision: int, scale: int) -> pa.Array:
+    kind = pa.decimal128(precision, scale)
+    return pa.array([None if n is None else Decimal(n).scaleb(-scale) for n in NUMBERS.to_pylist()], kind)
+
+
+def rows() -> pa.Table:
+    integers = {f"int{size}": NUMBERS.cast(f"int{size}") for size in (16, 32, 64)}
+    times = {
+        "date": NUMBERS.cast(pa.int32()).cast(pa.date32()),
+        "local": NUMBERS.cast(pa.timestamp("us")),
+        "utc": NUMBERS.cast(pa.timestamp("us", "UTC")),
+    }
+    numbers = {"d9": decimals(9, 2), "d18": decimals(18, 4), "d38": decimals(38, 9)}
+    others = {
+        "f": NUMBERS.cast(pa.float32()),
+        "d": NUMBERS.cast(pa.float64()),
+        "s": NUMBERS.cast(pa.string()),
+        "b": NUMBERS.cast(pa.string()).cast(pa.binary()),
+        "few": pa.array([f"word {i % 9}" for i in range(ROWS)]),
+    }
+    return pa.table({"id": range(ROWS), **integers, **times, **numbers, **others})
+
+
+def iceberg_plan(path: Path, schema: pa.Schema) -> WritePlan:
+    fields = [field.with_metadata({"PARQUET:field_id": str(i)}) for i, field in enumerate(schema, start=1)]
+    return WritePlan(str(path), {}, pa.schema(fields), IcebergFormat())
+
+
+@pytest.mark.parametrize("plan_of", [delta_plan, iceberg_plan])
+def test_every_encoding_is_read_in_columns(
+    plan_of: Callable[[Path, pa.Schema], WritePlan], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Only the vectorised reader hands over columns."""
+    expected = rows()
+    writer = DataFileWriter(plan_of(tmp_path, expected.schema), FileNames("query", "run", 0, 0, 0))
+    for batch in expected.to_batches(max_chunksize=10_000):
+        writer.write(batch)
+    writer.close()
+
+    frame = spark.read.parquet(str(tmp_path))
+    assert "ColumnarToRow" in frame._jdf.queryExecution().executedPlan().toString()
+    found = frame.orderBy("id").toArrow()
+    for name in expected.schema.names:
+        assert found[name].cast(expected[name].type).equals(expected[name]), name
