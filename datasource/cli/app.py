@@ -1,7 +1,7 @@
 """The command line, `penstock`: its commands are in `commands`, by topic.
 
-Looks into the manifest store and the tables, never into Spark, which it does not import. Libraries are
-loaded by the commands that need them, so that help and completion are instant.
+Looks into the manifest store and the tables, not into Spark, which only `deliver --spark` imports. Libraries
+are loaded by the commands that need them, so that help and completion are instant.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ...committers.errors import ConfigurationError, PenstockError
-from .commands import delivering, looking, mending
+from .commands import deciding, delivering, looking, mending
 from .commands.common import FAILED, WRONG_USAGE
 
 EPILOG = (
@@ -84,10 +84,10 @@ COMMANDS = (
     looking.status,
     looking.show,
     delivering.deliver,
-    delivering.park,
-    delivering.retry,
-    delivering.skip,
-    delivering.abort,
+    deciding.park,
+    deciding.retry,
+    deciding.skip,
+    deciding.abort,
     mending.recover,
     mending.gc,
     mending.renew,

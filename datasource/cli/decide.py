@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
-import socket
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +14,7 @@ from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ..checkpoint import Checkpoint
 from ..delivery.lease import HeldLease
 from ..delivery.stream_settings import StreamSettings, build_sink
+from ..delivery.turns import new_holder
 from ..table_access import TableAccess, cleanable_table, open_table
 
 LEASE_S = 60.0
@@ -120,8 +118,7 @@ def abort(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, wh
 
 
 def _leased(store: SqlManifestStore, stream: StreamKey) -> Lease:
-    holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    ends_at = time.monotonic() + LEASE_WAIT_S
+    holder, ends_at = new_holder(), time.monotonic() + LEASE_WAIT_S
     while True:
         lease = store.deliveries.acquire(stream, holder, LEASE_S)
         if lease is not None:

@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
@@ -17,17 +17,29 @@ from ...committers.errors import ConfigurationError
 from ...committers.store.sql import StreamStatus, open_store
 from ..delivery.drain import Drained, drain
 from ..delivery.running import Assignment, deliver
-from ..delivery.service import Watcher
+from ..delivery.turns import Landing, Watcher
 from ..delivery.watchers import LogWatcher, landing_json
-from ..delivery.worker import Landing
 from ..table_access import TableAccess
 from . import output
 
+logger = logging.getLogger("penstock.delivery")
+
 
 def set_up_logging() -> None:
-    """What Penstock says goes to stderr, and of the libraries what is wrong."""
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    """What Penstock says goes to stderr, and of the libraries what is wrong: each in a line."""
+    to_stderr = logging.StreamHandler(sys.stderr)
+    to_stderr.addFilter(_without_traceback)
+    logging.basicConfig(handlers=[to_stderr], format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("penstock").setLevel(logging.INFO)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Libraries tell an outage with a traceback; what it means for a delivery, Penstock tells beside it."""
+    if record.exc_info and record.name.partition(".")[0] != "penstock":
+        record.msg = f"{record.name}: {record.getMessage()} ({type(record.exc_info[1]).__name__})"
+        record.args = None
+        record.exc_info = record.exc_text = None
+    return True
 
 
 class JsonWatcher:
@@ -40,28 +52,13 @@ class JsonWatcher:
         sys.stdout.write(json.dumps(landing_json(landing)) + "\n")
         sys.stdout.flush()
 
-    def failed(self, stream: StreamStatus, error: Exception, *, is_parked: bool) -> None:
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         pass
 
 
-@contextmanager
-def watchers(*, as_json: bool, metrics_port: int | None, metrics_address: str) -> Iterator[list[Watcher]]:
+def watchers(*, as_json: bool) -> list[Watcher]:
     """Who is told how it goes."""
-    found: list[Watcher] = [LogWatcher()]
-    if as_json:
-        found.append(JsonWatcher())
-    if metrics_port is None:
-        yield found
-        return
-    from ..delivery.metrics import Metrics
-
-    metrics = Metrics()
-    port, end = metrics.serve(metrics_port, metrics_address)
-    logging.getLogger("penstock.delivery").info("Metrics are at http://%s:%d/metrics", metrics_address, port)
-    try:
-        yield [*found, metrics]
-    finally:
-        end()
+    return [LogWatcher(), *([JsonWatcher()] if as_json else [])]
 
 
 @contextmanager
@@ -101,9 +98,9 @@ def stop_at_end_of_stdin(stop: threading.Event) -> None:
 
 def deliver_on(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> None:
     """Until the process is told to end."""
-    logging.getLogger("penstock.delivery").info("Delivery has started.")
+    logger.info("Delivery has started.")
     deliver(assignment, told, stop)
-    logging.getLogger("penstock.delivery").info("Delivery has ended.")
+    logger.info("Delivery has ended.")
 
 
 def deliver_once(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> list[Drained]:
@@ -111,10 +108,7 @@ def deliver_once(assignment: Assignment, told: Sequence[Watcher], stop: threadin
     drained = []
     for url in assignment.stores:
         with open_store(url, must_exist=True) as store:
-            is_chosen: Callable[[StreamStatus], bool] = assignment.is_chosen
-            drained += drain(
-                store, assignment.access, assignment.settings, told, stop=stop, is_chosen=is_chosen
-            )
+            drained += drain(assignment.surroundings(store, told, stop), assignment.is_chosen)
     return drained
 
 

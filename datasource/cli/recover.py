@@ -8,6 +8,7 @@ from ...committers.contract import ManifestState
 from ...committers.errors import ConfigurationError, PenstockError, TableChangedError
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...committers.two_phase import Recovered, TwoPhaseCommitter
+from ..delivery.stream_settings import StreamSettings
 from ..sinks.sink import check_same_table
 from ..table_access import TableAccess, TableNow, look_at_table, open_table
 from . import output
@@ -29,6 +30,10 @@ class Recovery:
         batches = [output.recovered_json(batch) for batch in self.batches]
         error = None if self.error is None else str(self.error)
         return {**output.stream_json(self.stream), "batches": batches, "error": error}
+
+
+def is_decoupled(stream: StreamStatus) -> bool:
+    return StreamSettings.parse(stream.settings).is_decoupled
 
 
 def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> Recovery:

@@ -27,9 +27,8 @@ from ...writers.compaction_process import Outcome, RewriteProcess, try_rewrite
 from ...writers.plan import FileNames, WritePlan
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ..sinks.sink import Sink
+    from .turns import OpenSpark
 
 logger = logging.getLogger(__name__)
 
@@ -137,16 +136,16 @@ class SparkCompactor:
 
     Args:
         sink, table: `table` is from `open_table` of the sink
-        spark: a session whose executors have Penstock
+        open_spark: gives a session whose executors have Penstock; called when there is something to rewrite
         on_progress: see `OnProgress`; called once, after the job
     """
 
     def __init__(
-        self, sink: Sink[Any], table: Any, spark: SparkSession, *, on_progress: OnProgress | None = None
+        self, sink: Sink[Any], table: Any, open_spark: OpenSpark, *, on_progress: OnProgress | None = None
     ) -> None:
         self._sink = sink
         self._table = table
-        self._spark = spark
+        self._open_spark = open_spark
         self._on_progress = on_progress or _no_progress
 
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
@@ -171,12 +170,14 @@ class SparkCompactor:
         """From one partition the groups are dealt out in turn, so that no task gets several by chance."""
         tasks = min(len(groups), TASKS_MAX)
         try:
-            given = self._spark.createDataFrame([(pickle.dumps(group),) for group in groups], "data binary")
+            spark = self._open_spark()
+            given = spark.createDataFrame([(pickle.dumps(group),) for group in groups], "data binary")
             done = given.coalesce(1).repartition(tasks).mapInArrow(task, "data binary").collect()
         except Exception as error:
             raise RetryableError(
                 f"Spark could not compact the files of {task.names}: {_first_line(error)}. Nothing was "
-                "committed; it is tried again. See the job in Spark's UI, or set compactWith=local."
+                "committed; it is tried again. See the job in Spark's UI; if the session has died with its "
+                "driver, start that again; or set compactWith=local."
             ) from error
         return [pickle.loads(row["data"]) for row in done]  # noqa: S301  from our own tasks
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
 from ...committers.errors import PenstockError
-from ...committers.store.sql import SqlManifestStore, StreamStatus
-from ..table_access import TableAccess
-from .service import Watcher, surroundings
-from .worker import DeliveryOrder, Landing, ServiceSettings, StreamWorker, Surroundings
+from ...committers.store.sql import StreamStatus
+from .turns import DeliveryOrder, Landing, Surroundings
+from .worker import StreamWorker
 
 TRIES_MAX = 5
 """Failures in a row until the rest is left to the next run."""
@@ -36,12 +34,7 @@ class Drained:
 
 
 def drain(
-    store: SqlManifestStore,
-    access: TableAccess,
-    settings: ServiceSettings,
-    watchers: Sequence[Watcher],
-    *,
-    stop: threading.Event,
+    around: Surroundings,
     is_chosen: Callable[[StreamStatus], bool] = lambda stream: True,
 ) -> list[Drained]:
     """Deliver the batches of all chosen streams that are prepared by now.
@@ -49,14 +42,13 @@ def drain(
     Raises:
         PenstockError: the store cannot be read.
     """
-    around = surroundings(store, access, settings, watchers, stop=stop)
     workers = []
-    for stream in filter(is_chosen, store.streams()):
+    for stream in filter(is_chosen, around.store.streams()):
         worker = StreamWorker(stream, around)
         worker.see(stream)
         if worker.is_decoupled:
             workers.append(worker)
-    with ThreadPoolExecutor(settings.parallel, "delivery") as pool:
+    with ThreadPoolExecutor(around.settings.parallel, "delivery") as pool:
         return list(pool.map(partial(_drain_stream, around), workers))
 
 

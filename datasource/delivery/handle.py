@@ -7,37 +7,30 @@ own sees the pipe from its parent break. What is cut off anywhere, the next deli
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...committers.errors import ConfigurationError, PenstockError
 from ..table_access import TableAccess
-from .running import Assignment, deliver, store_of_checkpoint
-from .service import Pauses, Watcher
-from .watchers import LogWatcher
-from .worker import Landing, ServiceSettings
+from .runners import STOP_S, InThisProcess, Runner, Subprocess, Wanted
+from .running import store_of_checkpoint
+from .service import Pauses
+from .turns import ServiceSettings
+from .watchers import ALL_ADDRESSES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ...committers.store.sql import StreamStatus
-
 logger = logging.getLogger("penstock.delivery")
 
-STOP_S = 60.0
-"""How long `stop` waits for the delivery that runs."""
 EXIT_S = 20.0
-"""The same when the driver ends: shorter than what a cluster manager waits before it kills."""
+"""How long the end of the driver waits for the delivery that runs: shorter than what a cluster manager waits
+before it kills."""
 
 
 def start_delivery(
@@ -52,6 +45,7 @@ def start_delivery(
     parallel: int = 2,
     lease_seconds: float = 10.0,
     metrics_port: int | None = None,
+    metrics_address: str = ALL_ADDRESSES,
     maintenance: bool = True,
 ) -> DeliveryHandle:
     """Deliver the decoupled streams of a store from now on, beside whatever this process does.
@@ -65,11 +59,12 @@ def start_delivery(
         stream: deliver only this one: a query's name, its id or the beginning of it, or a table
         storage: options for the object store of Delta tables, the query's `storage.*`
         catalog: properties of the catalog of Iceberg tables, the query's `catalog.*`
-        spark: for queries with `compactWith=spark`; without it their files are rewritten in this process
+        spark: for queries with `compactWith=spark`; without it this process rewrites their files, and warns
         process: in a process of its own, which is started again if it dies, instead of a thread
         parallel: streams that are delivered at once
         lease_seconds: how long another delivery process waits before it takes over from one that is gone
         metrics_port: serve Prometheus metrics there; 0 takes any port
+        metrics_address: serve them on this address only, such as 127.0.0.1; by default on all
         maintenance: look after the tables too, where their options want it
 
     Raises:
@@ -87,20 +82,15 @@ def start_delivery(
         {key.upper(): value for key, value in (storage or {}).items()},
         {key.lower(): value for key, value in (catalog or {}).items()},
     )
-    if process:
-        return DeliveryHandle(_Subprocess(url, stream, access, settings, metrics_port))
-    return DeliveryHandle(_InThisProcess(url, stream, access, settings, metrics_port, spark))
-
-
-class Runner(Protocol):
-    """Delivers until it is told to stop; called again after an error."""
-
-    def run(self, stop: threading.Event) -> None: ...
-
-    @property
-    def last_error(self) -> Exception | None:
-        """Of a delivery that failed while the runner itself went on."""
-        ...
+    wanted = Wanted(
+        url=url,
+        stream=stream,
+        access=access,
+        settings=settings,
+        metrics_port=metrics_port,
+        metrics_address=metrics_address,
+    )
+    return DeliveryHandle(Subprocess(wanted) if process else InThisProcess(wanted, spark))
 
 
 class DeliveryHandle:
@@ -193,155 +183,3 @@ def _end_with_process(handle: DeliveryHandle) -> Callable[[], None]:
             signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
     return undo
-
-
-# In a thread ----------------------------------------------------------------------------------------
-
-
-class _LastError:
-    """A `Watcher` that keeps the newest failure, until something is delivered."""
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        pass
-
-    def landed(self, landing: Landing) -> None:
-        self.error = None
-
-    def failed(self, stream: StreamStatus, error: Exception, *, is_parked: bool) -> None:
-        self.error = error
-
-
-class _InThisProcess:
-    """See `Runner`."""
-
-    def __init__(
-        self,
-        url: str,
-        stream: str | None,
-        access: TableAccess,
-        settings: ServiceSettings,
-        metrics_port: int | None,
-        spark: SparkSession | None,
-    ) -> None:
-        from ..cli.access import is_named
-
-        self._assignment = Assignment(
-            stores=(url,),
-            access=access,
-            settings=settings,
-            is_chosen=lambda status: stream is None or is_named(status, stream),
-            waits_for_stores=True,
-            spark=spark,
-        )
-        self._metrics_port = metrics_port
-        self._errors = _LastError()
-
-    @property
-    def last_error(self) -> Exception | None:
-        return self._errors.error
-
-    def run(self, stop: threading.Event) -> None:
-        end_of_run = threading.Event()  # an error sets it, and must not end the supervision
-        watchers: list[Watcher] = [LogWatcher(), self._errors]
-        end_metrics = _nothing
-        if self._metrics_port is not None:
-            from .metrics import Metrics
-
-            metrics = Metrics()
-            _, end_metrics = metrics.serve(self._metrics_port, "0.0.0.0")  # noqa: S104 - to be scraped
-            watchers.append(metrics)
-        relay = threading.Thread(target=_relay, args=(stop, end_of_run), daemon=True)
-        relay.start()
-        try:
-            deliver(self._assignment, watchers, end_of_run)
-        finally:
-            end_of_run.set()
-            end_metrics()
-
-
-def _nothing() -> None:
-    pass
-
-
-def _relay(stop: threading.Event, end_of_run: threading.Event) -> None:
-    while not end_of_run.is_set():
-        if stop.wait(0.2):
-            end_of_run.set()
-
-
-# In a process of its own ----------------------------------------------------------------------------
-
-
-class _Subprocess:
-    """`penstock deliver` as a child, which ends when its standard input does. See `Runner`.
-
-    Everything secret goes through that pipe, not into the environment or the arguments, which others see.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        stream: str | None,
-        access: TableAccess,
-        settings: ServiceSettings,
-        metrics_port: int | None,
-    ) -> None:
-        self._words = [
-            "deliver",
-            "--from-stdin",
-            *([] if stream is None else [stream]),
-            *("--parallel", str(settings.parallel)),
-            *("--lease-seconds", str(settings.lease_s)),
-            *([] if metrics_port is None else ["--metrics-port", str(metrics_port)]),
-            *([] if settings.maintains else ["--no-maintenance"]),
-        ]
-        self._secrets = {"store": url, "storage": dict(access.storage), "catalog": dict(access.catalog)}
-
-    @property
-    def last_error(self) -> Exception | None:
-        return None
-
-    def run(self, stop: threading.Event) -> None:
-        """
-        Raises:
-            PenstockError: the process has ended, and was not told to.
-        """
-        child = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "penstock.datasource.cli", *self._words],
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the driver, which tells it
-        )
-        try:
-            self._send_secrets(child)
-            while not stop.is_set():
-                try:
-                    code = child.wait(0.2)
-                except subprocess.TimeoutExpired:
-                    continue
-                raise PenstockError(f"The delivery process has ended with exit code {code}.")
-        finally:
-            _end(child)
-
-    def _send_secrets(self, child: subprocess.Popen[str]) -> None:
-        assert child.stdin is not None
-        try:
-            child.stdin.write(json.dumps(self._secrets) + "\n")
-            child.stdin.flush()
-        except BrokenPipeError:
-            return  # it has died already: its exit code says so
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    """Close the pipe, which ends the child after its running delivery; kill one that does not. Reaps it."""
-    if child.stdin is not None:
-        with suppress(BrokenPipeError):
-            child.stdin.close()
-    try:
-        child.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()

@@ -18,6 +18,7 @@ from ...committers.compaction import CompactableTable, Compacted, Compaction, Co
 from ...committers.contract import Manifest, ManifestState, StreamKey
 from ...committers.errors import PenstockError
 from ...committers.lake_manifest import decode
+from ...writers.compaction import SMALL
 from ...writers.plan import parse_file_name
 from ..options.common import TARGET_FILE_BYTES
 from ..sinks.sink import Sink
@@ -164,7 +165,8 @@ class _Around:
             lambda content: sink.rewrite_plan(sink.open_table(), content),
             stop=self.stop,
         )
-        policy = CompactionPolicy(sink.options.target_file_bytes or TARGET_FILE_BYTES)
+        target = sink.options.target_file_bytes or TARGET_FILE_BYTES
+        policy = CompactionPolicy(target, small_file_bytes=int(target * SMALL))
         compaction = Compaction(table, rewriter, policy)
         return Step("compact", self.policy.compact_s, lambda: _said(compaction.run()))
 

@@ -19,7 +19,7 @@ from ...committers.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ...committers.store.sql import StreamStatus
-    from .worker import Landing
+    from .turns import Landing
 
 Value: TypeAlias = Callable[["StreamStatus", datetime], float]
 
@@ -154,7 +154,7 @@ class Metrics:
             if since is not None:
                 histogram.labels(*labels).observe(max((landed_at - since).total_seconds(), 0.0))
 
-    def failed(self, stream: StreamStatus, error: BaseException, *, is_parked: bool) -> None:
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         self._failures.labels(*labels_of(stream)).inc()
 
     def serve(self, port: int, address: str) -> tuple[int, Callable[[], None]]:

@@ -16,6 +16,7 @@ from ...committers.contract import DataFile
 from ...committers.errors import RetryableError
 from ...committers.lake_manifest import LakeManifest
 from ...writers.compaction import RewriteGroup, delete_files, rewrite_group
+from ...writers.parquet_file import Encodings, OpenParquetFile
 from ...writers.plan import FileNames, WritePlan
 
 PlanOf = Callable[[LakeManifest], "WritePlan | None"]
@@ -100,9 +101,7 @@ def _layout_in(filesystem: FileSystem, path: str) -> str:
 def _layout_of(plan: WritePlan) -> str:
     """The Parquet schema that the writer gives its files."""
     sink = pa.BufferOutputStream()
-    options = {"store_decimal_as_integer": True} if plan.table_format.decimals_as_integers else {}
-    with pq.ParquetWriter(sink, plan.file_schema, version="2.6", store_schema=False, **options):
-        pass
+    OpenParquetFile(sink, plan.file_schema, plan, Encodings([], [], [], rows=0)).close()
     return _in_words(pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema)
 
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -17,13 +16,13 @@ from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, 
 from ...writers.filesystem import local_path
 from ..checkpoint import STORE_FILE
 from ..table_access import TableAccess
-from .service import PASSING, DeliveryService, Pauses, Watcher
-from .worker import ServiceSettings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from .service import PASSING, DeliveryService, Pauses
+from .turns import OpenSpark, ServiceSettings, Surroundings, Watcher
 
 logger = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+"""How late an end is noticed at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,12 @@ class Assignment:
     is_chosen: Callable[[StreamStatus], bool] = lambda stream: True
     waits_for_stores: bool = False
     """A store that is not there yet is waited for: the first start of its query makes it."""
-    spark: SparkSession | None = None
+    spark: OpenSpark | None = None
+
+    def surroundings(
+        self, store: SqlManifestStore, watchers: Sequence[Watcher], stop: threading.Event
+    ) -> Surroundings:
+        return Surroundings(store, self.access, self.settings, watchers, stop, self.spark)
 
 
 def store_of_checkpoint(checkpoint: str) -> str:
@@ -89,10 +93,13 @@ def deliver(assignment: Assignment, watchers: Sequence[Watcher], stop: threading
     Raises:
         PenstockError: a store is not there, or cannot be understood; the other services have ended too.
     """
-    services = [_StoreThread(url, assignment, watchers, stop) for url in assignment.stores]
+    ended = threading.Event()  # an error sets it, and leaves `stop` alone
+    services = [_StoreThread(url, assignment, watchers, ended) for url in assignment.stores]
     for service in services:
         service.start()
-    stop.wait()
+    while not ended.is_set() and not stop.wait(LOOK_S):
+        pass
+    ended.set()
     for service in services:
         service.join()
     for service in services:
@@ -104,34 +111,22 @@ class _StoreThread(threading.Thread):
     """The service of one store. Its error ends them all."""
 
     def __init__(
-        self, url: str, assignment: Assignment, watchers: Sequence[Watcher], stop: threading.Event
+        self, url: str, assignment: Assignment, watchers: Sequence[Watcher], ended: threading.Event
     ) -> None:
         super().__init__(name="delivery service", daemon=True)
         self._url = url
         self._assignment = assignment
         self._watchers = watchers
-        self._stop_all = stop
+        self._ended = ended
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self._serve()
+            store = opened(self._url, self._assignment, self._ended)
+            if store is not None:
+                with store:
+                    around = self._assignment.surroundings(store, self._watchers, self._ended)
+                    DeliveryService(around, self._assignment.is_chosen).run()
         except Exception as error:  # noqa: BLE001 - `deliver` raises it again
             self.error = error
-            self._stop_all.set()
-
-    def _serve(self) -> None:
-        assignment = self._assignment
-        store = opened(self._url, assignment, self._stop_all)
-        if store is None:
-            return
-        with store:
-            DeliveryService(
-                store,
-                assignment.access,
-                assignment.settings,
-                self._watchers,
-                stop=self._stop_all,
-                is_chosen=assignment.is_chosen,
-                spark=assignment.spark,
-            ).run()
+            self._ended.set()

@@ -8,26 +8,16 @@ for. Nothing here is the truth about anything: a process that is killed loses no
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
 
 from ...committers.contract import StreamKey
 from ...committers.errors import CommitStateUnknownError, PenstockError, RetryableError
-from ...committers.store.database import Clock
-from ...committers.store.sql import StreamStatus, utc_now
-from ..table_access import TableAccess
-from .worker import DeliveryOrder, Landing, ServiceSettings, StreamWorker, Surroundings, Turn
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from ...committers.store.sql import SqlManifestStore
+from ...committers.store.sql import StreamStatus
+from .turns import DeliveryOrder, Surroundings, Turn
+from .worker import StreamWorker
 
 logger = logging.getLogger(__name__)
 
@@ -36,18 +26,6 @@ PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
 IDLE_S_MAX = 5.0
 """After turns in which nothing could be delivered, though it was due: it is not in Spark's commits log."""
 PASSING = (RetryableError, CommitStateUnknownError)
-
-
-class Watcher(Protocol):
-    """Is told how the deliveries go. Called from several threads."""
-
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        """All decoupled streams, as the store of this name has them now."""
-        ...
-
-    def landed(self, landing: Landing) -> None: ...
-
-    def failed(self, stream: StreamStatus, error: Exception, *, is_parked: bool) -> None: ...
 
 
 class Pauses:
@@ -89,57 +67,18 @@ class TurnThread(threading.Thread):
             self.error = error
 
 
-def surroundings(
-    store: SqlManifestStore,
-    access: TableAccess,
-    settings: ServiceSettings,
-    watchers: Sequence[Watcher],
-    *,
-    stop: threading.Event,
-    spark: SparkSession | None = None,
-    clock: Clock = utc_now,
-) -> Surroundings:
-    """What the streams of one store have in common in this process."""
-
-    def landed(landing: Landing) -> None:
-        for watcher in watchers:
-            watcher.landed(landing)
-
-    def failed(stream: StreamStatus, error: Exception, is_parked: bool) -> None:
-        for watcher in watchers:
-            watcher.failed(stream, error, is_parked=is_parked)
-
-    holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-    return Surroundings(store, access, holder, settings, stop, clock, landed, failed, spark)
-
-
 class DeliveryService:
     """Delivers the decoupled streams of one store.
 
     Args:
         is_chosen: leaves streams out
-        stop: ends everything, once the deliveries that run have landed
     """
 
     def __init__(
-        self,
-        store: SqlManifestStore,
-        access: TableAccess,
-        settings: ServiceSettings,
-        watchers: Sequence[Watcher],
-        *,
-        stop: threading.Event,
-        is_chosen: Callable[[StreamStatus], bool] = lambda stream: True,
-        spark: SparkSession | None = None,
-        clock: Clock = utc_now,
+        self, around: Surroundings, is_chosen: Callable[[StreamStatus], bool] = lambda stream: True
     ) -> None:
-        self._store = store
-        self._settings = settings
-        self._watchers = watchers
-        self._stop = stop
+        self._around = around
         self._is_chosen = is_chosen
-        self._clock = clock
-        self._around = surroundings(store, access, settings, watchers, stop=stop, spark=spark, clock=clock)
         self._workers: dict[StreamKey, StreamWorker] = {}
         self._pauses: dict[StreamKey, Pauses] = {}
         self._running: dict[StreamKey, TurnThread] = {}
@@ -154,23 +93,23 @@ class DeliveryService:
         """
         outage = Pauses()
         try:
-            while not self._stop.is_set():
-                wait_s = self._settings.poll_s
+            while not self._around.stop.is_set():
+                wait_s = self._around.settings.poll_s
                 try:
                     self._poll()
                     outage.end()
                 except PASSING as error:
                     wait_s = outage.begin()
                     logger.warning("Tried again in %.0f s: %s", wait_s, error)
-                self._stop.wait(wait_s)
+                self._around.stop.wait(wait_s)
         finally:
             self._end()
 
     def _poll(self) -> None:
         self._reap()
-        now = self._clock()
+        now = self._around.clock()
         for worker in self._look(now):
-            if len(self._running) >= self._settings.parallel:
+            if len(self._running) >= self._around.settings.parallel:
                 return
             if not self._is_free(worker.stream.key):
                 continue
@@ -181,7 +120,7 @@ class DeliveryService:
     def _look(self, now: datetime) -> list[StreamWorker]:
         """The decoupled streams, those that have waited longest first."""
         workers = []
-        for stream in self._store.streams():
+        for stream in self._around.store.streams():
             if not self._is_chosen(stream):
                 continue
             if stream.key not in self._workers:
@@ -190,8 +129,8 @@ class DeliveryService:
             if self._sees(worker, stream) and worker.is_decoupled:
                 workers.append(worker)
         streams = [worker.stream for worker in workers]
-        for watcher in self._watchers:
-            watcher.saw(self._store.name, streams, now)
+        for watcher in self._around.watchers:
+            watcher.saw(self._around.store.name, streams, now)
         return sorted(workers, key=lambda worker: worker.stream.backlog.oldest_prepared_at or now)
 
     def _sees(self, worker: StreamWorker, stream: StreamStatus) -> bool:
@@ -202,8 +141,7 @@ class DeliveryService:
             worker.see(stream)
         except PenstockError as error:
             if self._is_free(stream.key):
-                self._pauses[stream.key].begin()
-                self._around.failed(stream, error, False)
+                self._around.failed(stream, error, self._pauses[stream.key].begin())
             return False
         return True
 
@@ -226,8 +164,7 @@ class DeliveryService:
         stream, turn = thread.worker.stream, thread.result
         pauses = self._pauses.setdefault(stream.key, Pauses())
         if thread.error is not None:
-            pauses.begin()
-            self._around.failed(stream, thread.error, False)
+            self._around.failed(stream, thread.error, pauses.begin())
         elif turn.is_busy:
             pass  # who holds the lease may be dead: at the next look it may have ended
         elif turn.has_done_something or thread.order.is_upkeep:

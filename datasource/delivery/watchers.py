@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,13 @@ from ...committers.errors import PenstockError
 
 if TYPE_CHECKING:
     from ...committers.store.sql import StreamStatus
-    from .worker import Landing
+    from .turns import Landing, Watcher
 
 logger = logging.getLogger("penstock.delivery")
 
 SHORT_ID_CHARS = 8
+
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - where metrics are served, to be scraped
 
 
 def name_of(stream: StreamStatus) -> str:
@@ -45,13 +48,43 @@ class LogWatcher:
             said["table_version"],
         )
 
-    def failed(self, stream: StreamStatus, error: Exception, *, is_parked: bool) -> None:
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        name = name_of(stream)
         if not isinstance(error, PenstockError):
-            logger.error("%s: failed unexpectedly; it is tried again", name_of(stream), exc_info=error)
-        elif is_parked:
-            logger.error("%s: parked until `penstock retry`: %s", name_of(stream), error)
+            logger.error("%s: failed unexpectedly, tried again %s", name, _in(wait_s), exc_info=error)
+        elif wait_s is None:
+            logger.error("%s: parked until `penstock retry`: %s", name, error)
         else:
-            logger.warning("%s: not delivered, tried again: %s", name_of(stream), error)
+            logger.warning("%s: not delivered, tried again %s: %s", name, _in(wait_s), _one_line(error))
+
+
+def _in(wait_s: float | None) -> str:
+    return f"in {wait_s:.1f} s" if wait_s else "at once"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def with_metrics(told: Sequence[Watcher], port: int | None, address: str) -> Iterator[list[Watcher]]:
+    """These watchers, and one that serves Prometheus metrics, if there is a port for it.
+
+    Raises:
+        ConfigurationError: the port cannot be had.
+    """
+    if port is None:
+        yield list(told)
+        return
+    from .metrics import Metrics
+
+    metrics = Metrics()
+    port, end = metrics.serve(port, address)
+    logger.info("Metrics are at http://%s:%d/metrics", address, port)
+    try:
+        yield [*told, metrics]
+    finally:
+        end()
 
 
 def landing_json(landing: Landing) -> dict[str, Any]:

@@ -7,10 +7,8 @@ whichever is free takes it, and one that dies in the middle holds it up for no l
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,6 @@ from ...committers.delivery.deliverer import Compactor, Delivered, Failed, Strea
 from ...committers.delivery.policy import DeliveryPolicy, due
 from ...committers.errors import (
     CommitStateUnknownError,
-    ConfigurationError,
     FencedError,
     PenstockError,
     RetryableError,
@@ -27,93 +24,18 @@ from ...committers.errors import (
 from ...committers.two_phase import Retry
 from ..checkpoint import Checkpoint
 from ..sinks.sink import Sink, check_same_table
-from ..table_access import TableAccess
 from .lease import HeldLease
 from .stream_settings import StreamSettings, build_sink
+from .turns import DeliveryOrder, Landing, Surroundings, Turn
 from .upkeep import Upkeep, UpkeepThread
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from ...committers.store.sql import SqlManifestStore, StreamStatus
+    from ...committers.store.sql import StreamStatus
 
 logger = logging.getLogger(__name__)
 
 UPKEEP_S = 60.0
 """How often an idle stream is looked after, at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSettings:
-    """How a delivery process works."""
-
-    parallel: int = 2
-    """Streams that are delivered at once."""
-    lease_s: float = 10.0
-    """After so long without a sign of life another process takes a stream over."""
-    poll_s: float = 1.0
-    """Between two looks at the store."""
-    maintains: bool = True
-    """Look after the tables too, where their options want it."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.parallel <= 64:
-            raise ConfigurationError("The number of streams to deliver at once must be from 1 to 64.")
-        if not 1 <= self.lease_s <= 3600:
-            raise ConfigurationError("A lease must last from 1 to 3600 seconds.")
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryOrder:
-    """What a turn is for."""
-
-    trigger: str | None = None
-    """Deliver what is there now, and why; None: what the policy says."""
-    up_to: int | None = None
-    """End once this batch is delivered: later ones came in meanwhile."""
-    is_upkeep: bool = False
-    """Deliver nothing: remove files and records that are not needed any more, look after the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Landing:
-    """One delivery that this process has landed, with what it took."""
-
-    stream: StreamStatus
-    delivered: Delivered
-    seconds: float
-    oldest_prepared_at: datetime | None
-
-
-@dataclass(slots=True)
-class Turn:
-    """How one turn of a stream went."""
-
-    landings: list[Landing] = field(default_factory=list)
-    failure: Failed | None = None
-    is_busy: bool = False
-    """Another process holds the lease."""
-
-    @property
-    def has_done_something(self) -> bool:
-        return bool(self.landings) or self.failure is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all streams of one delivery process have in common."""
-
-    store: SqlManifestStore
-    access: TableAccess
-    holder: str
-    """Unique to this process."""
-    settings: ServiceSettings
-    stop: threading.Event
-    clock: Callable[[], datetime]
-    landed: Callable[[Landing], None]
-    failed: Callable[[StreamStatus, Exception, bool], None]
-    """Stream, error, is it parked now?"""
-    spark: SparkSession | None = None
 
 
 class StreamWorker:
@@ -128,6 +50,7 @@ class StreamWorker:
         self._policy = DeliveryPolicy()
         self._upkeep: Upkeep | None = None
         self._upkeep_at = time.monotonic()
+        self._has_warned = False
         self.stream = stream
 
     # Is there something to do? ----------------------------------------------------------------------
@@ -209,7 +132,7 @@ class StreamWorker:
             result = self._round(held, trigger)
             if isinstance(result, Failed):
                 turn.failure = result
-                self._around.failed(self.stream, result.error, result.retry_at is None)
+                self._around.failed(self.stream, result.error, self._wait_s(result.retry_at))
             if not isinstance(result, Delivered):
                 return
             landing = self._landing(result, time.monotonic() - started)
@@ -282,6 +205,9 @@ class StreamWorker:
         recent = self._around.store.deliveries.recent(self._key, 1)
         return Landing(self.stream, delivered, seconds, recent[0].oldest_prepared_at if recent else None)
 
+    def _wait_s(self, retry_at: datetime | None) -> float | None:
+        return None if retry_at is None else max((retry_at - self._around.clock()).total_seconds(), 0.0)
+
     def _note(self, lease: Lease, error: PenstockError) -> None:
         """Operators look into the store, not into this process."""
         deliveries = self._around.store.deliveries
@@ -311,7 +237,19 @@ class StreamWorker:
             return None
         if compact_with == "spark" and self._around.spark is not None:
             return SparkCompactor(sink, table, self._around.spark)
+        if compact_with == "spark":
+            self._warn_of_no_spark()
         return LocalCompactor(sink, table, on_progress=on_progress)
+
+    def _warn_of_no_spark(self) -> None:
+        if not self._has_warned:
+            logger.warning(
+                "The query of %s asks for compactWith=spark, and this process has no Spark: it rewrites the "
+                "small files itself. Start it with `penstock deliver --spark` or start_delivery(spark=...); "
+                "or set compactWith=local.",
+                self._key,
+            )
+        self._has_warned = True
 
     def last_checkpointed(self) -> int:
         """The newest batch in the commits log of the query's checkpoint.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +13,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.datasource.delivery.backlogs import decoupled
 from tests.datasource.delivery.test_compaction import Backlog, by_duckdb, files_on_disk, partitioned_sink
+from tests.spark.processes import SHORT_LIVED
 
 from penstock.committers.errors import RetryableError
 from penstock.committers.lake_manifest import decode
@@ -20,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 
 def compactor(backlog: Backlog, spark: SparkSession, **arguments: Any) -> SparkCompactor:
-    return SparkCompactor(backlog.sink, backlog.sink.open_table(), spark, **arguments)
+    return SparkCompactor(backlog.sink, backlog.sink.open_table(), lambda: spark, **arguments)
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -66,3 +72,48 @@ def test_a_spark_that_cannot_run_the_job_is_an_error_that_is_tried_again(tmp_pat
     broken: Any = BrokenSession()
     with pytest.raises(RetryableError, match=r"the driver is gone\. .*compactWith=local"):
         compactor(backlog, broken)(backlog.merged, "delivery-1")
+
+
+SUBMITTED = """
+from penstock.datasource.cli.app import app
+app()
+"""
+
+
+@pytest.mark.parametrize(("kind", "by"), [("delta", "penstock"), ("iceberg", "spark-submit")])
+def test_penstock_deliver_has_spark_rewrite_a_backlog_of_small_files(
+    kind: str, by: str, tmp_path: Path
+) -> None:
+    """In a session of its own, or in the one of spark-submit; Spark's own log of events says that it did."""
+    lake = decoupled(tmp_path, kind, batches=12, compactWith="spark")
+    events, program = tmp_path / "events", tmp_path / "deliver.py"
+    events.mkdir()
+    program.write_text(SUBMITTED)
+    settings = {
+        **SHORT_LIVED,
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+    }
+    conf = ["--master", "local[2]", *(word for pair in settings.items() for word in conf_of(*pair))]
+    words = ["deliver", "--once", "--spark", "--store", lake.store_url]
+    bin_folder = Path(sys.executable).parent
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    if by == "penstock":
+        command = [str(bin_folder / "penstock"), *words]
+        environment["PYSPARK_SUBMIT_ARGS"] = shlex.join([*conf, "pyspark-shell"])
+    else:
+        command = [str(bin_folder / "spark-submit"), *conf, str(program), *words]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    said = ended.stdout + ended.stderr  # spark-submit joins them
+    assert ended.returncode == 0, said
+    assert "delivered batches 0..11, 24 rows, 24 -> 2 files" in said
+    assert "Traceback" not in said
+    assert lake.row_ids() == list(range(1, 25))
+    logged = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
+    assert "MapInArrow" in logged
+    lake.store.close()
+
+
+def conf_of(key: str, value: str) -> tuple[str, str]:
+    return "--conf", f"{key}={value}"

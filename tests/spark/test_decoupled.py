@@ -1,6 +1,6 @@
 """Decoupled streams through a real Spark: the query goes on without its table, and loses nothing.
 
-Deliveries are made here by the two-phase committer's recovery, which takes pending batches one by one.
+Most deliveries are made here by the two-phase committer's recovery, which takes pending batches one by one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from tests.spark.formats import DeltaLakeTable, LakeTable
 from tests.spark.id_stream import IdStream, write_ids
+from typer.testing import CliRunner
 
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.store.sql import open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.cli.app import app
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.delta import DeltaSink
@@ -152,6 +154,46 @@ def test_a_table_that_was_dropped_under_a_backlog_is_not_created_anew(ids: IdStr
     ids.table.drop()
     ids.add_files(1)
     assert "TableChangedError" in ids.fails_with(None, schemaEvolution="addColumns", **DECOUPLED)
+
+
+def reset(ids: IdStream) -> str:
+    """Run two batches, begin anew with another checkpoint on the same store; the first query's id."""
+    store = store_beside(ids)
+    ids.add_files(2)
+    ids.run(None, store=store, **DECOUPLED)
+    shutil.rmtree(ids.checkpoint)
+    with open_store(store) as opened:
+        (first,) = opened.streams()
+    ids.run(None, store=store, **DECOUPLED)
+    return first.key.query_id
+
+
+def store_beside(ids: IdStream) -> str:
+    """A store that a checkpoint does not take with it."""
+    return f"sqlite:///{ids.root}/store.db"
+
+
+def penstock(ids: IdStream, *words: str) -> None:
+    ended = CliRunner().invoke(app, [*words, "--store", store_beside(ids)])
+    assert ended.exit_code == 0, ended.output
+
+
+def test_what_a_checkpoint_had_prepared_before_its_reset_is_still_delivered(ids: IdStream) -> None:
+    """The new one is another stream, which reads the source from the beginning: each row is there twice."""
+    reset(ids)
+    penstock(ids, "deliver", "--once")
+    assert ids.read("count(*), count(DISTINCT id)") == [(400, 200)]
+    ids.add_files(1)
+    ids.run(None, store=store_beside(ids), **DECOUPLED)
+    penstock(ids, "deliver", "--once")
+    assert ids.read("count(*), count(DISTINCT id)") == [(500, 300)]
+
+
+def test_what_a_checkpoint_had_prepared_before_its_reset_can_be_given_up(delta_ids: IdStream) -> None:
+    first = reset(delta_ids)
+    penstock(delta_ids, "abort", first, "--reason", "begun anew", "--yes")
+    penstock(delta_ids, "deliver", "--once")
+    assert delta_ids.read("count(*), count(DISTINCT id)") == [(200, 200)]
 
 
 def test_a_batch_write_refuses_to_be_decoupled(delta_ids: IdStream) -> None:

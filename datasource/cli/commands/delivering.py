@@ -1,39 +1,25 @@
-"""The commands about decoupled delivery: `penstock deliver`, and operators' decisions about its backlog."""
+"""The command that delivers: `penstock deliver`."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ....committers.errors import ConfigurationError
-from .common import (
-    ATTENTION,
-    FAILED,
-    CatalogOption,
-    CheckpointOption,
-    JsonOption,
-    ReasonOption,
-    StorageOption,
-    StoreOption,
-    StreamArgument,
-    StreamsArgument,
-    WhoOption,
-    YesOption,
-    checked_reason,
-    confirm,
-    deciding,
-    opened_store,
-)
+from . import options
+from .common import ATTENTION, FAILED
 
 if TYPE_CHECKING:
     from ....committers.store.sql import StreamStatus
+    from ...delivery.drain import Drained
     from ...delivery.running import Assignment
 
 
 def deliver(
-    stream: StreamsArgument = None,
+    stream: options.Streams = None,
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,7 +29,7 @@ def deliver(
             help="Checkpoint directory of a query whose store is there. Repeat it for more.",
         ),
     ] = None,
-    store: StoreOption = None,
+    store: options.Store = None,
     once: Annotated[
         bool, typer.Option("--once", help="Deliver what waits now, whatever its options say, and end.")
     ] = False,
@@ -59,20 +45,36 @@ def deliver(
             help="How long another delivery process waits before it takes over from one that is gone.",
         ),
     ] = 10.0,
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark",
+            help="Rewrite the small files of queries with compactWith=spark as Spark jobs. The session is "
+            "what SparkSession.builder.getOrCreate() gives: by spark-submit, $SPARK_REMOTE, its conf.",
+        ),
+    ] = False,
     metrics_port: Annotated[
         int | None,
-        typer.Option("--metrics-port", metavar="PORT", help="Serve Prometheus metrics; 0 takes any port."),
+        typer.Option(
+            "--metrics-port", metavar="PORT", help="Serve Prometheus metrics at /metrics; 0 takes any port."
+        ),
     ] = None,
     metrics_address: Annotated[
-        str, typer.Option("--metrics-address", metavar="ADDRESS", help="Where metrics are served.")
-    ] = "0.0.0.0",  # noqa: S104 - to be scraped
+        str,
+        typer.Option(
+            "--metrics-address",
+            metavar="ADDRESS",
+            help="Serve metrics on this address only, such as 127.0.0.1. The default is all addresses of "
+            "this machine, to be scraped from elsewhere: anybody who reaches the port can read them.",
+        ),
+    ] = "0.0.0.0",  # noqa: S104
     no_maintenance: Annotated[
         bool, typer.Option("--no-maintenance", help="Only deliver; do not clean up or look after tables.")
     ] = False,
-    storage: StorageOption = None,
-    catalog: CatalogOption = None,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
     from_stdin: Annotated[bool, typer.Option("--from-stdin", hidden=True)] = False,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Take the prepared batches of decoupled streams into their tables, until SIGTERM or Ctrl-C.
 
@@ -81,50 +83,51 @@ def deliver(
     not. With --once, exit code 1 says that batches are left: parked, failing, or not in Spark's commits log.
     With --json, each delivery is a line on stdout; with --once, one object at the end.
     """
+    from ...delivery.own_spark import OwnSpark
     from ...delivery.running import Assignment
-    from ...delivery.worker import ServiceSettings
+    from ...delivery.turns import ServiceSettings
+    from ...delivery.watchers import with_metrics
     from ...table_access import TableAccess
+    from .. import deliver as process
     from ..access import is_named
-    from ..deliver import (
-        deliver_on,
-        deliver_once,
-        drained_json,
-        print_drained,
-        read_secrets,
-        set_up_logging,
-        stop_at_end_of_stdin,
-        stopped_by_signals,
-        watchers,
-    )
-    from ..output import print_json, print_line
 
     access = TableAccess.parse(storage, catalog)
+    settings = ServiceSettings(parallel=parallel, lease_s=lease_seconds, maintains=not no_maintenance)
     if from_stdin:
-        url, access = read_secrets()
-        stores = [url]
+        url, access = process.read_secrets()
         wait = True
-    else:
-        stores = _stores(checkpoint, store, wait)
+    own_spark = OwnSpark() if spark else None
     assignment = Assignment(
-        stores=tuple(stores),
+        stores=(url,) if from_stdin else _stores(checkpoint, store, wait),
         access=access,
-        settings=ServiceSettings(parallel=parallel, lease_s=lease_seconds, maintains=not no_maintenance),
+        settings=settings,
         is_chosen=lambda status: stream is None or is_named(status, stream),
         waits_for_stores=wait,
+        spark=own_spark,
     )
     if not wait:
         _check_names(assignment, stream)
-    set_up_logging()
-    with stopped_by_signals() as stop:
+    process.set_up_logging()
+    watchers = process.watchers(as_json=as_json and not once)
+    with ExitStack() as at_end:
+        stop = at_end.enter_context(process.stopped_by_signals())
         if from_stdin:
-            stop_at_end_of_stdin(stop)
-        with watchers(
-            as_json=as_json and not once, metrics_port=metrics_port, metrics_address=metrics_address
-        ) as told:
-            if not once:
-                deliver_on(assignment, told, stop)
-                return
-            drained = deliver_once(assignment, told, stop)
+            process.stop_at_end_of_stdin(stop)
+        if own_spark is not None:
+            at_end.callback(own_spark.stop)
+        told = at_end.enter_context(with_metrics(watchers, metrics_port, metrics_address))
+        if not once:
+            process.deliver_on(assignment, told, stop)
+            return
+        drained = process.deliver_once(assignment, told, stop)
+    _report(drained, as_json=as_json)
+
+
+def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:
+    """What `--once` has done, and its exit code."""
+    from ..deliver import drained_json, print_drained
+    from ..output import print_json, print_line
+
     if as_json:
         print_json({"streams": [drained_json(one) for one in drained]})
     else:
@@ -135,16 +138,16 @@ def deliver(
     raise typer.Exit(FAILED if errors else ATTENTION if any(one.left for one in drained) else 0)
 
 
-def _stores(checkpoints: list[str] | None, store: str | None, wait: bool) -> list[str]:
+def _stores(checkpoints: list[str] | None, store: str | None, wait: bool) -> tuple[str, ...]:
     """URLs: of one store, or of those in checkpoints."""
     from ...delivery.running import store_of_checkpoint
     from ..access import url_of_store
 
     if not checkpoints:
-        return [url_of_store(None, store or os.environ.get("PENSTOCK_STORE") or None)]
+        return (url_of_store(None, store or os.environ.get("PENSTOCK_STORE") or None),)
     if store is not None:
-        return [url_of_store(checkpoints[0], store)]  # says that it is one or the other
-    return [store_of_checkpoint(one) if wait else url_of_store(one, None) for one in checkpoints]
+        return (url_of_store(checkpoints[0], store),)  # says that it is one or the other
+    return tuple(store_of_checkpoint(one) if wait else url_of_store(one, None) for one in checkpoints)
 
 
 def _check_names(assignment: Assignment, stream: str | None) -> None:
@@ -160,158 +163,3 @@ def _check_names(assignment: Assignment, stream: str | None) -> None:
         with open_store(url, must_exist=True) as opened:
             found += opened.streams()
     select(found, stream)
-
-
-# Decisions ------------------------------------------------------------------------------------------
-
-
-def park(
-    stream: StreamArgument,
-    reason: ReasonOption,
-    who: WhoOption = None,
-    checkpoint: CheckpointOption = None,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Deliver nothing of a stream until `penstock retry`. Its query goes on until its backlog is full.
-
-    A delivery that is on its way still lands.
-    """
-    from ..access import select_one
-    from ..output import print_json, print_line, stream_json, title
-
-    name, why = deciding(who), checked_reason(reason)
-    with opened_store(checkpoint, store) as opened:
-        found = select_one(opened.streams(), stream)
-        opened.deliveries.park(found.key, name, why)
-    if as_json:
-        print_json({**stream_json(found), "decision": "park", "who": name, "reason": why})
-    else:
-        print_line(f"{title(found)} is parked. To deliver again: penstock retry {found.key.query_id}")
-
-
-def retry(
-    stream: StreamsArgument = None,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the store.", show_default=False)
-    ] = "",
-    who: WhoOption = None,
-    checkpoint: CheckpointOption = None,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Deliver parked and failing streams again, at once and with all tries.
-
-    Put right first what they are parked for: `penstock status` says it. A running delivery process does the
-    rest; without one, run `penstock deliver --once`.
-    """
-    from ..access import select
-    from ..output import print_json, print_line, stream_json, title
-
-    name = deciding(who)
-    with opened_store(checkpoint, store) as opened:
-        chosen = [
-            one
-            for one in select(opened.streams(), stream)
-            if one.delivery.parked_at is not None or one.delivery.tries
-        ]
-        for one in chosen:
-            opened.deliveries.retry(one.key, name, reason)
-    if as_json:
-        streams = [stream_json(one) for one in chosen]
-        print_json({"decision": "retry", "who": name, "reason": reason, "streams": streams})
-    elif chosen:
-        for one in chosen:
-            print_line(f"{title(one)} is delivered again.")
-    else:
-        print_line("No stream is parked or failing.")
-
-
-def skip(
-    stream: StreamArgument,
-    batch: Annotated[int, typer.Argument(help="The batch id.", show_default=False)],
-    reason: ReasonOption,
-    who: WhoOption = None,
-    yes: YesOption = False,
-    checkpoint: CheckpointOption = None,
-    store: StoreOption = None,
-    storage: StorageOption = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Give one batch up for good, so that those behind it are delivered. Its rows are lost to the table.
-
-    Its files stay where they are until `penstock gc --delete`. A stream that is parked stays so until
-    `penstock retry`.
-    """
-    from ...table_access import TableAccess
-    from ..access import select_one
-    from ..decide import check_skippable
-    from ..output import count, print_json, print_line, record_json, stream_json, title
-
-    access, name, why = TableAccess.parse(storage, catalog), deciding(who), checked_reason(reason)
-    with opened_store(checkpoint, store) as opened:
-        found = select_one(opened.streams(), stream)
-        record = check_skippable(opened, found, batch, access)
-        print_line(
-            f"Batch {batch} of {title(found)} holds {record.rows:,} rows in {count(record.files, 'file')}. "
-            f"They will never get into {found.key.table_uri}.",
-            stderr=True,
-        )
-        confirm("Give the batch up for good?", yes)
-        if not opened.deliveries.skip(found.key, batch, name, why):
-            raise ConfigurationError(f"Batch {batch} of {found.key} was delivered or given up meanwhile.")
-        skipped = opened.record(found.key, batch) or record
-    if as_json:
-        print_json({**stream_json(found), **record_json(skipped), "decision": "skip", "who": name})
-    else:
-        print_line(f"Skipped. Delivery goes on behind it: penstock retry {found.key.query_id}")
-
-
-def abort(
-    stream: StreamArgument,
-    reason: ReasonOption,
-    who: WhoOption = None,
-    yes: YesOption = False,
-    checkpoint: CheckpointOption = None,
-    store: StoreOption = None,
-    storage: StorageOption = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Give up all undelivered batches of a query whose checkpoint is gone, and delete their files.
-
-    For queries with deliverAfterCheckpoint, whose last batches nobody will ever confirm, and for those that
-    were started anew from another checkpoint. Files that a version of the table names stay. Refused while the
-    checkpoint is there.
-    """
-    from ...table_access import TableAccess
-    from ..access import select_one
-    from ..decide import abort as abort_stream
-    from ..decide import check_checkpoint_gone, undelivered
-    from ..output import count, print_json, print_line, stream_json, title
-
-    access, name, why = TableAccess.parse(storage, catalog), deciding(who), checked_reason(reason)
-    with opened_store(checkpoint, store) as opened:
-        found = select_one(opened.streams(), stream)
-        location = check_checkpoint_gone(found, access)
-        _, waiting = undelivered(opened, found, access)
-        batches = count(len(waiting), "batch", "es")
-        if waiting:
-            rows = sum(record.rows for record in waiting)
-            print_line(
-                f"{title(found)} has {batches} with {rows:,} rows that are not in {found.key.table_uri}. "
-                f"Its checkpoint {location or '(not known)'} is gone.",
-                stderr=True,
-            )
-            confirm("Give them up for good, and delete their files?", yes)
-        aborted = abort_stream(opened, found, access, name, why) if waiting else None
-    ids = [] if aborted is None else [record.batch.batch_id for record in aborted.records]
-    deleted = 0 if aborted is None else aborted.deleted
-    if as_json:
-        counts = {"batches": ids, "deleted": deleted}
-        print_json({**stream_json(found), "decision": "abort", "who": name, "reason": why, **counts})
-    elif ids:
-        print_line(f"Gave up {count(len(ids), 'batch', 'es')}, and deleted {count(deleted, 'file')}.")
-    else:
-        print_line("Nothing waits to be delivered.")

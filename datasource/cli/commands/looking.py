@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ....committers.errors import ConfigurationError, TableChangedError
-from .common import (
-    ATTENTION,
-    CatalogOption,
-    CheckpointOption,
-    JsonOption,
-    StorageOption,
-    StoreOption,
-    StreamsArgument,
-    opened_store,
-    utc_now,
-)
+from . import options
+from .common import ATTENTION, opened_store, utc_now
 
 if TYPE_CHECKING:
     from ....committers.store.sql import SqlManifestStore, StreamStatus
@@ -25,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def status(
-    stream: StreamsArgument = None,
-    checkpoint: CheckpointOption = None,
-    store: StoreOption = None,
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
     table: Annotated[
         bool, typer.Option("--table", help="Look at the tables too: version now, and token.")
     ] = False,
-    storage: StorageOption = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
 ) -> None:
     """List the streams of a store: last batch, pending batches, rows, table version, and how it is delivered.
 
@@ -92,12 +83,12 @@ def show(
         str, typer.Argument(help="A query's name, its id or the beginning of it.", show_default=False)
     ],
     batch: Annotated[int, typer.Argument(help="The batch id.", show_default=False)],
-    checkpoint: CheckpointOption = None,
-    store: StoreOption = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
     files: Annotated[bool, typer.Option("--files", help="List all files, not the first ten.")] = False,
-    storage: StorageOption = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
 ) -> None:
     """Show one batch: its state, its files, and whether the table holds it."""
     from ....committers.lake_manifest import decode

@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import (
-    ATTENTION,
-    FAILED,
-    CatalogOption,
-    CheckpointOption,
-    JsonOption,
-    StorageOption,
-    StoreOption,
-    StreamsArgument,
-    YesOption,
-    confirm,
-    opened_store,
-    utc_now,
-)
+from . import options
+from .common import ATTENTION, FAILED, confirm, opened_store, utc_now
 
 if TYPE_CHECKING:
     from ....committers.store.sql import SqlManifestStore, StreamStatus
@@ -29,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def recover(
-    stream: StreamsArgument = None,
-    checkpoint: CheckpointOption = None,
-    store: StoreOption = None,
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
     accept_table: Annotated[
         bool,
         typer.Option(
@@ -40,10 +28,10 @@ def recover(
             "Rows that it lost stay lost.",
         ),
     ] = False,
-    yes: YesOption = False,
-    storage: StorageOption = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    yes: options.Yes = False,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
 ) -> None:
     """Finish the batches that were prepared and not committed.
 
@@ -53,18 +41,19 @@ def recover(
     from ...table_access import TableAccess
     from ..access import select, select_one
     from ..output import print_json, print_line
-    from ..recover import print_recoveries, recover_stream
+    from ..recover import is_decoupled, print_recoveries, recover_stream
 
     access = TableAccess.parse(storage, catalog)
     with opened_store(checkpoint, store) as opened:
         chosen = select(opened.streams(), stream)
         if accept_table:
-            _accept_table(opened, select_one(chosen, None), access, yes)
-            chosen = select(opened.streams(), stream)
+            one = select_one(chosen, None)
+            _accept_table(opened, one, access, yes)
+            chosen = [] if is_decoupled(one) else select(opened.streams(), stream)
         recoveries = [recover_stream(opened, one, access) for one in chosen if one.pending]
     if as_json:
         print_json({"streams": [recovery.to_json() for recovery in recoveries]})
-    else:
+    elif recoveries or not accept_table:
         print_recoveries(recoveries)
     errors = [recovery.error for recovery in recoveries if recovery.error is not None]
     for error in errors:
@@ -76,7 +65,7 @@ def recover(
 def _accept_table(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, yes: bool) -> None:
     """Take the table as it is now for the stream's own, on the operator's word."""
     from ..output import print_line
-    from ..recover import accept, changed_table
+    from ..recover import accept, changed_table, is_decoupled
 
     changed = changed_table(store, stream, access)
     if changed is None:
@@ -87,12 +76,18 @@ def _accept_table(store: SqlManifestStore, stream: StreamStatus, access: TableAc
     confirm("Accept the table as it is now? Rows that it lost will not be written again.", yes)
     accept(store, stream, now, access)
     print_line("Accepted.", stderr=True)
+    if is_decoupled(stream):
+        print_line(
+            f"To deliver what waits: penstock retry {stream.key.query_id}. What was prepared for a table "
+            "that is gone can only be given up, with penstock skip.",
+            stderr=True,
+        )
 
 
 def gc(
-    stream: StreamsArgument = None,
-    checkpoint: CheckpointOption = None,
-    store: StoreOption = None,
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the files instead of only listing them.")
     ] = False,
@@ -100,9 +95,9 @@ def gc(
         str,
         typer.Option("--older-than", metavar="AGE", help="Grace period, such as 7d or 12h; at least 1h."),
     ] = "7d",
-    storage: StorageOption = None,
-    catalog: CatalogOption = None,
-    as_json: JsonOption = False,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
 ) -> None:
     """Find data files that nothing needs any more, and delete them with --delete.
 
@@ -138,9 +133,9 @@ def renew(
     checkpoint: Annotated[
         str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint directory on this machine.")
     ],
-    store: StoreOption = None,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
+    store: options.Store = None,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Give a checkpoint a new query id: its next start is a new stream at the same offsets.
 

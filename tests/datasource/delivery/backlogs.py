@@ -17,8 +17,8 @@ from typing import Any
 from tests.lake import YOUNG, Lake
 
 from penstock.committers.store.sql import StreamStatus
-from penstock.datasource.delivery.service import DeliveryService, Watcher
-from penstock.datasource.delivery.worker import Landing, ServiceSettings
+from penstock.datasource.delivery.service import DeliveryService
+from penstock.datasource.delivery.turns import Landing, ServiceSettings, Surroundings, Watcher
 from penstock.datasource.table_access import TableAccess
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
@@ -68,7 +68,7 @@ class Told:
 
     def __init__(self) -> None:
         self.landings: list[Landing] = []
-        self.failures: list[tuple[StreamStatus, Exception, bool]] = []
+        self.failures: list[tuple[StreamStatus, Exception, float | None]] = []
         self.seen: list[int] = []
 
     def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
@@ -77,21 +77,25 @@ class Told:
     def landed(self, landing: Landing) -> None:
         self.landings.append(landing)
 
-    def failed(self, stream: StreamStatus, error: Exception, *, is_parked: bool) -> None:
-        self.failures.append((stream, error, is_parked))
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        self.failures.append((stream, error, wait_s))
 
     @property
     def triggers(self) -> list[str]:
         return [landing.delivered.delivery.trigger for landing in self.landings]
 
 
+def around(
+    lake: Lake, *watchers: Watcher, settings: ServiceSettings = QUICK, stop: threading.Event | None = None
+) -> Surroundings:
+    return Surroundings(lake.store, NO_SECRETS, settings, watchers, stop or threading.Event())
+
+
 @contextmanager
-def serving(
-    lake: Lake, *watchers: Watcher, settings: ServiceSettings = QUICK, **others: Any
-) -> Iterator[threading.Thread]:
+def serving(lake: Lake, *watchers: Watcher, settings: ServiceSettings = QUICK) -> Iterator[threading.Thread]:
     """A delivery service on the lake's store, which has ended at the end of the block."""
     stop = threading.Event()
-    service = DeliveryService(lake.store, NO_SECRETS, settings, watchers, stop=stop, **others)
+    service = DeliveryService(around(lake, *watchers, settings=settings, stop=stop))
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
@@ -102,7 +106,7 @@ def serving(
         assert not thread.is_alive()
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
     ends_at = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < ends_at, "it did not come to that in time"

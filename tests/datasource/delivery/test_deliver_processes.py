@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -127,6 +128,41 @@ def test_two_processes_deliver_each_row_once(lake: DecoupledLake) -> None:
     assert lake.row_ids() == list(range(1, 27))
 
 
+def test_an_outage_is_a_line_in_the_log_for_each_try(lake: DecoupledLake) -> None:
+    """With its cause and the wait, and nothing for the query to do, which goes on."""
+    log = lake.lake.data_folder / "_delta_log"
+    log.rename(log.with_name("away"))
+    log.write_text("no directory")
+    process = start_cli("deliver", "--store", lake.store_url)
+    wait_until(lambda: lake.store.deliveries.state(lake.stream).tries >= 2)
+    process.terminate()
+    code, said = ended(process)
+    assert code == 0
+    _, *tries, _ = said.splitlines()
+    assert len(tries) >= 2
+    for line in tries:
+        assert re.search(r" WARNING ids 8d9a1c2b: not delivered, tried again in [\d.]+ s: .* cannot be", line)
+        assert "tart the query again" not in line
+
+
+def test_what_a_library_tells_with_a_traceback_is_a_line_in_the_log() -> None:
+    program = """
+import logging
+from penstock.datasource.cli.deliver import set_up_logging
+set_up_logging()
+for name in ("pyiceberg.table", "penstock.delivery"):
+    try:
+        raise ConnectionError("s3cret")
+    except ConnectionError:
+        logging.getLogger(name).warning("Failed to delete %s", "a file", exc_info=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second, *traceback = ended.stderr.splitlines()
+    assert first.endswith("WARNING pyiceberg.table: Failed to delete a file (ConnectionError)")
+    assert second.endswith("WARNING Failed to delete a file")
+    assert traceback, "of Penstock's own errors that nobody expected, it is wanted"
+
+
 def test_metrics_are_served_for_prometheus(lake: DecoupledLake) -> None:
     process = start_cli("deliver", "--store", lake.store_url, "--metrics-port", "0")
     try:
@@ -234,7 +270,7 @@ def test_a_thread_that_ends_unexpectedly_is_started_again(
 @pytest.mark.parametrize(
     ("then", "number", "code"),
     [
-        ("time.sleep(3)", None, 0),
+        ("input()", None, 0),
         ("time.sleep(60)", signal.SIGTERM, -signal.SIGTERM),
         ("time.sleep(60)", signal.SIGKILL, -signal.SIGKILL),
     ],
@@ -244,13 +280,18 @@ def test_delivery_ends_with_its_driver(
 ) -> None:
     """At its end, on SIGTERM, and even when it is killed; and the driver ends as it would without."""
     text = DRIVER.format(store=lake.store_url, process=process, then=then)
-    driver = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", text]
+    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert driver.stdin is not None
     assert driver.stdout is not None
     assert driver.stdout.readline() == "started\n"
     wait_until(lambda: lake.left == 0)
-    children = psutil.Process(driver.pid).children() if driver.poll() is None else []
-    assert len(children) == (1 if process and driver.poll() is None else 0)
-    if number is not None:
+    children = psutil.Process(driver.pid).children()
+    assert len(children) == (1 if process else 0)
+    if number is None:
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+    else:
         os.kill(driver.pid, number)
     assert ended(driver)[0] == code
     wait_until(lambda: not any(child.is_running() for child in children), 15)
@@ -265,6 +306,19 @@ def test_a_handler_for_sigterm_that_was_there_before_is_called_too(lake: Decoupl
     wait_until(lambda: lake.left == 0)
     driver.terminate()
     assert ended(driver)[0] == 7
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_metrics_are_served_on_the_address_that_is_asked_for(lake: DecoupledLake, process: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with penstock.start_delivery(
+        lake.store_url, process=process, metrics_port=port, metrics_address="127.0.0.1"
+    ):
+        wait_until(lambda: lake.left == 0)
+        assert scraped(f"http://127.0.0.1:{port}/metrics")["penstock_delivered_rows_total"] == 8
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.2", port)).close()
 
 
 def test_the_secrets_of_a_delivery_process_are_neither_arguments_nor_environment(

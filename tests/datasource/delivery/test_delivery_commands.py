@@ -6,7 +6,7 @@ import getpass
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -441,3 +441,71 @@ def test_freshness_is_of_deliveries_that_landed() -> None:
 def test_without_a_delivery_there_are_no_figures() -> None:
     found = figures_of([])
     assert (found.freshness, found.event_freshness, found.rows_per_s, found.last) == (None, None, None, None)
+
+
+# A table that is changed under a backlog --------------------------------------------------------------
+
+
+def dropped(lake: DecoupledLake) -> Callable[[], object]:
+    """Drop the table, whose data files stay; what puts it back as it was."""
+    table: Any = lake.lake
+    if lake.kind == "delta":
+        log, away = table.table / "_delta_log", table.table.with_name("away")
+        log.rename(away)
+        return lambda: away.rename(log)
+    metadata = table.load().metadata_location
+    table.forget()
+    return lambda: table.catalog.register_table(table.name, metadata)
+
+
+def test_a_table_that_is_dropped_under_a_backlog_parks_it_until_it_is_put_back(lake: DecoupledLake) -> None:
+    lake.decouple(deliveryTries="1")
+    assert Ended("deliver", "--once").code == 0
+    lake.fill(2, first=3)
+    put_back = dropped(lake)
+    assert Ended("deliver", "--once").code == 1
+    assert (lake.left, lake.status.delivery.parked_at is None) == (2, False)
+
+    put_back()
+    assert lake.row_ids() == list(range(1, 7))
+    assert Ended("deliver", "--once").code == 1
+    assert Ended("retry", "--reason", "it is back").code == 0
+    assert Ended("deliver", "--once").code == 0
+    assert lake.row_ids() == list(range(1, 11))
+
+
+def test_a_table_that_is_restored_under_a_backlog_parks_it_until_it_is_accepted(lake: DecoupledLake) -> None:
+    """What was delivered and restored away stays away; what waits is delivered."""
+    lake.decouple(deliveryTries="1")
+    assert Ended("deliver", "--once").code == 0
+    before = lake.lake.version()
+    lake.fill(1, first=3)
+    assert Ended("deliver", "--once").code == 0
+    lake.fill(2, first=4)
+    lake.lake.go_back(before)
+    assert Ended("deliver", "--once").code == 1
+    assert (lake.left, lake.status.delivery.parked_at is None) == (2, False)
+    assert lake.row_ids() == list(range(1, 7))
+
+    assert Ended("recover", "--accept-table", "--yes").code == 0
+    assert Ended("retry", "--reason", "it was on purpose").code == 0
+    assert Ended("deliver", "--once").code == 0
+    assert lake.row_ids() == [*range(1, 7), *range(9, 13)]
+
+
+def test_what_was_prepared_for_a_table_that_was_created_anew_is_skipped(lake: DecoupledLake) -> None:
+    """The new one has another id: files for the old one never get into it."""
+    lake.decouple(deliveryTries="1")
+    assert Ended("deliver", "--once").code == 0
+    lake.fill(1, first=3)
+    lake.lake.replace()
+    assert Ended("deliver", "--once").code == 1
+    accepted = Ended("recover", "--accept-table", "--yes")
+    assert accepted.code == 0
+    assert "penstock skip" in accepted.err
+    assert Ended("retry", "--reason", "it was on purpose").code == 0
+    assert Ended("deliver", "--once").code == 1
+    assert Ended("skip", QUERY, "3", "--yes", *REASON).code == 0
+    assert Ended("retry", "--reason", "skipped").code == 0
+    assert Ended("deliver", "--once").code == 0
+    assert lake.row_ids() == [-1]

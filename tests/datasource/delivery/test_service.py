@@ -19,6 +19,7 @@ from tests.datasource.delivery.backlogs import (
     SOON,
     DecoupledLake,
     Told,
+    around,
     decoupled,
     serving,
     wait_until,
@@ -29,6 +30,7 @@ from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.store.sql import SqlManifestStore, StreamStatus
 from penstock.datasource.delivery.drain import drain
 from penstock.datasource.delivery.lease import HeldLease
+from penstock.datasource.delivery.service import PAUSE_S, DeliveryService
 from penstock.datasource.delivery.worker import StreamWorker
 
 OTHER_QUERY = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
@@ -121,7 +123,7 @@ def test_the_retention_of_records_is_kept_to(tmp_path: Path) -> None:
     lake = decoupled(tmp_path, batches=6, keepDelivered="2", compactWith="none", **SOON)
     with serving(lake, settings=replace(QUICK, maintains=True)):
         wait_until(lambda: lake.left == 0)
-    drain(lake.store, NO_SECRETS, replace(QUICK, maintains=True), [], stop=threading.Event())
+    drain(around(lake, settings=replace(QUICK, maintains=True)))
     assert len(lake.store.history(lake.stream, 100)) == 2
     lake.store.close()
 
@@ -219,6 +221,49 @@ def test_a_turn_that_loses_its_lease_in_the_middle_ends_without_an_error(
     assert len(delta.rows()) == 8
 
 
+# With what ------------------------------------------------------------------------------------------
+
+
+def test_without_spark_the_files_of_a_query_that_asks_for_it_are_rewritten_here_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One, however often it delivers."""
+    lake = decoupled(tmp_path, compactWith="spark", **SOON)
+    with serving(lake):
+        wait_until(lambda: lake.left == 0)
+        lake.fill(4, first=4)
+        wait_until(lambda: lake.left == 0)
+    files = [delivery.files for delivery in lake.store.deliveries.recent(lake.stream, 10)]
+    assert files == [2, 2]
+    (warning,) = [record.message for record in caplog.records if "compactWith=spark" in record.message]
+    assert "penstock deliver --spark" in warning
+    lake.store.close()
+
+
+def test_a_spark_that_does_not_answer_is_an_outage(delta: DecoupledLake) -> None:
+    """Nothing is delivered meanwhile, the store says why, and it goes on once there is one."""
+    calls, told = iter(range(1)), Told()
+
+    def open_spark() -> Any:
+        if next(calls, None) is not None:
+            raise ConnectionRefusedError("sc://nowhere")
+        delta.decouple(compactWith="local", **SOON)
+        raise ConnectionRefusedError("sc://nowhere")
+
+    delta.decouple(compactWith="spark", **SOON)
+    stop = threading.Event()
+    service = DeliveryService(replace(around(delta, told, stop=stop), spark=open_spark))
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    wait_until(lambda: delta.left == 0)
+    stop.set()
+    thread.join()
+    assert [wait_s is not None for _, _, wait_s in told.failures] == [True, True]
+    assert [type(error) for _, error, _ in told.failures] == [RetryableError, RetryableError]
+    assert "sc://nowhere" in str(told.failures[0][1])
+    assert delta.row_ids() == list(range(1, 9))
+
+
 # What it survives -----------------------------------------------------------------------------------
 
 
@@ -275,7 +320,8 @@ def test_an_unexpected_error_pauses_the_stream_and_not_the_service(
     monkeypatch.setattr(StreamWorker, "_round", fail)
     with serving(delta, told):
         wait_until(lambda: delta.left == 0)
-    assert [type(error) for _, error, _ in told.failures] == [ZeroDivisionError]
+    ((_, error, wait_s),) = told.failures
+    assert (type(error), wait_s) == (ZeroDivisionError, PAUSE_S)
 
 
 def test_a_batch_that_the_table_refuses_is_parked_with_its_error(tmp_path: Path) -> None:
@@ -283,7 +329,7 @@ def test_a_batch_that_the_table_refuses_is_parked_with_its_error(tmp_path: Path)
     lake.lake.forget()
     with serving(lake, told):
         wait_until(lambda: lake.status.delivery.parked_at is not None)
-    assert told.failures[-1][2]
+    assert told.failures[-1][2] is None
     assert lake.status.delivery.error == str(told.failures[-1][1])
     lake.store.close()
 
@@ -293,22 +339,22 @@ def test_a_batch_that_the_table_refuses_is_parked_with_its_error(tmp_path: Path)
 
 def test_drain_delivers_what_is_there_and_no_more(lake: DecoupledLake) -> None:
     lake.decouple(deliverAfterSeconds="3600")
-    (drained,) = drain(lake.store, NO_SECRETS, QUICK, [], stop=threading.Event())
+    (drained,) = drain(around(lake))
     assert (drained.deliveries, drained.batches, drained.rows, drained.left) == (1, 4, 8, 0)
     assert lake.row_ids() == list(range(1, 9))
-    (again,) = drain(lake.store, NO_SECRETS, QUICK, [], stop=threading.Event())
+    (again,) = drain(around(lake))
     assert (again.deliveries, again.left, again.error) == (0, 0, None)
 
 
 def test_drain_waits_for_who_is_at_it(delta: DecoupledLake) -> None:
     assert delta.store.deliveries.acquire(delta.stream, "another", 1) is not None
-    (drained,) = drain(delta.store, NO_SECRETS, QUICK, [], stop=threading.Event())
+    (drained,) = drain(around(delta))
     assert (drained.batches, drained.left) == (4, 0)
 
 
 def test_drain_leaves_what_is_parked_and_says_so(delta: DecoupledLake) -> None:
     delta.store.deliveries.park(delta.stream, "me", "why not")
-    (drained,) = drain(delta.store, NO_SECRETS, QUICK, [], stop=threading.Event())
+    (drained,) = drain(around(delta))
     assert (drained.left, drained.is_parked, drained.deliveries) == (4, True, 0)
 
 
@@ -316,7 +362,7 @@ def test_drain_leaves_what_is_parked_and_says_so(delta: DecoupledLake) -> None:
 
 
 def deliver(lake: DecoupledLake) -> None:
-    (drained,) = drain(lake.store, NO_SECRETS, QUICK, [], stop=threading.Event())
+    (drained,) = drain(around(lake))
     assert drained.left == 0
 
 

@@ -1,0 +1,168 @@
+"""The two ways in which `penstock.start_delivery` delivers: in a thread, or in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from ...committers.errors import PenstockError
+from ..table_access import TableAccess
+from .running import Assignment, deliver
+from .turns import ServiceSettings
+from .watchers import LogWatcher, with_metrics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ...committers.store.sql import StreamStatus
+    from .turns import Landing
+
+STOP_S = 60.0
+"""How long an end waits for the delivery that runs."""
+
+
+class Runner(Protocol):
+    """Delivers until it is told to stop; called again after an error."""
+
+    def run(self, stop: threading.Event) -> None: ...
+
+    @property
+    def last_error(self) -> Exception | None:
+        """Of a delivery that failed while the runner itself went on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be delivered, and how, as `start_delivery` is asked for it."""
+
+    url: str = field(repr=False)
+    """Of the store: it may hold a password."""
+    stream: str | None
+    access: TableAccess
+    settings: ServiceSettings
+    metrics_port: int | None
+    metrics_address: str
+
+
+# In a thread ----------------------------------------------------------------------------------------
+
+
+class _LastError:
+    """A `Watcher` that keeps the newest failure, until something is delivered."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        pass
+
+    def landed(self, landing: Landing) -> None:
+        self.error = None
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        self.error = error
+
+
+class InThisProcess:
+    """See `Runner`."""
+
+    def __init__(self, wanted: Wanted, spark: SparkSession | None) -> None:
+        from ..cli.access import is_named
+
+        stream = wanted.stream
+        self._wanted = wanted
+        self._assignment = Assignment(
+            stores=(wanted.url,),
+            access=wanted.access,
+            settings=wanted.settings,
+            is_chosen=lambda status: stream is None or is_named(status, stream),
+            waits_for_stores=True,
+            spark=None if spark is None else lambda: spark,
+        )
+        self._errors = _LastError()
+
+    @property
+    def last_error(self) -> Exception | None:
+        return self._errors.error
+
+    def run(self, stop: threading.Event) -> None:
+        port, address = self._wanted.metrics_port, self._wanted.metrics_address
+        with with_metrics([LogWatcher(), self._errors], port, address) as told:
+            deliver(self._assignment, told, stop)
+
+
+# In a process of its own ----------------------------------------------------------------------------
+
+
+class Subprocess:
+    """`penstock deliver` as a child, which ends when its standard input does. See `Runner`.
+
+    Everything secret goes through that pipe, not into the environment or the arguments, which others see.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        port, settings = wanted.metrics_port, wanted.settings
+        metrics = ["--metrics-port", str(port), "--metrics-address", wanted.metrics_address]
+        self._words = [
+            "deliver",
+            "--from-stdin",
+            *([] if wanted.stream is None else [wanted.stream]),
+            *("--parallel", str(settings.parallel)),
+            *("--lease-seconds", str(settings.lease_s)),
+            *([] if port is None else metrics),
+            *([] if settings.maintains else ["--no-maintenance"]),
+        ]
+        storage, catalog = dict(wanted.access.storage), dict(wanted.access.catalog)
+        self._secrets = {"store": wanted.url, "storage": storage, "catalog": catalog}
+
+    @property
+    def last_error(self) -> Exception | None:
+        return None
+
+    def run(self, stop: threading.Event) -> None:
+        """
+        Raises:
+            PenstockError: the process has ended, and was not told to.
+        """
+        child = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", "penstock.datasource.cli", *self._words],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the driver, which tells it
+        )
+        try:
+            self._send_secrets(child)
+            while not stop.is_set():
+                try:
+                    code = child.wait(0.2)
+                except subprocess.TimeoutExpired:
+                    continue
+                raise PenstockError(f"The delivery process has ended with exit code {code}.")
+        finally:
+            _end(child)
+
+    def _send_secrets(self, child: subprocess.Popen[str]) -> None:
+        assert child.stdin is not None
+        with suppress(BrokenPipeError):  # it has died already: its exit code says so
+            child.stdin.write(json.dumps(self._secrets) + "\n")
+            child.stdin.flush()
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Close the pipe, which ends the child after its running delivery; kill one that does not. Reaps it."""
+    if child.stdin is not None:
+        with suppress(BrokenPipeError):
+            child.stdin.close()
+    try:
+        child.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

@@ -1,0 +1,125 @@
+"""What the turns of a delivery process have in common, what one is for, and how it went."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ...committers.delivery.deliverer import Delivered, Failed
+from ...committers.errors import ConfigurationError
+from ...committers.store.database import Clock
+from ...committers.store.sql import SqlManifestStore, StreamStatus, utc_now
+from ..table_access import TableAccess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OpenSpark: TypeAlias = "Callable[[], SparkSession]"
+"""A session that answers; called by each compaction that wants one, in any thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """How a delivery process works."""
+
+    parallel: int = 2
+    """Streams that are delivered at once."""
+    lease_s: float = 10.0
+    """After so long without a sign of life another process takes a stream over."""
+    poll_s: float = 1.0
+    """Between two looks at the store."""
+    maintains: bool = True
+    """Look after the tables too, where their options want it."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.parallel <= 64:
+            raise ConfigurationError("The number of streams to deliver at once must be from 1 to 64.")
+        if not 1 <= self.lease_s <= 3600:
+            raise ConfigurationError("A lease must last from 1 to 3600 seconds.")
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOrder:
+    """What a turn is for."""
+
+    trigger: str | None = None
+    """Deliver what is there now, and why; None: what the policy says."""
+    up_to: int | None = None
+    """End once this batch is delivered: later ones came in meanwhile."""
+    is_upkeep: bool = False
+    """Deliver nothing: remove files and records that are not needed any more, look after the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """One delivery that this process has landed, with what it took."""
+
+    stream: StreamStatus
+    delivered: Delivered
+    seconds: float
+    oldest_prepared_at: datetime | None
+
+
+@dataclass(slots=True)
+class Turn:
+    """How one turn of a stream went."""
+
+    landings: list[Landing] = field(default_factory=list)
+    failure: Failed | None = None
+    is_busy: bool = False
+    """Another process holds the lease."""
+
+    @property
+    def has_done_something(self) -> bool:
+        return bool(self.landings) or self.failure is not None
+
+
+class Watcher(Protocol):
+    """Is told how the deliveries go. Called from several threads."""
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        """All decoupled streams, as the store of this name has them now."""
+        ...
+
+    def landed(self, landing: Landing) -> None: ...
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        """
+        Args:
+            wait_s: until it is tried again; None if the stream is parked now
+        """
+        ...
+
+
+def new_holder() -> str:
+    """A name for who holds leases, unique to this process."""
+    return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all streams of one store have in common in one delivery process."""
+
+    store: SqlManifestStore
+    access: TableAccess
+    settings: ServiceSettings
+    watchers: Sequence[Watcher]
+    stop: threading.Event
+    """Ends everything, once the deliveries that run have landed."""
+    spark: OpenSpark | None = None
+    clock: Clock = utc_now
+    holder: str = field(default_factory=new_holder)
+
+    def landed(self, landing: Landing) -> None:
+        for watcher in self.watchers:
+            watcher.landed(landing)
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        for watcher in self.watchers:
+            watcher.failed(stream, error, wait_s)
