@@ -31,15 +31,14 @@ from .lake_manifest import LakeManifest
 BATCHES_AHEAD = 10_000
 """How many batches the stream may land while files are rewritten. What a crash leaves stays for as many."""
 
-SMALL = 0.75
-"""Files with at least this share of the target size stay as they are."""
-
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
     """What is worth rewriting, and how much at a time."""
 
     target_file_bytes: int
+    small_file_bytes: int
+    """Files of at least this size stay as they are."""
     files_min: int = 4
     """A partition with fewer small files than this is left alone."""
     run_bytes_max: int = 512 * 1024**2
@@ -149,7 +148,7 @@ def choose_groups(files: Iterable[DataFile], policy: CompactionPolicy) -> list[t
     """
     partitions: dict[object, list[DataFile]] = {}
     for file in files:
-        if file.size_bytes < policy.target_file_bytes * SMALL:
+        if file.size_bytes < policy.small_file_bytes:
             partitions.setdefault(file.partition_values, []).append(file)
     groups: list[tuple[DataFile, ...]] = []
     left = policy.run_bytes_max

@@ -144,6 +144,11 @@ class Manifest:
         return self.merged or (self.batch,)
 
 
+GIVEN_UP = "given up for its replay"
+SKIPPED = "skipped by"
+"""How the reason of an ABORTED batch begins, if others than its own run go by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestRecord:
     """What the store knows of one batch, without the content."""
@@ -164,6 +169,16 @@ class ManifestRecord:
     """Why the batch was aborted, or what the last attempt to commit it ended in."""
     delivery_id: int | None = None
     """The delivery that the batch is part of, or went into the table with."""
+
+    @property
+    def awaits_replay(self) -> bool:
+        """It was given up because Spark was about to run it again."""
+        return self.state is ManifestState.ABORTED and self.reason.startswith(GIVEN_UP)
+
+    @property
+    def is_skipped(self) -> bool:
+        """An operator has given it up for good."""
+        return self.state is ManifestState.ABORTED and self.reason.startswith(SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +288,7 @@ class ManifestStore(Protocol):
         An ABORTED batch is prepared anew; a PREPARED or COMMITTED one is left as it is and returned.
 
         Args:
-            is_follower: refuse it if the store does not know the batch before
+            is_follower: refuse it if the batch before is not known, or waits for its replay
 
         Raises:
             FencedError: `run_id` does not hold the claim.

@@ -10,14 +10,11 @@ that the batch is in the table. So no batch is ever prepared while a later one s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
+from .contract import GIVEN_UP, Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
 from .errors import CheckpointMismatchError, RetryableError
-from .two_phase import Decision, TwoPhaseCommitter, _being_delivered, _mismatch
-
-GIVEN_UP = "given up for its replay"
-"""Begins the reason of every batch that is ABORTED because Spark is about to run it again."""
+from .two_phase import Decision, DigestBefore, TwoPhaseCommitter, _being_delivered, _is_skipped, _mismatch
 
 
 class DecoupledCommitter(TwoPhaseCommitter):
@@ -28,8 +25,8 @@ class DecoupledCommitter(TwoPhaseCommitter):
     def begin(
         self,
         batch: Batch,
+        digest_before: DigestBefore = lambda: None,
         seen: Token | None = None,
-        digest_before: Callable[[], str | None] = lambda: None,
     ) -> Decision:
         """Say whether the executors have to write this batch.
 
@@ -38,17 +35,16 @@ class DecoupledCommitter(TwoPhaseCommitter):
 
         Args:
             seen: the token that the table had when it was last looked at
-            digest_before: what the checkpoint says of the batch before; None if it does not know any more
 
         Raises:
-            CheckpointMismatchError: the batch id is prepared and delivered with other source offsets, or the
-                store has lost batches that were not delivered yet.
+            CheckpointMismatchError: as in coupled mode, or the store has lost batches that were not delivered
+                yet.
             RetryableError: the batch must be given up, but is just being delivered. Start again.
         """
         record = self._store.record(batch.stream, batch.batch_id)
         decision = self._decide(batch, record, seen)
-        if decision is Decision.WRITE and batch.batch_id > 0:
-            self._check_same_before(batch, digest_before())
+        if decision is Decision.WRITE:
+            self._check_before(batch, digest_before)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._give_up_from(record, "the checkpoint was rewound")
         return decision
@@ -63,6 +59,8 @@ class DecoupledCommitter(TwoPhaseCommitter):
             return Decision.SKIP
         if record.state is ManifestState.PREPARED and is_same:
             return self._decide_prepared(record)
+        if _is_skipped(record, batch):
+            return Decision.SKIP
         return self._decide_by_token(batch, self._table.token(batch.stream.query_id))
 
     def _decide_unknown(self, batch: Batch, seen: Token | None) -> Decision:
@@ -71,7 +69,6 @@ class DecoupledCommitter(TwoPhaseCommitter):
             return self._decide_delivered(batch, seen)
         before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
         if before is not None:
-            self._check_not_given_up(before, batch)
             return Decision.WRITE
         token = self._table.token(batch.stream.query_id)
         if token is not None and token.batch_id >= batch.batch_id:
@@ -86,23 +83,6 @@ class DecoupledCommitter(TwoPhaseCommitter):
         """Since the store was asked, a twin may have prepared the batch, and somebody delivered it."""
         record = self._store.record(batch.stream, batch.batch_id)
         return self._decide_by_token(batch, token) if record is None else self._decide(batch, record, token)
-
-    def _check_same_before(self, batch: Batch, digest: str | None) -> None:
-        """Copies of a checkpoint on one store: the other has prepared, or delivered, other rows under the
-        batch before. This one's are nowhere, and whatever follows would hide that.
-        """
-        before = self._store.record(batch.stream, batch.batch_id - 1)
-        if before is None or digest is None or before.state is ManifestState.ABORTED:
-            return
-        if before.batch.digest != digest:
-            what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
-            raise CheckpointMismatchError(_mismatch(batch, what))
-
-    def _check_not_given_up(self, before: ManifestRecord, batch: Batch) -> None:
-        """Two copies of a checkpoint: one gave the batch up to write it again, the other has gone on."""
-        if before.state is ManifestState.ABORTED and before.reason.startswith(GIVEN_UP):
-            what = f"begun although batch {before.batch.batch_id} was given up and never written again"
-            raise CheckpointMismatchError(_mismatch(batch, what))
 
     def _decide_prepared(self, record: ManifestRecord) -> Decision:
         """A replay. It need not be written again, unless its files are gone."""
@@ -188,7 +168,8 @@ class DecoupledCommitter(TwoPhaseCommitter):
 
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is durable indeed."""
-        if self._state(batch) in (ManifestState.PREPARED, ManifestState.COMMITTED):
+        record = self._store.record(batch.stream, batch.batch_id)
+        if _is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
             return
         if not self._is_in_table(batch):
             raise RetryableError(

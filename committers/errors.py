@@ -8,7 +8,7 @@
     ├── CheckpointMismatchError     the checkpoint and the table disagree about a batch: an operator decides
     ├── CheckpointGoneError         what waits for the checkpoint waits for ever: put it back, or give it up
     ├── FencedError                 another run of the query has taken over: let this one end
-    ├── RetryableError              nothing landed: start again, the same batch is tried anew
+    ├── RetryableError              nothing landed: start again, or let it be delivered again
     ├── CommitStateUnknownError     the batch may have landed: start again, recovery looks at the table
     └── ManifestCorruptError        the store's content is damaged: restore the store
 
@@ -63,6 +63,9 @@ class CommitStateUnknownError(PenstockError):
 class ManifestCorruptError(PenstockError):
     """A manifest read from the store is not the one that was written."""
 
+
+NEXT_TRY = "The query's next start, or its next delivery, tries again."
+"""What to do after an outage, for whoever reads of it: of a query that has failed, or of a delivery."""
 
 SHOWN_MAX = 200
 """Characters of a value that stand in a message."""

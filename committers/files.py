@@ -13,7 +13,7 @@ from datetime import datetime
 
 import pyarrow.fs as pafs
 
-from .errors import RetryableError
+from .errors import NEXT_TRY, RetryableError
 
 OpenLocation = Callable[[], "pafs.FileSystem | None"]
 """Opens a file system whose root is the location; None if a local location is gone, with all its files."""
@@ -86,7 +86,7 @@ class TableFiles:
         except OSError as error:
             raise RetryableError(
                 f"The files below {self._place} cannot be looked at: {self._in_short(error)}. Nothing was "
-                f"committed. Check {self._options} and that the storage is reachable, then start again."
+                f"committed. Check {self._options} and that the storage is reachable. {NEXT_TRY}"
             ) from error
 
 

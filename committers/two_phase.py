@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from . import crash_points
 from .contract import (
+    GIVEN_UP,
     AlreadyCommitted,
     Batch,
     Committable,
@@ -33,6 +35,7 @@ from .contract import (
     Token,
 )
 from .errors import (
+    NEXT_TRY,
     CheckpointMismatchError,
     FencedError,
     RetryableError,
@@ -40,13 +43,16 @@ from .errors import (
     TableChangedError,
 )
 
+DigestBefore: TypeAlias = Callable[[], "str | None"]
+"""Of the batch before the one at hand, as the checkpoint has it; None if it does not know any more."""
+
 
 class Decision(Enum):
     """What the executors shall do with a batch."""
 
     WRITE = "write"
     SKIP = "skip"
-    """The batch is in the table already, with the same source offsets."""
+    """The batch is in the table already, with the same source offsets, or was given up for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +104,14 @@ class TwoPhaseCommitter:
 
     # Before the write -----------------------------------------------------------------------------
 
-    def begin(self, batch: Batch) -> Decision:
+    def begin(self, batch: Batch, digest_before: DigestBefore = lambda: None) -> Decision:
         """Recover what is pending, then say whether the executors have to write this batch.
 
         Called once per batch, after Spark has logged its offsets and before any task starts.
 
         Raises:
-            CheckpointMismatchError: the batch id is committed with other source offsets.
+            CheckpointMismatchError: the batch id is committed with other source offsets, or another copy of
+                the checkpoint has written other rows than this one under the batch before.
         """
         self.recover(batch.stream, replay=batch)
         # The table before the store: what a twin lands meanwhile is on record by the time it is looked for.
@@ -114,7 +121,47 @@ class TwoPhaseCommitter:
             if record.batch.digest != batch.digest:
                 raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
             return Decision.SKIP
-        return self._decide_by_token(batch, token)
+        decision = self._decide_by_token(batch, token)
+        if decision is Decision.SKIP or _is_skipped(record, batch):
+            return Decision.SKIP
+        self._check_before(batch, digest_before)
+        return decision
+
+    def _check_before(self, batch: Batch, digest_before: DigestBefore) -> None:
+        """Copies of a checkpoint on one store: the other has given up the batch before, or put other rows in
+        its place. This one's are nowhere, and whatever follows would hide that.
+        """
+        before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
+        if before is None or (before.state is ManifestState.ABORTED and not before.awaits_replay):
+            if before is not None and before.is_skipped:
+                self._check_token_is_ours(batch.stream)
+            return
+        digest, what = digest_before(), ""
+        if before.awaits_replay:
+            what = f"begun although batch {before.batch.batch_id} was given up and never written again"
+        elif digest is not None and digest != before.batch.digest:
+            what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
+        if what and not self._has_landed(before.batch, digest):
+            raise CheckpointMismatchError(_mismatch(batch, what))
+
+    def _check_token_is_ours(self, stream: StreamKey) -> None:
+        """A copy of the checkpoint, with a store of its own, may write the table under the same query id.
+
+        Raises:
+            CheckpointMismatchError: the table's last batch has other offsets than the store knows it with.
+        """
+        token = self._table.token(stream.query_id)
+        known = None if token is None else self._store.record(stream, token.batch_id)
+        if token is None or known is None or token.matches(known.batch.digest):
+            return
+        if known.is_skipped or known.state is not ManifestState.ABORTED:
+            raise CheckpointMismatchError(_mismatch(known.batch, "in the table from other source offsets"))
+
+    def _has_landed(self, batch: Batch, digest: str | None) -> bool:
+        """Is the table's last batch the one of these offsets, whatever an older store says of it?"""
+        token = self._table.token(batch.stream.query_id)
+        is_last = token is not None and token.batch_id == batch.batch_id
+        return is_last and token is not None and digest is not None and token.matches(digest)
 
     def _decide_by_token(self, batch: Batch, token: Token | None) -> Decision:
         """The store has not seen the batch committed. The table may have, if the store was lost."""
@@ -188,6 +235,7 @@ class TwoPhaseCommitter:
         if missing:
             reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
             return self._give_up(record, is_replayed, replay, reason)
+        self._check_token_is_ours(batch.stream)
         try:
             outcome = self._land(manifest)
         except (SchemaMismatchError, TableChangedError) as error:
@@ -202,7 +250,7 @@ class TwoPhaseCommitter:
         Raises:
             RetryableError: one of them is being delivered, or was changed by somebody else.
         """
-        reason = "superseded: the checkpoint has other offsets"
+        reason = f"{GIVEN_UP}: the checkpoint has other offsets"
         if not self._store.give_up_from(record, reason):
             raise RetryableError(_being_delivered(record.batch, reason))
         return Recovered(record, ManifestState.ABORTED, reason)
@@ -293,7 +341,10 @@ class TwoPhaseCommitter:
 
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is in the table indeed."""
-        if self._state(batch) is not ManifestState.COMMITTED and not self._is_in_table(batch):
+        record = self._store.record(batch.stream, batch.batch_id)
+        if _is_skipped(record, batch) or (record is not None and record.state is ManifestState.COMMITTED):
+            return
+        if not self._is_in_table(batch):
             raise RetryableError(
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is not in the table."
             )
@@ -367,8 +418,8 @@ def commit_with_retries(
         if wait_s is None:
             raise RetryableError(
                 f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} lost against other writers "
-                f"{retry.attempts_max} times, last: {outcome.reason}. It stays prepared; the query's next "
-                "start, or the next delivery, commits it. To try longer, raise maxCommitAttempts."
+                f"{retry.attempts_max} times, last: {outcome.reason}. It stays prepared. {NEXT_TRY} To try "
+                "longer, raise maxCommitAttempts."
             )
         sleep(wait_s)
 
@@ -383,6 +434,11 @@ def _being_delivered(batch: Batch, reason: str) -> str:
         "is being delivered, or has just been changed by another run. Nothing was written. Start the query "
         "again, once its delivery has ended; `penstock status` shows how that goes."
     )
+
+
+def _is_skipped(record: ManifestRecord | None, batch: Batch) -> bool:
+    """Has an operator given up these very rows? Others may have come under the batch id."""
+    return record is not None and record.is_skipped and record.batch.digest == batch.digest
 
 
 def _mismatch(batch: Batch, what: str) -> str:

@@ -40,7 +40,8 @@ class BacklogBound:
 
     def _exceeded(self, backlog: Backlog, now: datetime) -> Iterator[str]:
         if backlog.batches >= self.batches:
-            yield f"{backlog.batches:,} batches wait (backlogBatches={self.batches})"
+            waits = "batch waits" if backlog.batches == 1 else "batches wait"
+            yield f"{backlog.batches:,} {waits} (backlogBatches={self.batches})"
         if backlog.size_bytes >= self.size_bytes:
             yield f"{backlog.size_bytes:,} bytes wait (backlogBytes={self.size_bytes})"
         if backlog.oldest_prepared_at is not None:

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ..committers.errors import PenstockError
 from .batch_plan import CommittableMessage, committables_in
+from .gathering import gathered
 from .sinks.sink import Sink
 from .task import current_task
 
@@ -51,7 +52,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Executor, once per task attempt: write the data files of one partition."""
-        return self._plan.write(iterator, current_task())
+        return self._plan.write(gathered(iterator), current_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver, once, when all tasks have succeeded."""

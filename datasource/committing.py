@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..committers.contract import Committable, Manifest
+from ..committers.contract import Batch, Committable, Manifest
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import PenstockError
 from ..committers.lake_manifest import build_manifest
@@ -20,6 +20,10 @@ from .sinks.sink import Sink
 from .stores import borrow_store
 
 logger = logging.getLogger(__name__)
+
+BATCHES_PER_PRUNING = 100
+BATCHES_PRUNED_MAX = 1000
+"""In one go, which a batch waits for: a store of a long history shrinks little by little."""
 
 
 def commit_stream_batch(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
@@ -39,7 +43,7 @@ def commit_batch(sink: Sink[Any], store: SqlManifestStore, messages: Sequence[Co
         committer.confirm_skipped(committables[0].batch)
         return
     committer.commit(manifest_of(messages), committables)
-    _maintain(sink, store, committables[0].batch.batch_id)
+    _maintain(sink, store, committables[0].batch)
 
 
 def prepare_batch(
@@ -56,10 +60,13 @@ def prepare_batch(
         committer.prepare(manifest_of(messages), committables)
 
 
-def _maintain(sink: Sink[Any], store: SqlManifestStore, batch_id: int) -> None:
+def _maintain(sink: Sink[Any], store: SqlManifestStore, batch: Batch) -> None:
     """The batch is in the table: what goes wrong from here on must not fail it."""
     try:
-        sink.maintain(store, batch_id)
+        sink.maintain(store, batch.batch_id)
+        if batch.batch_id % BATCHES_PER_PRUNING == 0:  # where nothing waits, no delivery process does it
+            kept_s, kept_max = sink.options.delivered_s_max, sink.options.delivered_max
+            store.prune(batch.stream, kept_s, kept_max, BATCHES_PRUNED_MAX)
     except PenstockError as error:
         logger.warning("Maintenance of %s is put off to the next batch: %s", sink.table_uri, error)
 

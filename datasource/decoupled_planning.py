@@ -16,7 +16,7 @@ from ..committers.contract import Batch, ManifestState, StreamKey, Token
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import RetryableError, TableChangedError
 from ..committers.lake_manifest import LakeManifest, decode
-from ..committers.two_phase import Decision
+from ..committers.two_phase import Decision, DigestBefore
 from .backlog import BacklogBound, wait_for_delivery
 from .batch_plan import BatchPlan
 from .event_time import event_time_column
@@ -45,7 +45,7 @@ def plan_decoupled_batch(
     batch: Batch,
     rows: pa.Schema,
     overwrite: bool,
-    digest_before: Callable[[], str | None] = lambda: None,
+    digest_before: DigestBefore = lambda: None,
     plans: PlanCache = _plans,
 ) -> BatchPlan:
     """Decide whether to write the batch, wait until the backlog has room for it, and say how to write it.
@@ -79,13 +79,13 @@ def _plan_known(
     key: PlanKey,
     store: SqlManifestStore,
     batch: Batch,
-    digest_before: Callable[[], str | None],
+    digest_before: DigestBefore,
     seen: Seen,
     plans: PlanCache,
 ) -> PlannedTable | None:
     """Without a look at the table; None if the batch is not to be written."""
     if (
-        DecoupledCommitter(store, key.sink.open_table()).begin(batch, seen.token, digest_before)
+        DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_before, seen.token)
         is Decision.SKIP
     ):
         return None
@@ -108,15 +108,18 @@ def _plan_first(
     key: PlanKey,
     store: SqlManifestStore,
     batch: Batch,
-    digest_before: Callable[[], str | None],
+    digest_before: DigestBefore,
     plans: PlanCache,
 ) -> PlannedTable | None:
     """With a look at the table; None if the batch is not to be written."""
-    wait_s = key.sink.options.backlog_wait_s if _is_known(store, batch.stream) else 0
+    is_known = _is_known(store, batch.stream)
+    wait_s = key.sink.options.backlog_wait_s if is_known else 0
     table, token = patiently(partial(_look_first, key.sink, store, batch.stream), wait_s)
-    if DecoupledCommitter(store, table).begin(batch, token, digest_before) is Decision.SKIP:
+    if is_known:
+        register(key.sink, store, batch.stream)  # what is waited for is delivered as this start says
+    if DecoupledCommitter(store, table).begin(batch, digest_before, token) is Decision.SKIP:
         return None
-    if wait_s:
+    if is_known:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited
     wait_for_delivery(store, batch.stream, bound_of(key.sink.options))
     plan = partial(key.sink.plan_table, rows=key.rows, overwrite=key.overwrite, batch_id=batch.batch_id)

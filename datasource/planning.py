@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.store.sql import sqlite_url
-from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
+from ..committers.two_phase import Decision, DigestBefore, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
@@ -51,7 +50,7 @@ def plan_batch(
     batch: Batch,
     rows: pa.Schema,
     overwrite: bool,
-    digest_before: Callable[[], str | None] = lambda: None,
+    digest_before: DigestBefore = lambda: None,
 ) -> BatchPlan:
     """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`.
 
@@ -64,7 +63,7 @@ def plan_batch(
     event_time = event_time_column(rows, sink.options.event_time)
     try:
         check_same_table(table, batch.stream, written)
-        decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch)
+        decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch, digest_before)
         check_same_table(table, batch.stream, written)  # recovery has looked anew, and gives way to a replay
     except TableChangedError:
         # A store that was lost does not know the stream, and the operator could not accept the table.

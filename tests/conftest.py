@@ -31,6 +31,12 @@ EXPECTED_SKIPS = (
 _unexpected: list[str] = []
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests come first, so that no process is left alone with them at the end."""
+    long = {item.path for item in items if any(item.iter_markers("slow"))}
+    items.sort(key=lambda item: item.path not in long)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         _note(report)

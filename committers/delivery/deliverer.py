@@ -245,15 +245,18 @@ class StreamDelivery:
         """Mark the batches that the token has passed: the table has them, and the store does not know it."""
         token = self._table.token(self._stream.query_id)
         records = self._deliveries.deliverable(self._stream)  # whatever Spark has logged
+        if token is None:
+            return
         for record in records:
-            if token is None or record.batch.batch_id > token.batch_id:
+            is_passed = record.batch.batch_id <= token.batch_id
+            # A commit of it adds nothing: the table says whether it is this very batch.
+            outcome = self._commit(self._manifest(record), None) if is_passed else None
+            self._check_token_is_ours(token, record, newest=records[-1].batch.batch_id)
+            if outcome is None:
                 return
-            manifest = self._manifest(record)
-            outcome = self._commit(manifest, None)  # adds nothing: it learns whether it is this very batch
-            self._check_token_is_ours(token, manifest, newest=records[-1].batch.batch_id)
             self._store.finish(record.batch, ManifestState.COMMITTED, table_version=outcome.table_version)
 
-    def _check_token_is_ours(self, token: Token, waiting: Manifest, newest: int) -> None:
+    def _check_token_is_ours(self, token: Token, waiting: ManifestRecord, newest: int) -> None:
         """A copy of the checkpoint and its store may deliver under the same query id, other batches maybe.
 
         Raises:
@@ -268,8 +271,8 @@ class StreamDelivery:
                 "copy, or a copy of the query's checkpoint is delivered too. Nothing was committed. It is "
                 "looked at again once the query has come that far; `penstock recover` takes the table's word."
             )
-        is_other = known is not None and not token.matches(known.batch.digest)
-        if known is not None and is_other and known.state is not ManifestState.ABORTED:
+        was_there = known is not None and (known.is_skipped or known.state is not ManifestState.ABORTED)
+        if known is not None and was_there and not token.matches(known.batch.digest):
             error = CheckpointMismatchError(
                 f"{holds} with other source offsets than the manifest store: the checkpoint was copied, and "
                 "its copy has delivered. Nothing was committed. Compare with\n"
@@ -277,7 +280,7 @@ class StreamDelivery:
                 "and stop one of the two; give the copy's checkpoint a new query id with\n"
                 "    penstock renew <checkpoint>"
             )
-            raise _RefusedError(error, waiting, None)
+            raise _RefusedError(error, self._manifest(waiting), None)
 
     # Choose -----------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from .. import crash_points
 from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
 from ..delivery.merge import check_none_landed
 from ..errors import (
+    NEXT_TRY,
     CheckpointMismatchError,
     CommitStateUnknownError,
     RetryableError,
@@ -43,6 +44,7 @@ from .history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
 from .plan import NewTable, check_partitioning, in_words, open_or_create
 from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
 from .table import (
+    AppVersions,
     check_not_restored,
     check_same_table,
     landed_version,
@@ -87,6 +89,7 @@ class DeltaTableCommitter:
         self._options = dict(storage_options or {})
         self._now_ms = now_ms
         self._first_look: DeltaTable | None = None
+        self._app_versions = AppVersions()
 
     # Before the write -----------------------------------------------------------------------------
 
@@ -163,7 +166,9 @@ class DeltaTableCommitter:
                 load(self._uri, self._options)
             return
         check_same_table(table, table_id)
-        known = [v for v in (last_version, landed_version(table, query_id)) if v is not None]
+        known = [
+            v for v in (last_version, landed_version(table, query_id, self._app_versions)) if v is not None
+        ]
         if known:
             self._check_log_since(table, max(known), max(known))
 
@@ -187,7 +192,7 @@ class DeltaTableCommitter:
     def token(self, query_id: str) -> Token | None:
         """The last batch of the query that the table holds; None if there is no table."""
         table = self._look()
-        return None if table is None else token_of(table, query_id)
+        return None if table is None else token_of(table, query_id, self._app_versions)
 
     def _look(self) -> DeltaTable | None:
         if self._first_look is None:
@@ -226,7 +231,7 @@ class DeltaTableCommitter:
         """A handle that the batch may be committed on; or how the batch has ended."""
         batch = manifest.batch
         table = load(self._uri, self._options, content.table_id)
-        landed = landed_version(table, batch.stream.query_id)
+        landed = landed_version(table, batch.stream.query_id, self._app_versions)
         commits = self._check_log_since(table, content.table_version, landed)
         if token := self._token_if_in(table, manifest):
             return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
@@ -237,7 +242,7 @@ class DeltaTableCommitter:
     def _token_if_in(self, table: DeltaTable, manifest: Manifest) -> Token | None:
         """The query's token if the batch is in the table: its own, or a later batch's."""
         batch = manifest.batch
-        token = token_of(table, batch.stream.query_id)
+        token = token_of(table, batch.stream.query_id, self._app_versions)
         check_none_landed(manifest, token, self._uri)
         if token is None or token.batch_id < batch.batch_id:
             return None
@@ -255,7 +260,7 @@ class DeltaTableCommitter:
         """Has the batch id that the table holds the same offsets? Of an earlier one only the log may tell."""
         if token.batch_id == batch.batch_id:
             return token.matches(batch.digest)
-        end = landed_version(table, batch.stream.query_id) or table.version()
+        end = landed_version(table, batch.stream.query_id, self._app_versions) or table.version()
         commits = commits_since(table, self._options, max(end - _COMMITS_LOOKED_BACK, -1))
         digests = (commit.digest_of(batch) for commit in commits)
         return batch.digest.startswith(next(filter(None, digests), batch.digest))
@@ -269,8 +274,8 @@ class DeltaTableCommitter:
             raise RetryableError(
                 f"The Delta table {self._uri} was vacuumed while batch {manifest.batch.batch_id} of query "
                 f"{manifest.batch.stream.query_id} was written: {len(missing)} of its {manifest.files} "
-                f"files are gone, first {missing[0]}. The batch did not land; the query's next start "
-                "writes it again. Vacuum with a retention that is longer than a batch takes."
+                f"files are gone, first {missing[0]}. The batch did not land. The next start of a "
+                "coupled query writes it again. Vacuum with a retention that is longer than a batch takes."
             )
 
     def _lacking(self, table: DeltaTable, batch: Batch, content: LakeManifest) -> list[str]:
@@ -293,7 +298,7 @@ class DeltaTableCommitter:
         except Exception as error:
             raise RetryableError(
                 f"The columns {in_words(lacking)} could not be added to the Delta table {self._uri}: "
-                f"{in_short(error)}. The batch did not land; start the query again."
+                f"{in_short(error)}. The batch did not land. {NEXT_TRY}"
             ) from error
         crash_points.reach("evolve.done", batch.batch_id)
         return True
@@ -330,7 +335,7 @@ class DeltaTableCommitter:
         try:
             table = load(self._uri, self._options, content.table_id)
             token = self._token_if_in(table, manifest)
-            landed = landed_version(table, batch.stream.query_id)
+            landed = landed_version(table, batch.stream.query_id, self._app_versions)
         except RetryableError as unreadable:
             raise self._state_unknown(batch, error) from unreadable
         if token is not None:
@@ -341,8 +346,7 @@ class DeltaTableCommitter:
         if self._is_local():
             raise RetryableError(
                 f"Batch {batch.batch_id} of query {batch.stream.query_id} could not be committed to the "
-                f"Delta table {self._uri}: {in_short(error)}. It did not land. Correct the cause and start "
-                "the query again."
+                f"Delta table {self._uri}: {in_short(error)}. It did not land. Correct the cause. {NEXT_TRY}"
             ) from error
         raise self._state_unknown(batch, error) from error
 
@@ -353,8 +357,8 @@ class DeltaTableCommitter:
     def _state_unknown(self, batch: Batch, error: Exception) -> CommitStateUnknownError:
         return CommitStateUnknownError(
             f"Batch {batch.batch_id} of query {batch.stream.query_id} may or may not be in the Delta table "
-            f"{self._uri}: {in_short(error)}. Nothing is deleted. Start the query again, or run `penstock "
-            "recover`: it looks at the table and finishes the batch."
+            f"{self._uri}: {in_short(error)}. Nothing is deleted. The query's next start, its "
+            "next delivery or `penstock recover` looks at the table and finishes the batch."
         )
 
     # Files ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from ..contract import Batch, Manifest
 from ..delivery.merge import merged_note, noted_digest
-from ..errors import RetryableError
+from ..errors import NEXT_TRY, RetryableError
 
 NOTE_KEY = "userMetadata"
 """Where Delta keeps what users say of a commit; `DESCRIBE HISTORY` shows it."""
@@ -139,7 +139,7 @@ def _log_errors(table_uri: str) -> Iterator[None]:
     except (DeltaError, OSError, ValueError) as error:
         raise RetryableError(
             f"The log of the Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was "
-            "committed. Check that the storage is reachable, then start again."
+            f"committed. Check that the storage is reachable. {NEXT_TRY}"
         ) from error
 
 

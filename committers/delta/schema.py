@@ -306,8 +306,8 @@ def check_files_fit(table: DeltaTable, content: LakeManifest, batch: str) -> lis
         raise SchemaMismatchError(
             f"The Delta table {table.table_uri} was altered while {batch} was written, and can no longer "
             f"take its files:\n{lines}\n  The files have:\n{describe(written)}\n  The table has:\n"
-            f"{describe(current)}\nThe batch did not land. Start the query again to write it for the new "
-            "columns, or alter the table back."
+            f"{describe(current)}\nThe batch did not land. Alter the table back; or start a coupled query "
+            "again, which writes it for the new columns."
         )
     return lacking
 

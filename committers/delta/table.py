@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import TableNotFoundError
 
 from ..contract import Batch, Token
-from ..errors import RetryableError, TableChangedError
+from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..lake_manifest import Kind
 from .history import CommitInfo, in_short
 
@@ -31,7 +32,7 @@ def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> DeltaTa
     except Exception as error:
         raise RetryableError(
             f"The Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check "
-            "the path, the storage.* options and that the storage is reachable, then start again."
+            f"the path, the storage.* options and that the storage is reachable. {NEXT_TRY}"
         ) from error
 
 
@@ -70,26 +71,50 @@ def check_same_table(table: DeltaTable, table_id: str | None) -> None:
 # The token ----------------------------------------------------------------------------------------
 
 
-def token_of(table: DeltaTable, query_id: str) -> Token | None:
+@dataclass(slots=True)
+class AppVersions:
+    """What a handle says of application transactions, asked once for each while it stays at its version.
+
+    For every answer the library reads all of the log since its last checkpoint anew.
+    """
+
+    _table: DeltaTable | None = None
+    _known: dict[tuple[int, str], int | None] = field(default_factory=dict)
+
+    def of(self, table: DeltaTable, app_id: str) -> int | None:
+        """
+        Raises:
+            RetryableError: the log cannot be read now.
+        """
+        if self._table is not table:
+            self._table, self._known = table, {}
+        key = (table.version(), app_id)
+        if key not in self._known:
+            self._known[key] = _app_version(table, app_id)
+        return self._known[key]
+
+
+def token_of(table: DeltaTable, query_id: str, versions: AppVersions | None = None) -> Token | None:
     """The query's token as this handle has it.
 
     Raises:
         RetryableError: the log cannot be read now.
     """
-    batch_id = _app_version(table, _app_id(query_id))
+    versions = versions or AppVersions()
+    batch_id = versions.of(table, _app_id(query_id))
     if batch_id is None:
         return None
-    digest = _app_version(table, _app_id(query_id, "digest"))
+    digest = versions.of(table, _app_id(query_id, "digest"))
     return Token(batch_id, "" if digest is None else f"{digest:0{DIGEST_CHARS}x}")
 
 
-def landed_version(table: DeltaTable, query_id: str) -> int | None:
+def landed_version(table: DeltaTable, query_id: str, versions: AppVersions | None = None) -> int | None:
     """Version of the table that holds the query's last batch; None if there is none.
 
     Raises:
         RetryableError: the log cannot be read now.
     """
-    return _app_version(table, _app_id(query_id, "version"))
+    return (versions or AppVersions()).of(table, _app_id(query_id, "version"))
 
 
 def token_actions(batch: Batch, version: int) -> list[Transaction]:
@@ -111,13 +136,12 @@ def _app_id(query_id: str, what: str = "") -> str:
 
 
 def _app_version(table: DeltaTable, app_id: str) -> int | None:
-    """The library reads the log anew for each."""
     try:
         return table.transaction_version(app_id)
     except Exception as error:
         raise RetryableError(
             f"The log of the Delta table {table.table_uri} cannot be read: {in_short(error)}. Nothing was "
-            "committed. Check that the storage is reachable, then start again."
+            f"committed. Check that the storage is reachable. {NEXT_TRY}"
         ) from error
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigurationError, PenstockError, RetryableError
+from ..errors import NEXT_TRY, ConfigurationError, PenstockError, RetryableError
 from .redaction import redacted
 
 if TYPE_CHECKING:
@@ -189,15 +189,22 @@ def _load_embedded(config: CatalogConfig) -> Catalog:
     creates it. Whoever loses has at least one more table to find, so the third attempt finds both.
     """
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.io import PY_IO_IMPL
     from sqlalchemy.exc import OperationalError
 
+    from .local_files import LocalFileIO
+
+    properties = {
+        **config.embedded_properties,
+        PY_IO_IMPL: f"{LocalFileIO.__module__}.{LocalFileIO.__name__}",
+    }
     for _ in range(2):
         try:
-            return SqlCatalog(EMBEDDED_NAME, **config.embedded_properties)
+            return SqlCatalog(EMBEDDED_NAME, **properties)
         except OperationalError as error:
             if "already exists" not in str(error):
                 raise
-    return SqlCatalog(EMBEDDED_NAME, **config.embedded_properties)
+    return SqlCatalog(EMBEDDED_NAME, **properties)
 
 
 def catalog_error(error: Exception, what: str, config: CatalogConfig) -> PenstockError:
@@ -209,7 +216,7 @@ def catalog_error(error: Exception, what: str, config: CatalogConfig) -> Penstoc
     if _is_passing(error):
         return RetryableError(
             f"{where} Nothing was committed. Check that the catalog can be reached and that its address is "
-            "right (catalog.uri), then start the query again."
+            f"right (catalog.uri). {NEXT_TRY}"
         )
     return ConfigurationError(
         f"{where} Correct the options catalog, catalog.* and warehouse, or install what the catalog's type "

@@ -20,6 +20,7 @@ from .. import crash_points
 from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
 from ..delivery.merge import check_none_landed
 from ..errors import (
+    NEXT_TRY,
     CheckpointMismatchError,
     CommitStateUnknownError,
     ConfigurationError,
@@ -227,8 +228,8 @@ class IcebergTableCommitter:
             raise TableChangedError(
                 f"The branch {branch!r} of the Iceberg table {self._address.uri} was dropped while batch "
                 f"{batch.batch_id} of query {batch.stream.query_id} was written. The batch did not land. "
-                "Start "
-                "the query again: it creates the branch anew from the main branch."
+                "Create the branch again; or start a coupled query again, which creates it anew from the "
+                "main branch."
             )
         lacking = check_files_fit(table.metadata, content)
         try:
@@ -238,10 +239,8 @@ class IcebergTableCommitter:
         except Exception as error:  # noqa: BLE001  nothing was sent to the catalog yet
             raise RetryableError(
                 f"The manifests of batch {batch.batch_id} of query {batch.stream.query_id} could not be "
-                "written "
-                f"for the Iceberg table {self._address.uri}: {self._in_short(error)}. The batch did not "
-                "land. "
-                "Check that the storage can be written, then start the query again."
+                f"written for the Iceberg table {self._address.uri}: {self._in_short(error)}. The batch did "
+                f"not land. Check that the storage can be written. {NEXT_TRY}"
             ) from None
 
     def _land(self, attempt: Attempt, manifest: Manifest, content: LakeManifest) -> Outcome:
@@ -278,7 +277,7 @@ class IcebergTableCommitter:
             raise RetryableError(
                 f"Batch {batch.batch_id} of query {batch.stream.query_id} could not be committed to the "
                 f"Iceberg table {self._address.uri}: {self._in_short(error)}. It did not land. Correct the "
-                "cause and start the query again."
+                f"cause. {NEXT_TRY}"
             ) from None
         raise self._state_unknown(batch, error) from None
 
@@ -288,8 +287,8 @@ class IcebergTableCommitter:
     def _state_unknown(self, batch: Batch, error: Exception) -> CommitStateUnknownError:
         return CommitStateUnknownError(
             f"Batch {batch.batch_id} of query {batch.stream.query_id} may or may not be in the Iceberg table "
-            f"{self._address.uri}: {self._in_short(error)}. Nothing is deleted. Start the query again, or "
-            "run `penstock recover`: it looks at the table and finishes the batch."
+            f"{self._address.uri}: {self._in_short(error)}. Nothing is deleted. The query's next start, its "
+            "next delivery or `penstock recover` looks at the table and finishes the batch."
         )
 
     def _in_short(self, error: Exception) -> str:

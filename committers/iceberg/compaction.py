@@ -42,7 +42,7 @@ from .checks import check_supported
 from .data_files import iceberg_data_files, partition_texts
 from .files import iceberg_files
 from .plan import data_location
-from .snapshot import Attempt, CopiedOnceTransaction, has_double_partitions
+from .snapshot import Attempt, UncopiedTransaction, has_double_partitions
 from .table import load, load_if_there, token_of, version_of
 from .target import KIND
 
@@ -161,7 +161,7 @@ class IcebergCompactableTable:
     ) -> Attempt:
         metadata = table.metadata
         sources = {f"{content.location}/{file.path}" for group in groups for file in group.sources}
-        transaction = CopiedOnceTransaction(table)
+        transaction = UncopiedTransaction(table)
         producer = _Replace(transaction, table, self._address.branch, live, sources)
         files = [file for group in groups for file in group.files]
         try:
@@ -235,7 +235,7 @@ class _Replace(_SnapshotProducer["_Replace"]):
 
     def __init__(
         self,
-        transaction: CopiedOnceTransaction,
+        transaction: UncopiedTransaction,
         table: Table,
         branch: str,
         live: Live,

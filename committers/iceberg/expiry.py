@@ -25,6 +25,7 @@ elsewhere; and files of snapshots that somebody else has expired. With `gc.enabl
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,6 @@ from typing import Literal, Protocol
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef
@@ -54,6 +54,7 @@ from pyiceberg.utils.properties import property_as_bool
 
 from ..errors import PenstockError, RetryableError
 from ..store.expiries import Expiry
+from .local_files import local_path
 from .reachability import ExpiredFiles, decode_expired, expired_files, needed_again
 from .redaction import redacted
 from .retention import snapshots_by_id, snapshots_to_expire
@@ -306,5 +307,6 @@ def _own_files(table: Table) -> Callable[[str], bool]:
 
 
 def _normalized(location: str) -> str:
-    scheme, host, path = PyArrowFileIO.parse_location(location)
-    return f"{scheme}:{host}:{path}"
+    """One spelling for one place on the local disk."""
+    path = local_path(location)
+    return location if path is None else os.path.normpath(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pyarrow.fs as pafs
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from ..files import TableFiles
 
@@ -19,6 +18,8 @@ def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles
     properties = dict(io_properties)
 
     def open_location() -> pafs.FileSystem | None:
+        from pyiceberg.io.pyarrow import PyArrowFileIO  # heavy, and most batches delete nothing
+
         scheme, host, path = PyArrowFileIO.parse_location(location, properties)
         if scheme == "file":
             return pafs.SubTreeFileSystem(path, pafs.LocalFileSystem())

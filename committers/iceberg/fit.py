@@ -43,8 +43,8 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
         raise SchemaMismatchError(
             f"The Iceberg table at {metadata.location} was altered while the batch was written, and can no "
             f"longer take its files:\n{lines}\n  The files have:\n{describe(written.as_struct())}\n"
-            f"  The table has:\n{describe(current.as_struct())}\nThe batch did not land. Start the query "
-            "again to write it for the table as it is now, or alter the table back."
+            f"  The table has:\n{describe(current.as_struct())}\nThe batch did not land. Alter the "
+            "table back; or start a coupled query again, which writes it for the table as it is now."
         )
     return [fitting.new_ids[field_id] for field_id in sorted(fitting.lacking)]
 

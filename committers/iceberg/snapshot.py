@@ -27,6 +27,8 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
 )
 from pyiceberg.table.update.snapshot import UpdateSnapshot, _DeleteFiles, _SnapshotProducer
 from pyiceberg.types import DoubleType
@@ -71,21 +73,26 @@ class Attempt:
             self.producer._clean_all_uncommitted()
 
 
-class CopiedOnceTransaction(Transaction):
-    """pyiceberg's own copies the whole metadata each time that it is asked for, some 17 times in a commit.
+class UncopiedTransaction(Transaction):
+    """pyiceberg's own copies the whole metadata, however deep, each time that it is asked for: some 17 times
+    in a commit, and every copy costs more than all else that the commit does with it.
 
-    Nobody changes a copy; new updates make a new one.
+    That is for callers who change what they get. Nobody does here, and updates change nothing themselves:
+    each makes new metadata that shares with the old what stays.
     """
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
-        self._copied: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+        self._updated: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
 
     @property
     def table_metadata(self) -> TableMetadata:
-        if self._copied is None or self._copied[0] is not self._updates:
-            self._copied = (self._updates, super().table_metadata)
-        return self._copied[1]
+        if self._updated is None or self._updated[0] is not self._updates:
+            metadata, context = self._table.metadata, _TableMetadataUpdateContext()
+            for update in self._updates:
+                metadata = _apply_table_update(update, metadata, context)
+            self._updated = (self._updates, metadata)
+        return self._updated[1]
 
 
 def prepare_attempt(
@@ -98,7 +105,7 @@ def prepare_attempt(
     """
     metadata = table.metadata
     _choose_merging(table)
-    transaction = CopiedOnceTransaction(table)
+    transaction = UncopiedTransaction(table)
     if lacking:
         _add_columns(transaction, content, lacking)
     producer = _producer(transaction, content, branch, _summary(manifest))

@@ -21,7 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..delivery.merge import noted_digest
-from ..errors import PenstockError, RetryableError, TableChangedError
+from ..errors import NEXT_TRY, PenstockError, RetryableError, TableChangedError
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import CatalogConfig, known_properties, open_catalog, redacted
 from .target import NO_SNAPSHOT
@@ -54,7 +54,7 @@ def load_if_there(config: CatalogConfig, address: IcebergAddress) -> Table | Non
         text = redacted(error, known_properties(config))
         raise RetryableError(
             f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
-            "the catalog.* options and that catalog and storage are reachable, then start again."
+            f"the catalog.* options and that catalog and storage are reachable. {NEXT_TRY}"
         ) from None
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
 from ..errors import (
+    NEXT_TRY,
     CommitStateUnknownError,
     ConfigurationError,
     ManifestCorruptError,
@@ -128,7 +129,7 @@ class Database:
         )
         raise kind(
             f"The manifest store {self.name} failed: {_said(error)}. {wrote}. "
-            "When the store answers again, start the query again: it goes on where it stopped."
+            f"Check that it can be reached. {NEXT_TRY}"
         ) from error
 
     # Schema -----------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class Database:
                 raise RetryableError(
                     f"The manifest store {self.name} cannot be opened now: {_said(error)}. Either the disk "
                     "is full, or another process holds the store: a driver that was stopped in the middle of "
-                    "a transaction. Make room, or end that process, then start the query again."
+                    f"a transaction. Make room, or end that process. {NEXT_TRY}"
                 ) from error
             raise ConfigurationError(
                 f"The manifest store {self.name} cannot be opened: {_said(error)}. {self._hint()}"

@@ -283,7 +283,9 @@ class SqlDeliveries(SqlDecisions):
             connection.execute(update.values(sources_removed_at=self._clock()))
             delivery_queries.delete_contents(connection, row)
 
-    def prune(self, stream: StreamKey, older_than: datetime, keep: int) -> int:
+    def prune(
+        self, stream: StreamKey, older_than: datetime, keep: int, batches_max: int | None = None
+    ) -> int:
         """Forget batches finished before `older_than`, and all but the newest `keep`; how many went.
 
         Whichever of the two comes first: a busy stream keeps `keep` records, a quiet one those of a while.
@@ -292,5 +294,8 @@ class SqlDeliveries(SqlDecisions):
         stream, unfinished deliveries, and those whose sources are not removed, with their batches.
 
         In several transactions, each of them short, and none needed by the next.
+
+        Args:
+            batches_max: end once so many have gone, about; None for no bound
         """
-        return pruning.prune(self._database, stream, older_than, keep)
+        return pruning.prune(self._database, stream, older_than, keep, batches_max)

@@ -1,7 +1,8 @@
-"""Forgetting what is long done: records of batches, deliveries and runs. Runs in the delivery process.
+"""Forgetting what is long done: records of batches, deliveries and runs.
 
-Without it a store grows for as long as its query runs. Nothing of it decides about rows any more: what is in
-the table, the table knows.
+Runs in the delivery process and, where there is nothing to deliver, after a commit now and then. Without it
+a store grows for as long as its query runs. Nothing of it decides about rows any more: what is in the table,
+the table knows.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ BATCHES_AT_ONCE = 1000
 """In one transaction: the query waits for it if it prepares a batch meanwhile."""
 
 
-def prune(database: Database, stream: StreamKey, older_than: datetime, keep: int) -> int:
+def prune(
+    database: Database, stream: StreamKey, older_than: datetime, keep: int, batches_max: int | None = None
+) -> int:
     """Forget batches that were finished before `older_than`, and all but the newest `keep`; how many went.
 
     See `SqlDeliveries.prune` for what stays in any case.
     """
     pruned = 0
-    while True:
+    while batches_max is None or pruned < batches_max:
         with database.write() as connection:
             stream_id = queries.lock_stream(connection, stream)
             if stream_id is None:
@@ -39,6 +42,7 @@ def prune(database: Database, stream: StreamKey, older_than: datetime, keep: int
                 _delete_runs(connection, stream_id, older_than)
                 return pruned
         pruned += len(batch_ids)
+    return pruned
 
 
 def _prunable(connection: Connection, stream_id: int, older_than: datetime, keep: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +14,52 @@ from ..errors import RetryableError
 from .tables import IS_PREPARED, contents, deliveries, manifests, runs, streams
 
 REASON_CHARS_MAX = 4000
+
+# Statements of every batch are put together once: to do that costs as much as to run them.
+_BATCH = sa.bindparam("given_batch", type_=sa.BigInteger)
+_VERSION = sa.bindparam("given_version", type_=sa.BigInteger)
+_GIVEN_STREAM = sa.and_(
+    streams.c.query_id == sa.bindparam("given_query"), streams.c.table_uri == sa.bindparam("given_table")
+)
+_GIVEN_BATCH = sa.and_(manifests.c.stream_id == sa.bindparam("given_stream"), manifests.c.batch_id == _BATCH)
+_LOCK_STREAM = sa.select(streams.c.id).where(_GIVEN_STREAM).with_for_update(key_share=True)
+_HOLDER = sa.select(runs.c.run_id).join(streams).where(_GIVEN_STREAM).order_by(runs.c.fence.desc()).limit(1)
+_CURRENT_RUN = (
+    sa.select(runs)
+    .where(runs.c.stream_id == sa.bindparam("given_stream"))
+    .order_by(runs.c.fence.desc())
+    .limit(1)
+)
+_FIND_MANIFEST = sa.select(manifests).where(_GIVEN_BATCH)
+_PUT_MANIFEST = sa.insert(manifests)
+_PUT_CONTENT = sa.insert(contents)
+_UPDATE_PREPARED = sa.update(manifests).where(
+    _GIVEN_BATCH,
+    manifests.c.digest == sa.bindparam("given_digest"),
+    manifests.c.state == ManifestState.PREPARED.value,
+)
+_UPDATE_FREE = _UPDATE_PREPARED.where(manifests.c.delivery_id.is_(None))
+
+
+def _sum(total: sa.Column[Any], column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    return total + sa.select(column).where(_GIVEN_BATCH).scalar_subquery()
+
+
+_COUNT_COMMITTED = (
+    sa.update(streams)
+    .where(streams.c.id == sa.bindparam("given_stream"))
+    .values(
+        committed_batches=streams.c.committed_batches + 1,
+        committed_rows=_sum(streams.c.committed_rows, manifests.c.rows),
+        committed_bytes=_sum(streams.c.committed_bytes, manifests.c.size_bytes),
+        table_version=sa.func.coalesce(_VERSION, streams.c.table_version),
+        table_batch_id=sa.case((_VERSION.is_(None), streams.c.table_batch_id), else_=_BATCH),
+    )
+)
+
+
+def _named(stream: StreamKey) -> dict[str, Any]:
+    return {"given_query": stream.query_id, "given_table": stream.table_uri}
 
 
 def is_stream(stream: StreamKey) -> sa.ColumnElement[bool]:
@@ -90,8 +136,7 @@ def lock_stream(connection: Connection, stream: StreamKey) -> int | None:
 
     On SQLite the transaction has locked the whole database already.
     """
-    query = sa.select(streams.c.id).where(is_stream(stream)).with_for_update(key_share=True)
-    return connection.scalar(query)
+    return connection.scalar(_LOCK_STREAM, _named(stream))
 
 
 def lock_known_stream(connection: Connection, stream: StreamKey, store_name: str) -> int:
@@ -119,14 +164,12 @@ def update_stream(connection: Connection, stream_id: int, values: dict[str, Any]
 
 
 def current_run(connection: Connection, stream_id: int) -> Row[Any] | None:
-    query = sa.select(runs).where(runs.c.stream_id == stream_id).order_by(runs.c.fence.desc()).limit(1)
-    return connection.execute(query).one_or_none()
+    return connection.execute(_CURRENT_RUN, {"given_stream": stream_id}).one_or_none()
 
 
 def holder(connection: Connection, stream: StreamKey) -> str | None:
     """The run with the highest fence, without a lock."""
-    query = sa.select(runs.c.run_id).join(streams).where(is_stream(stream))
-    return connection.scalar(query.order_by(runs.c.fence.desc()).limit(1))
+    return connection.scalar(_HOLDER, _named(stream))
 
 
 def was_seen(connection: Connection, stream_id: int, run_id: str) -> bool:
@@ -143,8 +186,8 @@ def put_run(connection: Connection, stream_id: int, fence: int, run_id: str, now
 
 
 def find_manifest(connection: Connection, stream_id: int, batch_id: int) -> Row[Any] | None:
-    key = (manifests.c.stream_id == stream_id, manifests.c.batch_id == batch_id)
-    return connection.execute(sa.select(manifests).where(*key)).one_or_none()
+    given = {"given_stream": stream_id, "given_batch": batch_id}
+    return connection.execute(_FIND_MANIFEST, given).one_or_none()
 
 
 def delete_manifest(connection: Connection, stream_id: int, batch_id: int) -> None:
@@ -154,46 +197,51 @@ def delete_manifest(connection: Connection, stream_id: int, batch_id: int) -> No
 
 def put_manifest(
     connection: Connection, stream_id: int, manifest: Manifest, checksum: str, run_id: str, now: datetime
-) -> None:
+) -> ManifestRecord:
+    """The new manifest, PREPARED, as the store has it now."""
     key = {"stream_id": stream_id, "batch_id": manifest.batch.batch_id}
-    connection.execute(
-        sa.insert(manifests).values(
-            **key,
-            state=ManifestState.PREPARED.value,
-            digest=manifest.batch.digest,
-            kind=manifest.kind,
-            version=manifest.version,
-            files=manifest.files,
-            rows=manifest.rows,
-            size_bytes=manifest.size_bytes,
-            is_empty=manifest.is_empty,
-            content_sha256=checksum,
-            run_id=run_id,
-            prepared_at=now,
-            reason="",
-            oldest_event_at=manifest.oldest_event_at,
-        )
+    row = {
+        **key,
+        "state": ManifestState.PREPARED.value,
+        "digest": manifest.batch.digest,
+        "kind": manifest.kind,
+        "version": manifest.version,
+        "files": manifest.files,
+        "rows": manifest.rows,
+        "size_bytes": manifest.size_bytes,
+        "is_empty": manifest.is_empty,
+        "content_sha256": checksum,
+        "run_id": run_id,
+        "prepared_at": now,
+        "reason": "",
+        "oldest_event_at": manifest.oldest_event_at,
+    }
+    connection.execute(_PUT_MANIFEST, row)
+    connection.execute(_PUT_CONTENT, {**key, "content": manifest.content})
+    return ManifestRecord(
+        batch=manifest.batch,
+        state=ManifestState.PREPARED,
+        kind=manifest.kind,
+        version=manifest.version,
+        files=manifest.files,
+        rows=manifest.rows,
+        size_bytes=manifest.size_bytes,
+        run_id=run_id,
+        prepared_at=now.astimezone(timezone.utc),
     )
-    connection.execute(sa.insert(contents).values(**key, content=manifest.content))
 
 
 def update_prepared(
-    connection: Connection,
-    stream_id: int,
-    batch: Batch,
-    values: dict[str, Any],
-    condition: sa.ColumnElement[bool] | None = None,
+    connection: Connection, stream_id: int, batch: Batch, values: dict[str, Any], *, only_free: bool = False
 ) -> bool:
-    """Compare-and-set on (batch, digest, PREPARED), and the condition if there is one."""
-    update = (
-        sa.update(manifests)
-        .where(manifests.c.stream_id == stream_id, manifests.c.batch_id == batch.batch_id)
-        .where(manifests.c.digest == batch.digest, manifests.c.state == ManifestState.PREPARED.value)
-        .values(values)
-    )
-    if condition is not None:
-        update = update.where(condition)
-    return connection.execute(update).rowcount == 1
+    """Compare-and-set on (batch, digest, PREPARED).
+
+    Args:
+        only_free: and on being in no delivery
+    """
+    given = {"given_stream": stream_id, "given_batch": batch.batch_id, "given_digest": batch.digest}
+    update = _UPDATE_FREE if only_free else _UPDATE_PREPARED
+    return connection.execute(update, {**given, **values}).rowcount == 1
 
 
 def abort_from(connection: Connection, stream_id: int, batch_id: int, now: datetime, reason: str) -> bool:
@@ -207,22 +255,10 @@ def abort_from(connection: Connection, stream_id: int, batch_id: int, now: datet
     return True
 
 
-def add_to_sums(connection: Connection, stream_id: int, batch_id: int) -> None:
-    """Count a batch that was just marked COMMITTED."""
-
-    def of_batch(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
-        key = (manifests.c.stream_id == stream_id, manifests.c.batch_id == batch_id)
-        return sa.select(column).where(*key).scalar_subquery()
-
-    connection.execute(
-        sa.update(streams)
-        .where(streams.c.id == stream_id)
-        .values(
-            committed_batches=streams.c.committed_batches + 1,
-            committed_rows=streams.c.committed_rows + of_batch(manifests.c.rows),
-            committed_bytes=streams.c.committed_bytes + of_batch(manifests.c.size_bytes),
-        )
-    )
+def count_committed(connection: Connection, stream_id: int, batch_id: int, table_version: int | None) -> None:
+    """Count a batch that was just marked COMMITTED, and note the version that holds it, where it is known."""
+    given = {"given_stream": stream_id, "given_batch": batch_id, "given_version": table_version}
+    connection.execute(_COUNT_COMMITTED, given)
 
 
 def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:

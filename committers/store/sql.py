@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any
 
@@ -211,11 +211,11 @@ class SqlManifestStore:
         they must not be deleted.
 
         Args:
-            is_follower: refuse it if the store does not know the batch before
+            is_follower: refuse it if the batch before is not known, or waits for its replay
 
         Raises:
             FencedError: `run_id` does not hold the claim.
-            RetryableError: the batch before is not known: the store was replaced meanwhile.
+            RetryableError: it is a follower of none: the store was replaced meanwhile, or that one given up.
         """
         batch, checksum = manifest.batch, manifest.content_sha256
         with self._database.write() as connection:
@@ -223,22 +223,26 @@ class SqlManifestStore:
             current = queries.current_run(connection, stream_id)
             if current is None or current.run_id != run_id:
                 raise _fenced(batch.stream, run_id, current)
-            if is_follower and queries.find_manifest(connection, stream_id, batch.batch_id - 1) is None:
-                raise RetryableError(
-                    f"The manifest store {self.name} no longer knows batch {batch.batch_id - 1} of "
-                    f"{batch.stream}: it was replaced while the next one was written, which was not "
-                    "prepared. Start the query again."
-                )
+            if is_follower:
+                self._check_followed(queries.find_manifest(connection, stream_id, batch.batch_id - 1), batch)
             row = queries.find_manifest(connection, stream_id, batch.batch_id)
             if row is not None and row.state == ManifestState.ABORTED.value:
                 queries.delete_manifest(connection, stream_id, batch.batch_id)
                 row = None
             if row is None:
-                queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
-                row = queries.find_manifest(connection, stream_id, batch.batch_id)
-        assert row is not None
+                new = queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
+                return Prepared(new, is_ours=True)
         is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
         return Prepared(queries.to_record(batch.stream, row), is_ours)
+
+    def _check_followed(self, before: sa.Row[Any] | None, batch: Batch) -> None:
+        if before is not None and not queries.to_record(batch.stream, before).awaits_replay:
+            return
+        what = "does not know" if before is None else "is to get anew from a replay"
+        raise RetryableError(
+            f"The manifest store {self.name} {what} batch {batch.batch_id - 1} of {batch.stream}: it was "
+            "changed while the next one was written, which was not prepared. Start the query again."
+        )
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
         """What is known of the batch; None if it was never prepared."""
@@ -288,16 +292,16 @@ class SqlManifestStore:
             "table_version": table_version,
             "reason": queries.storable(reason),
         }
-        is_free = manifests.c.delivery_id.is_(None) if state is ManifestState.ABORTED else None
+        is_aborted = state is ManifestState.ABORTED
         with self._database.write(unless_landed=CommitStateUnknownError) as connection:
             stream_id = queries.lock_stream(connection, batch.stream)
             if stream_id is None:
                 return False
-            if not queries.update_prepared(connection, stream_id, batch, values, is_free):
+            if not queries.update_prepared(connection, stream_id, batch, values, only_free=is_aborted):
                 return False
             if state is ManifestState.COMMITTED:
-                queries.add_to_sums(connection, stream_id, batch.batch_id)
-            if table_version is not None:
+                queries.count_committed(connection, stream_id, batch.batch_id, table_version)
+            elif table_version is not None:
                 known = {"table_version": table_version, "table_batch_id": batch.batch_id}
                 queries.update_stream(connection, stream_id, known)
         return True
@@ -317,6 +321,17 @@ class SqlManifestStore:
             return queries.abort_from(connection, stream_id, batch.batch_id, self._clock(), reason)
 
     # Beyond the protocol: for the command line and the clean-up -------------------------------------
+
+    def prune(self, stream: StreamKey, kept_s: float, kept_max: int, batches_max: int) -> int:
+        """A step of `deliveries.prune` by the store's own clock, beside a commit; how many batches went.
+
+        Args:
+            kept_s: for so many seconds a record is kept
+            kept_max: and so many of the newest ones at most
+            batches_max: of this step, about
+        """
+        older_than = self._clock() - timedelta(seconds=kept_s)
+        return self.deliveries.prune(stream, older_than, kept_max, batches_max)
 
     def set_reason(self, batch: Batch, reason: str) -> bool:
         """Record what the last attempt to commit a PREPARED batch ended in; False if it is not PREPARED."""

@@ -26,7 +26,7 @@ class LakeOptions:
     table_properties: Mapping[str, str] = field(default_factory=dict)
     add_columns: bool = False
     target_file_bytes: int | None = None
-    buffer_bytes_max: int = 64 * MIB
+    buffer_bytes_max: int = 128 * MIB
     row_group_rows: int | None = None
     max_open_partitions: int = 100
     compression: str | None = None
@@ -134,7 +134,7 @@ OPTIONS = (
         "bufferSize",
         "buffer_bytes_max",
         size(MIB, 64 * 1024 * MIB),
-        "Rows that one task buffers, over all open partitions, in Arrow bytes. Default `64mb`.",
+        "Rows that one task buffers, over all open partitions, in Arrow bytes. Default `128mb`.",
     ),
     Option(
         "rowGroupRows",
@@ -242,13 +242,13 @@ OPTIONS = (
         "keepDelivered",
         "delivered_max",
         count(1, 10_000_000),
-        "Records of delivered batches that the store keeps at most. Default 10,000.",
+        "Records of delivered or committed batches that the store keeps at most. Default 10,000.",
     ),
     Option(
         "keepDeliveredFor",
         "delivered_s_max",
         duration_s,
-        "How long the store keeps records of delivered batches. Default `7d`.",
+        "How long the store keeps records of delivered or committed batches. Default `7d`.",
     ),
     Option(
         "maintenance",

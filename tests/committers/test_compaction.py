@@ -53,7 +53,7 @@ from penstock.writers.delta.partitions import serialize
 from penstock.writers.plan import FileNames, parse_file_name
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
-POLICY = CompactionPolicy(target_file_bytes=128 * 1024**2)
+POLICY = CompactionPolicy(target_file_bytes=128 * 1024**2, small_file_bytes=96 * 1024**2)
 BATCHES = 6
 
 
@@ -73,7 +73,7 @@ def compaction(lake: Lake, table: CompactableTable | None = None, **policy: Any)
     return Compaction(
         table or compactable(lake),
         rewriter(lake),
-        CompactionPolicy(POLICY.target_file_bytes, **policy),
+        CompactionPolicy(POLICY.target_file_bytes, POLICY.small_file_bytes, **policy),
         sleep=lambda seconds: None,
     )
 
@@ -202,7 +202,7 @@ def of_size(size_bytes: int, partition: str = "a") -> DataFile:
 
 
 def test_partitions_with_few_small_files_or_none_are_left_alone() -> None:
-    policy = CompactionPolicy(target_file_bytes=1000)
+    policy = CompactionPolicy(target_file_bytes=1000, small_file_bytes=750)
     large = [of_size(750 + i, "large") for i in range(9)]
     few = [of_size(10 + i, "few") for i in range(3)]
     many = [of_size(10 + i, "many") for i in range(4)]
@@ -210,13 +210,13 @@ def test_partitions_with_few_small_files_or_none_are_left_alone() -> None:
 
 
 def test_a_file_is_not_rewritten_for_the_sake_of_much_smaller_ones() -> None:
-    policy = CompactionPolicy(target_file_bytes=1000)
+    policy = CompactionPolicy(target_file_bytes=1000, small_file_bytes=750)
     small = [of_size(10 + i) for i in range(4)]
     assert choose_groups([of_size(700), *small], policy) == [tuple(small)]
 
 
 def test_a_run_reads_no_more_than_it_may() -> None:
-    policy = CompactionPolicy(target_file_bytes=1000, run_bytes_max=100)
+    policy = CompactionPolicy(target_file_bytes=1000, small_file_bytes=750, run_bytes_max=100)
     groups = choose_groups([of_size(10 + i) for i in range(50)], policy)
     assert [sum(file.size_bytes for file in group) <= 100 for group in groups] == [True]
 

@@ -476,7 +476,7 @@ class Protocol(RuleBasedStateMachine):
         return all(checkpoint.ids(batch_id) for batch_id in checkpoint.offsets)
 
 
-EXAMPLES = {"delta": 60, "iceberg": 25}
+EXAMPLES = {"delta": 30, "iceberg": 20}
 """A history of Iceberg takes twice as long as one of Delta."""
 
 

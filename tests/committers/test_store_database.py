@@ -187,6 +187,6 @@ def test_a_store_that_another_process_holds_is_no_wrong_configuration(
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(RetryableError, match=r"(?s)database is locked.*start the query again"):
+        with pytest.raises(RetryableError, match=r"(?s)database is locked.*next start.*tries again"):
             open_store(f"sqlite:///{tmp_path}/store.db")
     open_store(f"sqlite:///{tmp_path}/store.db").close()

@@ -484,7 +484,7 @@ def test_a_batch_that_no_delivery_process_takes_costs_what_it_did(store: SqlMani
         store.claim(STREAM, "r1")
         store.prepare(own(0), "r1")
         store.finish(batch(0), COMMITTED, table_version=1)
-    assert len(said) == 13, [statement for statement, _ in said]
+    assert len(said) == 11, [statement for statement, _ in said]
 
 
 def test_a_store_without_deliveries_is_upgraded_in_place(store_url: str) -> None:

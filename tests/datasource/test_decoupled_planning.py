@@ -15,8 +15,10 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.decoupled_planning import patiently, plan_decoupled_batch
+from penstock.datasource.delivery.stream_settings import StreamSettings
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.plan_cache import REFRESH_S, PlanCache
+from penstock.datasource.settings import register
 from penstock.datasource.sinks.delta import DeltaSink
 
 ID = pa.schema([("id", pa.int64())])
@@ -29,11 +31,11 @@ class Planner:
         self.table = folder / "table"
         self.store = store
         self.now = 0.0
-        options = {"path": str(self.table), "delivery": "decoupled", "schemaEvolution": "addColumns"}
-        self.sink = DeltaSink(DeltaOptions.parse({**options, "backlogWaitSeconds": "0"}))
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, **options: str) -> None:
+        given = {"path": str(self.table), "delivery": "decoupled", "schemaEvolution": "addColumns"}
+        self.sink = DeltaSink(DeltaOptions.parse({**given, "backlogWaitSeconds": "0", **options}))
         self.plans = PlanCache(lambda: self.now, lambda body: body())
 
     def run(self, batch_id: int, rows: pa.Schema = ID) -> None:
@@ -71,6 +73,17 @@ def test_other_new_columns_wait_for_those_that_are_not_delivered_yet(planner: Pl
     planner.run(3)
     with pytest.raises(RetryableError, match=r"add the column.s. first to the table .* adds second"):
         planner.run(4, second)
+
+
+def test_who_waits_for_deliveries_has_said_that_they_are_wanted(planner: Planner) -> None:
+    """A coupled start came in between, and failed: delivery left the stream alone."""
+    planner.run(0)
+    stream = StreamKey("q", planner.sink.table_uri)
+    register(DeltaSink(DeltaOptions.parse({"path": str(planner.table)})), planner.store, stream)
+    planner.restart(backlogBatches="1")
+    with pytest.raises(RetryableError, match="backlogBatches=1"):
+        planner.run(1)
+    assert StreamSettings.parse(planner.store.settings(stream)).is_decoupled
 
 
 class Hands:

@@ -205,6 +205,8 @@ class DeliveryProcess:
             others.accept_table(query)
         elif has_changed and others.skip_refused(query):
             self._scheduler.tell("  the operator gives up the first batch")
+        elif "`penstock recover` takes the table's word" in str(error) and not query.is_diverged:
+            others.recover()
         elif isinstance(error, (CheckpointMismatchError, RetryableError)) and query.is_diverged:
             query.is_stuck = True  # two copies of a checkpoint deliver under one query id
         else:

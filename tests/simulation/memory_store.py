@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from tests.simulation.memory_deliveries import MemoryDeliveries, StoredStream
@@ -106,8 +106,10 @@ class MemoryStore:
         batch, known = manifest.batch, self.known(manifest.batch.stream)
         if not known.runs or known.runs[-1] != run_id:
             raise FencedError(f"run {run_id} does not hold the claim of {known.runs[-1:]}")
-        if is_follower and batch.batch_id - 1 not in known.records:
-            raise RetryableError("the store was replaced while the batch was written")
+        if is_follower:
+            before = known.records.get(batch.batch_id - 1)
+            if before is None or before.awaits_replay:
+                raise RetryableError("the store was changed while the batch was written")
         record = known.records.get(batch.batch_id)
         if record is None or record.state is ManifestState.ABORTED:
             known.records[batch.batch_id] = record = ManifestRecord(
@@ -161,6 +163,30 @@ class MemoryStore:
         return True
 
     # Beyond the protocol
+
+    def prune(self, stream: StreamKey, kept_s: float, kept_max: int, batches_max: int) -> int:
+        """Runs are kept: when they claimed is not known here."""
+        known, older_than = self.find(stream), self.now() - timedelta(seconds=kept_s)
+        if known is None:
+            return 0
+        records = known.sorted_records()
+        surplus = {record.batch.batch_id for record in records[: max(len(records) - kept_max, 0)]}
+        pruned = [
+            record.batch.batch_id
+            for record in records[:-1]
+            if record.finished_at is not None
+            and (record.finished_at < older_than or record.batch.batch_id in surplus)
+            and _is_prunable(known, record)
+        ][:batches_max]
+        for batch_id in pruned:
+            del known.records[batch_id], known.manifests[batch_id]
+            known.removed.discard(batch_id)
+        for delivery_id, one in list(known.deliveries.items()):
+            is_empty = one.record.phase is DeliveryPhase.COMMITTED and not known.in_delivery(delivery_id)
+            is_old = one.record.phase is DeliveryPhase.ABANDONED and one.record.finished_at < older_than  # type: ignore[operator]
+            if is_empty or is_old:
+                del known.deliveries[delivery_id]
+        return len(pruned)
 
     def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]:
         known = self.find(stream)
@@ -219,6 +245,15 @@ def _names_files(known: StoredStream, record: ManifestRecord) -> bool:
     delivery = known.deliveries[record.delivery_id].record
     is_replaced = delivery.phase is not DeliveryPhase.COMMITTED or delivery.is_compacted
     return is_replaced and delivery.sources_removed_at is None
+
+
+def _is_prunable(known: StoredStream, record: ManifestRecord) -> bool:
+    """Not of an unfinished delivery, nor of one whose sources are still to be removed."""
+    if record.delivery_id is None:
+        return True
+    delivery = known.deliveries[record.delivery_id].record
+    has_sources = delivery.is_compacted and delivery.sources_removed_at is None
+    return delivery.phase is not DeliveryPhase.PREPARED and not has_sources
 
 
 class MemoryExpiries:

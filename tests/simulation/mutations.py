@@ -432,11 +432,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         Edit(
             """
-        end = landed_version(table, batch.stream.query_id) or table.version()
+        end = landed_version(table, batch.stream.query_id, self._app_versions) or table.version()
 """,
             """
         return True
-        end = landed_version(table, batch.stream.query_id) or table.version()
+        end = landed_version(table, batch.stream.query_id, self._app_versions) or table.version()
 """,
             DELTA,
         ),
@@ -475,10 +475,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         TWO_PHASE,
         Edit(
             """
-        return self._decide_by_token(batch, token)
+        decision = self._decide_by_token(batch, token)
 """,
             """
-        return self._decide_by_token(batch, self._table.token(batch.stream.query_id))
+        decision = self._decide_by_token(batch, self._table.token(batch.stream.query_id))
 """,
         ),
     ),
@@ -519,9 +519,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         QUERIES,
         Edit(
             """
-        .where(manifests.c.digest == batch.digest, manifests.c.state == ManifestState.PREPARED.value)
+    manifests.c.digest == sa.bindparam("given_digest"),
+    manifests.c.state == ManifestState.PREPARED.value,
 """,
-            "",
+            """
+    sa.bindparam("given_digest") != "",
+""",
         ),
         store="sqlite",
     ),
@@ -807,7 +810,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        if self._state(batch) in (ManifestState.PREPARED, ManifestState.COMMITTED):
+        if _is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
             return
 """,
             """
@@ -837,6 +840,68 @@ MUTATIONS: tuple[Mutation, ...] = (
             """
             if not is_same:
                 raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+""",
+            "",
+        ),
+    ),
+    Mutation(
+        "the batch before is the same",
+        "writes a batch behind one that the store has from other offsets",
+        TWO_PHASE,
+        Edit(
+            """
+        elif digest is not None and digest != before.batch.digest:
+""",
+            """
+        elif False:
+""",
+        ),
+    ),
+    Mutation(
+        "the batch before waits for no replay",
+        "writes a batch behind one that was given up and never written again",
+        TWO_PHASE,
+        Edit(
+            """
+        if before.awaits_replay:
+""",
+            """
+        if False:
+""",
+        ),
+    ),
+    Mutation(
+        "what an operator has given up is not written again",
+        "gives up, for its replay, what was prepared behind it",
+        DECOUPLED,
+        Edit(
+            """
+        if _is_skipped(record, batch):
+            return Decision.SKIP
+""",
+            "",
+        ),
+    ),
+    Mutation(
+        "only a replay gives up a batch that is in the table from other offsets",
+        "aborts it although Spark does not run it again",
+        TWO_PHASE,
+        Edit(
+            """
+            if not is_replayed:  # nobody would write it again
+""",
+            """
+            if False:
+""",
+        ),
+    ),
+    Mutation(
+        "the token is of this very stream",
+        "settles batches by the token of a copy of the checkpoint",
+        DELIVERER,
+        Edit(
+            """
+            self._check_token_is_ours(token, record, newest=records[-1].batch.batch_id)
 """,
             "",
         ),
@@ -935,10 +1000,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         STORE,
         Edit(
             """
-        is_free = manifests.c.delivery_id.is_(None) if state is ManifestState.ABORTED else None
+        is_aborted = state is ManifestState.ABORTED
 """,
             """
-        is_free = None
+        is_aborted = False
 """,
         ),
         store="sqlite",
@@ -966,6 +1031,48 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             """
     update = sa.update(deliveries).where(is_it).values(values)
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "a follower needs the batch before (real store)",
+        "prepares a batch behind one that went with the store, or was given up, since it was planned",
+        STORE,
+        Edit(
+            """
+            if is_follower:
+""",
+            """
+            if False:
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "compare-and-set of giving up (real store)",
+        "gives up what a twin has prepared since the record was read",
+        STORE,
+        Edit(
+            """
+            if row is None or queries.to_record(batch.stream, row) != seen:
+""",
+            """
+            if False:
+""",
+        ),
+        store="sqlite",
+    ),
+    Mutation(
+        "delivery waits for a replay (real store)",
+        "delivers batches behind one that was given up for its replay",
+        DELIVERY_QUERIES,
+        Edit(
+            """
+    gap: int | None = connection.scalar(query)
+""",
+            """
+    gap = None
 """,
         ),
         store="sqlite",

@@ -160,8 +160,12 @@ class Driver:
             self._check_marked(newest)
 
     def _plan(self, batch: Batch) -> BatchPlan:
+
+        def digest_before() -> str:
+            return batch_of(self._checkpoint, batch.batch_id - 1, self._sink.table_uri).digest
+
         if not self._start.is_decoupled:
-            return plan_batch(self._sink, self._store, batch, ROWS, overwrite=False)
+            return plan_batch(self._sink, self._store, batch, ROWS, False, digest_before)
         if self._scheduler.rng.random() < PLANNER_DIES:
             self._plans = self._new_plans()
         return plan_decoupled_batch(
@@ -170,13 +174,9 @@ class Driver:
             batch,
             ROWS,
             overwrite=False,
-            digest_before=lambda: self._digest_of(batch.batch_id - 1),
+            digest_before=digest_before,
             plans=self._plans,
         )
-
-    def _digest_of(self, batch_id: int) -> str:
-        batch = batch_of(self._checkpoint, batch_id, self._sink.table_uri)
-        return batch.digest
 
     def _new_plans(self) -> PlanCache:
         """Of one planner process."""

@@ -96,6 +96,12 @@ class StoreConnection:
         about = f"batch {batch.batch_id} {state.value} {reason}"
         return self.write("finish", act, about, unless_landed=CommitStateUnknownError)
 
+    def prune(self, stream: StreamKey, kept_s: float, kept_max: int, batches_max: int) -> int:
+        def act() -> int:
+            return int(self._store.prune(stream, kept_s, kept_max, batches_max))
+
+        return self.write("prune", act, f"all but {kept_max}")
+
     def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]:
         return self.read("history", lambda: self._store.history(stream, limit), stream)
 

@@ -88,6 +88,7 @@ calls: st.SearchStrategy[tuple[str, Call]] = st.one_of(
         streams,
         small,
     ),
+    st.builds(lambda s, kept: ("prune", lambda store: store.prune(s, 3600, kept, 1000)), streams, small),
     st.builds(lambda e: ("put expiry", lambda store: store.expiries.put(e)), expiries()),
     st.builds(
         lambda e, n: ("add_deleted", lambda store: store.expiries.add_deleted(e, n)), expiries(), small
@@ -264,6 +265,7 @@ moves: st.SearchStrategy[tuple[str, Move]] = st.one_of(
     st.just(("park", lambda play: play.deliveries.park(ONE_STREAM, "me", "why"))),
     st.just(("retry", lambda play: play.deliveries.retry(ONE_STREAM, "me", "why"))),
     st.just(("wait", lambda play: play.deliveries.wait(ONE_STREAM, NOW))),
+    st.builds(lambda kept: ("prune", lambda play: play.store.prune(ONE_STREAM, 3600, kept, 1000)), small),
 )
 
 

@@ -320,6 +320,8 @@ class World:
                 query.is_retired and is_robbed
             ):  # nobody starts the query, which would tell
                 continue
+            if self.plan.delivery is not None and query.is_diverged and query.is_refused:
+                continue  # a copy has given up, for its own, what waited to be delivered: it was told
             for batch_id in sorted(checkpoint.commits & set(checkpoint.offsets)):
                 gone = [i for i in checkpoint.ids(batch_id) if not rows[i] and i not in excused]
                 if gone:
@@ -362,12 +364,16 @@ class World:
     def _check_digests(self, seen: Seen) -> Iterator[str]:
         """No batch is COMMITTED in the store that the table has from other offsets.
 
-        Empty ones do not come into the table, and what a rollback took back is for an operator to judge.
+        Empty ones do not come into the table, and what a rollback took back is for an operator to judge. The
+        batches of a delivery bring the rows up to the end of its last one: a copy of the checkpoint may have
+        cut these into other batches.
         """
         if self.others.went_back:
             return
         for query in self.queries:
             for record in query.store.history(query.stream, HISTORY_MAX):
+                if query.is_diverged and record.delivery_id is not None:
+                    continue
                 batch = record.batch
                 told = seen.digests.get((batch.stream.query_id, batch.batch_id), batch.digest)
                 if record.state is ManifestState.COMMITTED and record.rows and told != batch.digest:

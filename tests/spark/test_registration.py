@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.formats import LakeTable
 from tests.tables import rows
 
 import penstock
+from penstock.datasource.arrow_batches import BYTES_MAX, ROWS_MAX, ROWS_PER_BATCH, cut_by_rows
 
 pytestmark = pytest.mark.spark
 
@@ -43,3 +46,59 @@ def test_local_workers_use_the_python_that_registers(tmp_path: Path) -> None:
     )
 
     assert pl.scan_delta(str(tmp_path / "t")).collect().height == 10
+
+
+# How rows come to Python ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other_session(spark: SparkSession) -> SparkSession:
+    """One in which nothing was set yet. Data sources it has from the first one."""
+    return spark.newSession()
+
+
+def batch_rows(session: SparkSession, rows: int) -> list[int]:
+    """How many rows each batch has when one task hands over `rows` of them."""
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"rows": pa.array([batch.num_rows], pa.int64())})
+
+    counts = session.range(0, rows, 1, 1).mapInArrow(counted, "rows long").collect()
+    return [count.rows for count in counts]
+
+
+def test_spark_cuts_by_the_rows_that_registering_sets(spark: SparkSession) -> None:
+    """The session of all tests was registered with nothing said about it."""
+    assert spark.conf.get(BYTES_MAX) == "2147483647"
+    assert batch_rows(spark, 2 * ROWS_PER_BATCH + 1) == [ROWS_PER_BATCH, ROWS_PER_BATCH, 1]
+
+
+def test_defaults_of_spark_do_not_count_as_set(other_session: SparkSession) -> None:
+    assert batch_rows(other_session, 2 * ROWS_PER_BATCH) == [2 * ROWS_PER_BATCH]
+    cut_by_rows(other_session)
+
+    assert batch_rows(other_session, 2 * ROWS_PER_BATCH) == [ROWS_PER_BATCH, ROWS_PER_BATCH]
+
+
+def test_a_bound_that_the_session_has_set_holds(other_session: SparkSession) -> None:
+    """Also if it is Spark's own: who sets it wants it."""
+    other_session.conf.set(BYTES_MAX, "64m")
+    cut_by_rows(other_session)
+
+    assert other_session.conf.get(BYTES_MAX) == "64m"
+    assert other_session.conf.get(ROWS_MAX, None) is None
+
+
+def test_wide_rows_land(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows of 300 KiB, more than fit into one batch."""
+    count, width = ROWS_PER_BATCH + 100, 300 * 1024
+    wide = spark.range(0, count, 1, 1).selectExpr("id", f"lpad(id, {width}, 'x') AS text")
+    wide.write.format("penstock.delta").mode("append").save(str(tmp_path / "t"))
+
+    text = pl.col("text")
+    found = pl.scan_delta(str(tmp_path / "t")).select("id", width=text.str.len_bytes(), end=text.str.tail(4))
+    landed = found.sort("id").collect()
+    assert landed["id"].to_list() == list(range(count))
+    assert set(landed["width"]) == {width}
+    assert [end.lstrip("x") for end in landed["end"]] == [str(number) for number in range(count)]

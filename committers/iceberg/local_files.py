@@ -1,0 +1,68 @@
+"""Files of Iceberg tables on the local disk, for pyiceberg, without Arrow.
+
+To load pyiceberg's own file I/O loads pandas too, where that is installed: a third of a second in every
+process, and Spark ends its Python processes after a minute without work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+
+
+def local_path(location: str) -> Path | None:
+    """The absolute path of a location; None if it is not on the local disk. Nothing in it is escaped."""
+    scheme, colon, rest = location.partition(":")
+    if not colon or "/" in scheme:
+        return Path(location).absolute()
+    return Path(rest.removeprefix("//")) if scheme == "file" else None
+
+
+class LocalFile(InputFile, OutputFile):
+    """A file on the local disk."""
+
+    @property
+    def _path(self) -> Path:
+        path = local_path(self.location)
+        assert path is not None, "others are opened by another file I/O"
+        return path
+
+    def __len__(self) -> int:
+        return self._path.stat().st_size
+
+    def exists(self) -> bool:
+        return self._path.is_file()
+
+    def open(self, seekable: bool = True) -> InputStream:
+        return cast(InputStream, self._path.open("rb"))
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return cast(OutputStream, self._path.open("wb" if overwrite else "xb"))
+
+    def to_input_file(self) -> LocalFile:
+        return self
+
+
+class LocalFileIO(FileIO):
+    """Files on the local disk; what a table has elsewhere goes through pyiceberg's own file I/O."""
+
+    def new_input(self, location: str) -> InputFile:
+        return LocalFile(location) if local_path(location) else self._own(location).new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        return LocalFile(location) if local_path(location) else self._own(location).new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        name = location if isinstance(location, str) else location.location
+        path = local_path(name)
+        if path is None:
+            self._own(name).delete(name)
+        else:
+            path.unlink()
+
+    def _own(self, location: str) -> FileIO:
+        """As pyiceberg chooses it."""
+        return load_file_io({**self.properties, PY_IO_IMPL: ""}, location)

@@ -1,0 +1,35 @@
+"""Gather the small Arrow batches that Spark hands over (see `arrow_batches`) to larger ones. Executors only.
+
+What a batch costs the writer beside its rows is then the same however Spark cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+GATHERED_ROWS = 10_000
+GATHERED_BYTES = 32 * 1024 * 1024
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in order, in batches that end once they reach `GATHERED_ROWS` or `GATHERED_BYTES`."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        if rows >= GATHERED_ROWS or size_bytes >= GATHERED_BYTES:
+            yield from _joined(waiting)
+            waiting, rows, size_bytes = [], 0, 0
+    if waiting:
+        yield from _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch; more of them only where a column is larger than Arrow's offsets reach."""
+    if len(batches) == 1:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined

@@ -1,0 +1,75 @@
+"""A transaction that copies no metadata: it says what pyiceberg's own says and changes nothing on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import update_table_metadata
+from pyiceberg.types import LongType
+from tests.sink_stream import SinkStream
+
+from penstock.committers.iceberg.snapshot import UncopiedTransaction
+from penstock.committers.iceberg.table import load
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.sinks.iceberg import IcebergSink
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    options = IcebergOptions(
+        table="lake.t", warehouse=str(tmp_path / "warehouse"), store=f"sqlite:///{tmp_path}/penstock.db"
+    )
+    sink = IcebergSink(options)
+    stream = SinkStream(sink)
+    for number in range(3):
+        stream.run(pa.table({"id": [number]}))
+    return load(sink.catalog, sink.address)
+
+
+def changed(table: Table) -> UncopiedTransaction:
+    """A column, a snapshot and properties, as a batch's commit has them."""
+    transaction = UncopiedTransaction(table)
+    with transaction.update_schema() as update:
+        update.add_column("more", LongType())
+    transaction.update_snapshot().fast_append().commit()
+    transaction.set_properties({"penstock.q0": "{}", "other": "1"})
+    transaction.remove_properties("other")
+    return transaction
+
+
+def said(metadata: TableMetadata) -> dict[str, Any]:
+    """All of it but the time, which pyiceberg takes anew each time that it is asked."""
+    return metadata.model_dump(exclude={"last_updated_ms"})
+
+
+def test_the_metadata_is_what_the_library_makes_of_the_same_updates(table: Table) -> None:
+    transaction = changed(table)
+
+    assert len(transaction._updates) > 3
+    assert said(transaction.table_metadata) == said(
+        update_table_metadata(table.metadata, transaction._updates)
+    )
+
+
+def test_the_metadata_that_it_began_with_stays_as_it_was(table: Table) -> None:
+    """The next attempt, and the requirements of this one, are about the table as it was loaded."""
+    before = table.metadata.model_dump_json()
+
+    transaction = changed(table)
+
+    assert transaction.table_metadata.current_snapshot_id != table.metadata.current_snapshot_id
+    assert table.metadata.model_dump_json() == before
+
+
+def test_each_update_is_seen_at_once(table: Table) -> None:
+    transaction = UncopiedTransaction(table)
+
+    transaction.set_properties({"a": "1"})
+    assert transaction.table_metadata.properties["a"] == "1"
+    transaction.set_properties({"a": "2"})
+    assert transaction.table_metadata.properties["a"] == "2"

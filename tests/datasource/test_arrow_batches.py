@@ -1,0 +1,93 @@
+"""How rows come to Python: cut by number, unless somebody wants it otherwise, and gathered again."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import DeltaDataSource, IcebergDataSource
+from penstock.datasource import gathering
+from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_BATCH, cut_by_rows
+from penstock.datasource.gathering import GATHERED_ROWS, gathered
+from penstock.datasource.registration import register
+
+
+class Conf(dict[str, str]):
+    """A session's, which knows its own settings from Spark's defaults."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+def tuned(given: dict[str, str]) -> dict[str, str]:
+    session: Any = SimpleNamespace(conf=Conf(given))
+    cut_by_rows(session)
+    return dict(session.conf)
+
+
+def test_batches_are_bounded_by_rows_alone() -> None:
+    """Spark looks at the size after every row for any other bound than the largest."""
+    assert tuned({}) == {BYTES_MAX: "2147483647", ROWS_MAX: str(ROWS_PER_BATCH)}
+    assert NO_BOUND == 2147483647
+
+
+@pytest.mark.parametrize("key", [BYTES_MAX, ROWS_MAX])
+def test_what_the_session_has_set_stays_and_nothing_is_added(key: str) -> None:
+    """With rows set to more, a batch without a bound on its size may not fit into memory."""
+    assert tuned({key: "10000"}) == {key: "10000"}
+
+
+@pytest.mark.parametrize(("tune", "keys"), [(True, {BYTES_MAX, ROWS_MAX}), (False, set())])
+def test_registering_sets_both_unless_told_not_to(tune: bool, keys: set[str]) -> None:
+    registered: list[Any] = []
+    sources = SimpleNamespace(register=registered.append)
+    session: Any = SimpleNamespace(conf=Conf(), dataSource=sources)
+    register(session, tune=tune)
+
+    assert set(session.conf) == keys
+    assert registered == [DeltaDataSource, IcebergDataSource]
+
+
+def test_one_line_says_what_was_set_and_how_to_have_it_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+    session: Any = SimpleNamespace(conf=Conf())
+    with caplog.at_level(logging.INFO, "penstock"):
+        cut_by_rows(session)
+        cut_by_rows(session)
+
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert f"{BYTES_MAX}=2147483647 and {ROWS_MAX}={ROWS_PER_BATCH}" in record.getMessage()
+    assert "tune=False" in record.getMessage()
+
+
+def batches(count: int, rows: int, text: str = "x") -> list[pa.RecordBatch]:
+    schema = pa.schema([("id", pa.int64()), pa.field("text", pa.string(), metadata={"a": "b"})])
+    return [
+        pa.record_batch({"id": range(index * rows, (index + 1) * rows), "text": [text] * rows}, schema=schema)
+        for index in range(count)
+    ]
+
+
+def test_small_batches_are_gathered_in_order() -> None:
+    given = batches(45, 500)
+    taken = list(gathered(given))
+
+    assert [batch.num_rows for batch in taken] == [GATHERED_ROWS, GATHERED_ROWS, 2500]
+    assert pa.Table.from_batches(taken).equals(pa.Table.from_batches(given), check_metadata=True)
+
+
+def test_gathered_rows_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the task would hold 10,000 wide rows, whatever Spark was told."""
+    monkeypatch.setattr(gathering, "GATHERED_BYTES", 2_000_000)
+    taken = list(gathered(batches(6, 10, text="x" * 100_000)))
+
+    assert [batch.num_rows for batch in taken] == [20, 20, 20]
+
+
+def test_no_batches_stay_none_and_a_batch_without_rows_stays_one() -> None:
+    assert list(gathered([])) == []
+    assert [batch.num_rows for batch in gathered(batches(1, 0))] == [0]
