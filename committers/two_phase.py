@@ -132,9 +132,9 @@ class TwoPhaseCommitter:
         its place. This one's are nowhere, and whatever follows would hide that.
         """
         before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
-        if before is None or (before.state is ManifestState.ABORTED and not before.awaits_replay):
-            if before is not None and before.is_skipped:
-                self._check_token_is_ours(batch.stream)
+        if before is None:
+            return
+        if before.state is ManifestState.ABORTED and not (before.awaits_replay or before.is_skipped):
             return
         digest, what = digest_before(), ""
         if before.awaits_replay:
@@ -143,6 +143,8 @@ class TwoPhaseCommitter:
             what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
         if what and not self._has_landed(before.batch, digest):
             raise CheckpointMismatchError(_mismatch(batch, what))
+        if before.is_skipped:
+            self._check_token_is_ours(batch.stream)
 
     def _check_token_is_ours(self, stream: StreamKey) -> None:
         """A copy of the checkpoint, with a store of its own, may write the table under the same query id.

@@ -245,6 +245,36 @@ def test_copies_of_a_checkpoint_on_one_store_part_with_an_error(stream: Stream) 
     assert committer.begin(batch, digest_before=lambda: None) is Decision.WRITE
 
 
+def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Stream) -> None:
+    """By a replay of a slow twin, say: what was prepared behind it must not be given up for that."""
+    stream.run(0, [0])
+    stream.run(1, [1])
+    stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
+    assert stream.begin(stream.batch(0)) is Decision.SKIP
+    stream.committer().confirm_skipped(stream.batch(0))
+    assert stream.states() == {0: ABORTED, 1: PREPARED}
+    assert stream.begin(stream.batch(0, "others")) is Decision.WRITE
+
+
+def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -> None:
+    """With the same end, the next batch of the two begins elsewhere."""
+    stream.run(0, [0], offsets="of the copy")
+    stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
+    with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
+        stream.committer().begin(stream.batch(1), digest_before=lambda: stream.batch(0).digest)
+
+
+def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: Stream) -> None:
+    """A copy of the checkpoint, on the same store, runs the one before anew, to another end maybe."""
+    stream.run(0, [0])
+    assert stream.begin(stream.batch(1)) is Decision.WRITE
+    written = stream.write(stream.batch(1), "r1", [1])
+    assert stream.begin(stream.batch(0, "of the copy")) is Decision.WRITE
+    with pytest.raises(RetryableError, match="is to get anew from a replay"):
+        stream.prepare(written)
+    assert stream.states() == {0: ABORTED}
+
+
 def test_nothing_is_given_up_by_a_record_that_has_changed(stream: Stream) -> None:
     stream.run(0, [0])
     seen = stream.store.record(stream.query.stream, 0)

@@ -309,6 +309,52 @@ def test_a_pending_batch_that_the_table_has_otherwise_is_not_forgotten_once_spar
     assert state(store, query) is PREPARED
 
 
+def test_a_pending_batch_is_not_landed_on_the_batch_of_a_copy(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """The original's batch was skipped; the copy, with a store of its own, has landed it to another end."""
+    prepare_only(query, store, 0, "old")
+    later = query.write(query.sink_plan(1), query.batch(1), "dead", [[9]])
+    store.prepare(later.manifest, "dead")
+    store.deliveries.skip(query.stream, 0, "ann", "broken")
+    with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
+        query.run(copy, query.batch(0, "of the copy"), [[4]], "c1")
+    with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
+        query.committer(store).recover(query.stream)
+    assert state(store, query, 1) is PREPARED
+
+
+def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManifestStore) -> None:
+    """Each start says what its checkpoint has of the batch before."""
+    query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
+    with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
+        query.committer(store).begin(query.batch(1), lambda: query.batch(0).digest)
+    same = query.batch(0, "of the copy").digest
+    assert query.committer(store).begin(query.batch(1), lambda: same) is Decision.WRITE
+
+
+def test_a_batch_that_was_given_up_and_never_written_again_stops_the_query(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """The copy has given up what this checkpoint has logged: its rows are nowhere."""
+    prepare_only(query, store, 0, "old")
+    query.plan(store, query.batch(0, "of the copy"))
+    with pytest.raises(CheckpointMismatchError, match="given up and never written again"):
+        query.plan(store, query.batch(1))
+
+
+def test_a_store_from_an_old_backup_gives_way_to_the_table(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """It knows a batch only as given up, and the table holds it."""
+    prepare_only(query, store, 0, "old")
+    query.plan(store, query.batch(0))
+    with open_store(f"sqlite:///{tmp_path}/current.db") as current:
+        query.run(current, query.batch(0), PARTS, "r2")
+    digest = query.batch(0).digest
+    assert query.committer(store).begin(query.batch(1), lambda: digest) is Decision.WRITE
+
+
 def test_a_superseded_batch_takes_those_behind_it_with_it(query: Query, store: SqlManifestStore) -> None:
     """With the same end offset, one behind it has another beginning now."""
     prepare_only(query, store, 0, "old")

@@ -35,6 +35,8 @@ class ObjectStore:
         self.scheduler = scheduler
         self.is_remote = is_remote
         self.objects: dict[str, StoredObject] = {}
+        self.ever: dict[str, StoredObject] = {}
+        """Also what was deleted since."""
         """By path; without a step, for who looks at the end."""
 
     def put(self, path: str, content: Any, *, size_bytes: int = 1, if_absent: bool = False) -> None:
@@ -47,7 +49,7 @@ class ObjectStore:
         def act() -> None:
             if if_absent and path in self.objects:
                 raise FileExistsError(path)
-            self.objects[path] = StoredObject(content, size_bytes, self.scheduler.now)
+            self.objects[path] = self.ever[path] = StoredObject(content, size_bytes, self.scheduler.now)
 
         self.scheduler.request("put", act, about=path, remote=self.is_remote)
 

@@ -13,7 +13,6 @@ from tests.simulation.lake import Seen
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.query import HEALED_BY_RESTART, Query
 from tests.simulation.scheduler import DAY_S, HOUR_S
-from tests.simulation.spark import batch_of
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint
 
@@ -220,16 +219,10 @@ class Others:
             self.given_up |= self._ids_of(query, record)
 
     def _ids_of(self, query: Query, record: ManifestRecord) -> set[int]:
-        """As far as its files are there; where they are not, by its offsets."""
-        batch = record.batch
-        contents = [self._content(path) for path in self._paths_of(query, record)]
-        ids = {row_id for content in contents for row_id in content or ()}
-        for one in self.world.queries if None in contents else ():  # a copy's, maybe, on the same store
-            if batch.batch_id in one.checkpoint.offsets and batch == batch_of(
-                one.checkpoint, batch.batch_id, batch.stream.table_uri
-            ):
-                ids |= set(one.checkpoint.ids(batch.batch_id))
-        return ids
+        """Whether its files are still there or not."""
+        ever, place = self.world.lake.objects.ever, self.world.lake.data_location.rstrip("/")
+        paths = [f"{place}/{path}" for path in self._paths_of(query, record)]
+        return {row_id for path in paths if path in ever for row_id in ever[path].content}
 
     def skip_refused(self, query: Query) -> bool:
         """Give up the first batch that waits, if its files are gone, or it was planned before the table went

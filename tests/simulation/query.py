@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.scheduler import Actor
-from tests.simulation.spark import Driver, Start
+from tests.simulation.spark import Driver, Start, batch_of
 from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
 
@@ -130,7 +130,7 @@ class Query:
             others.noticed |= others.went_back  # an operator has to look at the table anyway
         elif isinstance(error, TableChangedError) and others.went_back:
             others.noticed = True
-        elif not (isinstance(error, TableChangedError) and others.took_files):
+        elif not (isinstance(error, (TableChangedError, CheckpointMismatchError)) and others.took_files):
             self.problems.append(f"a driver ends with {error!r}")
 
     def heal(self) -> None:
@@ -168,10 +168,15 @@ class Query:
 
     def _accept_loss(self) -> None:
         """The operator starts the query coupled: batches that went with the store stay away."""
-        tokens = self._world.lake.see().tokens if self._world.lake.exists else ()
-        last = max((one for query_id, one, _ in tokens if query_id == self.checkpoint.query_id), default=-1)
-        for batch_id in range(last + 1, self.checkpoint.next_batch()):
-            self._world.others.given_up |= set(self.checkpoint.ids(batch_id))
+        seen = self._world.lake.see() if self._world.lake.exists else None
+        tokens = seen.tokens if seen is not None else ()
+        query_id, checkpoint = self.checkpoint.query_id, self.checkpoint
+        last = max((one for token_of, one, _ in tokens if token_of == query_id), default=-1)
+        if seen is not None and last in checkpoint.offsets:  # what was rewound may have left another one
+            ours = batch_of(checkpoint, last, self._world.lake.table_uri).digest
+            last -= seen.digests.get((query_id, last)) != ours
+        for batch_id in range(last + 1, checkpoint.next_batch()):
+            self._world.others.given_up |= set(checkpoint.ids(batch_id))
 
     def _accept_table(self) -> None:
         scheduler, others = self._world.scheduler, self._world.others
