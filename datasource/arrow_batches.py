@@ -3,7 +3,7 @@
 By default a batch ends at 10,000 rows or at a size (64 MiB in Spark 4.3). To know the size, Spark asks every
 column after *every row*, which takes almost half of the hand-over. It does not ask if the bound is the
 largest there is. Then the number of rows alone bounds the executor's memory: 600 MB of wide rows in one batch
-have ended a Spark of 1 GB. So that number is lowered, as far as it costs next to nothing.
+have ended a Spark of 1 GB. So that number is lowered.
 """
 
 from __future__ import annotations
