@@ -91,3 +91,9 @@ def test_gathered_rows_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch
 def test_no_batches_stay_none_and_a_batch_without_rows_stays_one() -> None:
     assert list(gathered([])) == []
     assert [batch.num_rows for batch in gathered(batches(1, 0))] == [0]
+
+
+def test_nested_batches_stay_as_they_come() -> None:
+    """Joining what Spark 4.0 makes of empty lists would end the process."""
+    batches = [pa.record_batch({"a": [[1], []]}), pa.record_batch({"a": pa.array([], pa.list_(pa.int64()))})]
+    assert list(gathered(batches)) == batches

@@ -52,6 +52,7 @@ def log_of(table: LakeTable) -> Path:
     return place / "_delta_log" if table.place == "path" else place / "catalog.sqlite"
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_while_its_table_cannot_be_reached(ids: IdStream) -> None:
     ids.add_files(8)
     query = ids.writer(ids.rows(), **DECOUPLED).trigger(processingTime="0 seconds").start()
