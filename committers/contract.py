@@ -327,8 +327,13 @@ class ManifestStore(Protocol):
         *,
         table_version: int | None = None,
         reason: str = "",
+        seen: ManifestRecord | None = None,
     ) -> bool:
-        """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so."""
+        """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so.
+
+        Args:
+            seen: compare the whole record with this one, too: the files may be another run's by now
+        """
         ...
 
 

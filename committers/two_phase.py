@@ -276,10 +276,13 @@ class TwoPhaseCommitter:
     def _finish(self, record: ManifestRecord, state: ManifestState, reason: str) -> Recovered:
         """
         Raises:
-            RetryableError: the batch cannot be given up, for it is part of a delivery that may land.
+            RetryableError: the batch cannot be given up, for it is part of a delivery that may land, or was
+                prepared anew by another run.
         """
         batch = record.batch
-        is_finished = self._store.finish(batch, state, reason=reason)
+        # Given up is only what was seen: a twin may have prepared the batch anew since, with other files.
+        seen = record if state is ManifestState.ABORTED else None
+        is_finished = self._store.finish(batch, state, reason=reason, seen=seen)
         is_kept = not is_finished and self._state(batch) is ManifestState.PREPARED
         if is_kept and state is ManifestState.ABORTED:
             raise RetryableError(_being_delivered(batch, reason))

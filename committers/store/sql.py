@@ -275,10 +275,14 @@ class SqlManifestStore:
         *,
         table_version: int | None = None,
         reason: str = "",
+        seen: ManifestRecord | None = None,
     ) -> bool:
         """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so.
 
         False also if a batch in an unfinished delivery were to be ABORTED: the delivery may land.
+
+        Args:
+            seen: compare the whole record with this one, too: the files may be another run's by now
 
         Raises:
             CommitStateUnknownError: the database failed. The caller may just have committed to the table:
@@ -296,6 +300,8 @@ class SqlManifestStore:
         with self._database.write(unless_landed=CommitStateUnknownError) as connection:
             stream_id = queries.lock_stream(connection, batch.stream)
             if stream_id is None:
+                return False
+            if seen is not None and not _is_still(connection, stream_id, seen):
                 return False
             if not queries.update_prepared(connection, stream_id, batch, values, only_free=is_aborted):
                 return False
@@ -315,8 +321,7 @@ class SqlManifestStore:
         batch = seen.batch
         with self._database.write() as connection:
             stream_id = self._lock(connection, batch.stream)
-            row = queries.find_manifest(connection, stream_id, batch.batch_id)
-            if row is None or queries.to_record(batch.stream, row) != seen:
+            if not _is_still(connection, stream_id, seen):
                 return False
             return queries.abort_from(connection, stream_id, batch.batch_id, self._clock(), reason)
 
@@ -370,6 +375,11 @@ class SqlManifestStore:
 
     def _lock(self, connection: Connection, stream: StreamKey) -> int:
         return queries.lock_known_stream(connection, stream, self.name)
+
+
+def _is_still(connection: Connection, stream_id: int, seen: ManifestRecord) -> bool:
+    row = queries.find_manifest(connection, stream_id, seen.batch.batch_id)
+    return row is not None and queries.to_record(seen.batch.stream, row) == seen
 
 
 def _fenced(stream: StreamKey, run_id: str, current: Row[Any] | None) -> FencedError:

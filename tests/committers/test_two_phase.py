@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -37,6 +37,7 @@ from tests.tables import rows
 from penstock import testing
 from penstock.committers.contract import (
     AlreadyCommitted,
+    Batch,
     Committed,
     ManifestRecord,
     ManifestState,
@@ -512,6 +513,29 @@ def test_a_manifest_that_arrives_late_and_without_its_files_is_written_again(
     record = store.record(query.stream, 0)
     assert record is not None
     assert (record.state, record.run_id) == (COMMITTED, "r2")
+    assert holds(query, store, [1, 2, 3])
+
+
+def test_what_a_twin_has_prepared_anew_is_not_given_up(query: Query, store: SqlManifestStore) -> None:
+    """Both find the files of an earlier run gone. The one that sleeps must not abort what the other wrote."""
+    batch = query.batch(0)
+    delete(query, prepare_only(query, store))
+    anew: list[Written] = []
+
+    class TwinActs(ForgetfulStore):
+        def finish(self, batch: Batch, state: ManifestState, **known: Any) -> bool:
+            if not anew:
+                anew.append(query.write(query.plan(store, batch), batch, "twin", PARTS))
+                with crash_at("prepare.done"):
+                    query.commit_or_abort(store, anew[0])
+            return store.finish(batch, state, **known)
+
+    with pytest.raises(RetryableError, match="changed by another run"):
+        query.committer(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
+    record = store.record(query.stream, 0)
+    assert record is not None
+    assert (record.state, record.run_id) == (PREPARED, "twin")
+    query.commit(store, anew[0])
     assert holds(query, store, [1, 2, 3])
 
 

@@ -114,14 +114,21 @@ class RealStore(SqlManifestStore):
         return prepared
 
     def finish(
-        self, batch: Batch, state: ManifestState, *, table_version: int | None = None, reason: str = ""
+        self,
+        batch: Batch,
+        state: ManifestState,
+        *,
+        table_version: int | None = None,
+        reason: str = "",
+        seen: ManifestRecord | None = None,
     ) -> bool:
-        """Only what is PREPARED, with this digest, comes to an end."""
+        """Only what is PREPARED, with this digest, and as it was seen, comes to an end."""
         before = self.record(batch.stream, batch.batch_id)
-        finished = super().finish(batch, state, table_version=table_version, reason=reason)
+        finished = super().finish(batch, state, table_version=table_version, reason=reason, seen=seen)
         was_pending = before is not None and before.state is ManifestState.PREPARED and before.batch == batch
         is_taken = before is not None and before.delivery_id is not None and state is ManifestState.ABORTED
-        assert finished == (was_pending and not is_taken), "the mark is no compare-and-set"
+        is_other = seen not in (None, before)
+        assert finished == (was_pending and not is_taken and not is_other), "the mark is no compare-and-set"
         return finished
 
 

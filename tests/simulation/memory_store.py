@@ -143,13 +143,19 @@ class MemoryStore:
         return [] if known is None else known.pending()
 
     def finish(
-        self, batch: Batch, state: ManifestState, *, table_version: int | None = None, reason: str = ""
+        self,
+        batch: Batch,
+        state: ManifestState,
+        *,
+        table_version: int | None = None,
+        reason: str = "",
+        seen: ManifestRecord | None = None,
     ) -> bool:
         if state is ManifestState.PREPARED:
             raise ValueError("a batch is finished as COMMITTED or ABORTED")
         known = self.find(batch.stream)
         record = None if known is None else known.records.get(batch.batch_id)
-        if known is None or record is None:
+        if known is None or record is None or seen not in (None, record):
             return False
         if record.batch.digest != batch.digest or record.state is not ManifestState.PREPARED:
             return False

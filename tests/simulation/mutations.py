@@ -1055,10 +1055,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         STORE,
         Edit(
             """
-            if row is None or queries.to_record(batch.stream, row) != seen:
+    return row is not None and queries.to_record(seen.batch.stream, row) == seen
 """,
             """
-            if False:
+    return True
 """,
         ),
         store="sqlite",

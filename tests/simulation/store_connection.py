@@ -88,10 +88,16 @@ class StoreConnection:
         return self.read("pending", lambda: self._store.pending(stream), stream)
 
     def finish(
-        self, batch: Batch, state: ManifestState, *, table_version: int | None = None, reason: str = ""
+        self,
+        batch: Batch,
+        state: ManifestState,
+        *,
+        table_version: int | None = None,
+        reason: str = "",
+        seen: ManifestRecord | None = None,
     ) -> bool:
         def act() -> bool:
-            return bool(self._store.finish(batch, state, table_version=table_version, reason=reason))
+            return self._store.finish(batch, state, table_version=table_version, reason=reason, seen=seen)
 
         about = f"batch {batch.batch_id} {state.value} {reason}"
         return self.write("finish", act, about, unless_landed=CommitStateUnknownError)
