@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .checkpoint_copies import DigestBefore, mismatch
 from .contract import GIVEN_UP, Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
 from .errors import CheckpointMismatchError, RetryableError
-from .two_phase import Decision, DigestBefore, TwoPhaseCommitter, _being_delivered, _is_skipped, _mismatch
+from .two_phase import Decision, TwoPhaseCommitter, being_delivered, is_skipped
 
 
 class DecoupledCommitter(TwoPhaseCommitter):
@@ -44,7 +45,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         record = self._store.record(batch.stream, batch.batch_id)
         decision = self._decide(batch, record, seen)
         if decision is Decision.WRITE:
-            self._check_before(batch, digest_before)
+            self._copies.check_before(batch, digest_before)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._give_up_from(record, "the checkpoint was rewound")
         return decision
@@ -55,11 +56,11 @@ class DecoupledCommitter(TwoPhaseCommitter):
         is_same = record.batch.digest == batch.digest
         if record.state is ManifestState.COMMITTED:
             if not is_same:
-                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+                raise mismatch(batch, "committed from other source offsets")
             return Decision.SKIP
         if record.state is ManifestState.PREPARED and is_same:
             return self._decide_prepared(record)
-        if _is_skipped(record, batch):
+        if is_skipped(record, batch):
             return Decision.SKIP
         return self._decide_by_token(batch, self._table.token(batch.stream.query_id))
 
@@ -109,7 +110,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         not give up what a twin has prepared, and Spark has logged, meanwhile.
         """
         if not self._store.give_up_from(seen, f"{GIVEN_UP}: {why}"):
-            raise RetryableError(_being_delivered(seen.batch, why))
+            raise RetryableError(being_delivered(seen.batch, why))
 
     # Prepare --------------------------------------------------------------------------------------
 
@@ -131,9 +132,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         if prepared.is_ours:
             return
         if prepared.record.batch.digest != batch.digest:
-            raise CheckpointMismatchError(
-                _mismatch(batch, "prepared from other source offsets by another run")
-            )
+            raise mismatch(batch, "prepared from other source offsets by another run")
         if prepared.record.run_id != run_id:  # file names carry the run: that manifest names none of these
             self._delete(committables)
 
@@ -169,7 +168,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is durable indeed."""
         record = self._store.record(batch.stream, batch.batch_id)
-        if _is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
+        if is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
             return
         if not self._is_in_table(batch):
             raise RetryableError(

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
 
 from . import crash_points
+from .checkpoint_copies import CheckpointCopies, DigestBefore, mismatch
 from .contract import (
     GIVEN_UP,
     AlreadyCommitted,
@@ -42,9 +42,6 @@ from .errors import (
     SchemaMismatchError,
     TableChangedError,
 )
-
-DigestBefore: TypeAlias = Callable[[], "str | None"]
-"""Of the batch before the one at hand, as the checkpoint has it; None if it does not know any more."""
 
 
 class Decision(Enum):
@@ -98,6 +95,7 @@ class TwoPhaseCommitter:
     ) -> None:
         self._store = store
         self._table = table
+        self._copies = CheckpointCopies(store, table)
         self._retry = retry or Retry()
         self._sleep = sleep
         self._rng = rng or random.Random()
@@ -119,51 +117,13 @@ class TwoPhaseCommitter:
         record = self._store.record(batch.stream, batch.batch_id)
         if record is not None and record.state is ManifestState.COMMITTED:
             if record.batch.digest != batch.digest:
-                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+                raise mismatch(batch, "committed from other source offsets")
             return Decision.SKIP
         decision = self._decide_by_token(batch, token)
-        if decision is Decision.SKIP or _is_skipped(record, batch):
+        if decision is Decision.SKIP or is_skipped(record, batch):
             return Decision.SKIP
-        self._check_before(batch, digest_before)
+        self._copies.check_before(batch, digest_before)
         return decision
-
-    def _check_before(self, batch: Batch, digest_before: DigestBefore) -> None:
-        """Copies of a checkpoint on one store: the other has given up the batch before, or put other rows in
-        its place. This one's are nowhere, and whatever follows would hide that.
-        """
-        before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
-        if before is None:
-            return
-        if before.state is ManifestState.ABORTED and not (before.awaits_replay or before.is_skipped):
-            return
-        digest, what = digest_before(), ""
-        if before.awaits_replay:
-            what = f"begun although batch {before.batch.batch_id} was given up and never written again"
-        elif digest is not None and digest != before.batch.digest:
-            what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
-        if what and not self._has_landed(before.batch, digest):
-            raise CheckpointMismatchError(_mismatch(batch, what))
-        if before.is_skipped:
-            self._check_token_is_ours(batch.stream)
-
-    def _check_token_is_ours(self, stream: StreamKey) -> None:
-        """A copy of the checkpoint, with a store of its own, may write the table under the same query id.
-
-        Raises:
-            CheckpointMismatchError: the table's last batch has other offsets than the store knows it with.
-        """
-        token = self._table.token(stream.query_id)
-        known = None if token is None else self._store.record(stream, token.batch_id)
-        if token is None or known is None or token.matches(known.batch.digest):
-            return
-        if known.is_skipped or known.state is not ManifestState.ABORTED:
-            raise CheckpointMismatchError(_mismatch(known.batch, "in the table from other source offsets"))
-
-    def _has_landed(self, batch: Batch, digest: str | None) -> bool:
-        """Is the table's last batch the one of these offsets, whatever an older store says of it?"""
-        token = self._table.token(batch.stream.query_id)
-        is_last = token is not None and token.batch_id == batch.batch_id
-        return is_last and token is not None and digest is not None and token.matches(digest)
 
     def _decide_by_token(self, batch: Batch, token: Token | None) -> Decision:
         """The store has not seen the batch committed. The table may have, if the store was lost."""
@@ -172,10 +132,8 @@ class TwoPhaseCommitter:
         if _holds(token, batch):
             return Decision.SKIP
         if token.batch_id == batch.batch_id:
-            raise CheckpointMismatchError(_mismatch(batch, "in the table from other source offsets"))
-        raise CheckpointMismatchError(
-            _mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
-        )
+            raise mismatch(batch, "in the table from other source offsets")
+        raise mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
 
     # Recovery -------------------------------------------------------------------------------------
 
@@ -228,7 +186,7 @@ class TwoPhaseCommitter:
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
         if self._has_token_of(batch.batch_id, batch.stream):
             if not is_replayed:  # nobody would write it again
-                raise CheckpointMismatchError(_mismatch(batch, "in the table from other source offsets"))
+                raise mismatch(batch, "in the table from other source offsets")
             return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return self._supersede(record)
@@ -237,7 +195,7 @@ class TwoPhaseCommitter:
         if missing:
             reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
             return self._give_up(record, is_replayed, replay, reason)
-        self._check_token_is_ours(batch.stream)
+        self._copies.check_token(batch.stream)
         try:
             outcome = self._land(manifest)
         except (SchemaMismatchError, TableChangedError) as error:
@@ -254,7 +212,7 @@ class TwoPhaseCommitter:
         """
         reason = f"{GIVEN_UP}: the checkpoint has other offsets"
         if not self._store.give_up_from(record, reason):
-            raise RetryableError(_being_delivered(record.batch, reason))
+            raise RetryableError(being_delivered(record.batch, reason))
         return Recovered(record, ManifestState.ABORTED, reason)
 
     def _give_up(
@@ -285,7 +243,7 @@ class TwoPhaseCommitter:
         is_finished = self._store.finish(batch, state, reason=reason, seen=seen)
         is_kept = not is_finished and self._state(batch) is ManifestState.PREPARED
         if is_kept and state is ManifestState.ABORTED:
-            raise RetryableError(_being_delivered(batch, reason))
+            raise RetryableError(being_delivered(batch, reason))
         return Recovered(record, state, reason)
 
     # Prepare and commit ---------------------------------------------------------------------------
@@ -308,9 +266,7 @@ class TwoPhaseCommitter:
         if prepared.is_ours:
             return self._land(manifest)
         if prepared.record.batch.digest != batch.digest:
-            raise CheckpointMismatchError(
-                _mismatch(batch, "prepared from other source offsets by another run")
-            )
+            raise mismatch(batch, "prepared from other source offsets by another run")
         outcome = self._land(self._manifest(batch))
         if prepared.record.run_id != run_id:  # file names carry the run: that manifest names none of these
             self._delete(committables)
@@ -347,7 +303,7 @@ class TwoPhaseCommitter:
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is in the table indeed."""
         record = self._store.record(batch.stream, batch.batch_id)
-        if _is_skipped(record, batch) or (record is not None and record.state is ManifestState.COMMITTED):
+        if is_skipped(record, batch) or (record is not None and record.state is ManifestState.COMMITTED):
             return
         if not self._is_in_table(batch):
             raise RetryableError(
@@ -433,7 +389,7 @@ def _holds(token: Token, batch: Batch) -> bool:
     return token.batch_id == batch.batch_id and token.matches(batch.digest)
 
 
-def _being_delivered(batch: Batch, reason: str) -> str:
+def being_delivered(batch: Batch, reason: str) -> str:
     return (
         f"Batch {batch.batch_id} of {batch.stream} must be written again ({reason}), but it or one behind it "
         "is being delivered, or has just been changed by another run. Nothing was written. Start the query "
@@ -441,18 +397,6 @@ def _being_delivered(batch: Batch, reason: str) -> str:
     )
 
 
-def _is_skipped(record: ManifestRecord | None, batch: Batch) -> bool:
+def is_skipped(record: ManifestRecord | None, batch: Batch) -> bool:
     """Has an operator given up these very rows? Others may have come under the batch id."""
     return record is not None and record.is_skipped and record.batch.digest == batch.digest
-
-
-def _mismatch(batch: Batch, what: str) -> str:
-    query_id = batch.stream.query_id
-    return (
-        f"Batch {batch.batch_id} of query {query_id} is {what}: the checkpoint was reset, rewound or copied. "
-        f"Nothing was written to {batch.stream.table_uri}. Compare with\n"
-        f"    penstock show {query_id} {batch.batch_id}\n"
-        "and then either put back the checkpoint that wrote the table, or, to write these rows as a new "
-        "stream beside what the table holds, give the checkpoint a new query id with\n"
-        "    penstock renew <checkpoint>"
-    )

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..committers.checkpoint_copies import DigestBefore
 from ..committers.contract import Batch, ManifestState, StreamKey, Token
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import RetryableError, TableChangedError
 from ..committers.lake_manifest import LakeManifest, decode
-from ..committers.two_phase import Decision, DigestBefore
+from ..committers.two_phase import Decision
 from .backlog import BacklogBound, wait_for_delivery
 from .batch_plan import BatchPlan
 from .event_time import event_time_column

@@ -6,10 +6,11 @@ import posixpath
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from ..committers.checkpoint_copies import DigestBefore
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.store.sql import sqlite_url
-from ..committers.two_phase import Decision, DigestBefore, Retry, TwoPhaseCommitter
+from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
 from ..writers.filesystem import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint

@@ -25,6 +25,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Protocol, TypeAlias
 
 from .. import crash_points
+from ..checkpoint_copies import is_of_another
 from ..contract import (
     AlreadyCommitted,
     Backlog,
@@ -271,8 +272,7 @@ class StreamDelivery:
                 "copy, or a copy of the query's checkpoint is delivered too. Nothing was committed. It is "
                 "looked at again once the query has come that far; `penstock recover` takes the table's word."
             )
-        was_there = known is not None and (known.is_skipped or known.state is not ManifestState.ABORTED)
-        if known is not None and was_there and not token.matches(known.batch.digest):
+        if known is not None and is_of_another(token, known):
             error = CheckpointMismatchError(
                 f"{holds} with other source offsets than the manifest store: the checkpoint was copied, and "
                 "its copy has delivered. Nothing was committed. Compare with\n"

@@ -70,6 +70,7 @@ class Mutation:
 
 
 TWO_PHASE = "committers/two_phase.py"
+COPIES = "committers/checkpoint_copies.py"
 DELTA = "committers/delta/committer.py"
 ICEBERG = "committers/iceberg/committer.py"
 ICEBERG_TABLE = "committers/iceberg/table.py"
@@ -231,11 +232,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
             if record.batch.digest != batch.digest:
-                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+                raise mismatch(batch, "committed from other source offsets")
 """,
             """
             if False:
-                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+                raise mismatch(batch, "committed from other source offsets")
 """,
         ),
     ),
@@ -273,13 +274,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         TWO_PHASE,
         Edit(
             """
-        raise CheckpointMismatchError(
-            _mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
+        raise mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
 """,
             """
         return Decision.SKIP
-        raise CheckpointMismatchError(
-            _mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
 """,
         ),
     ),
@@ -810,7 +808,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        if _is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
+        if is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
             return
 """,
             """
@@ -839,7 +837,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
             if not is_same:
-                raise CheckpointMismatchError(_mismatch(batch, "committed from other source offsets"))
+                raise mismatch(batch, "committed from other source offsets")
 """,
             "",
         ),
@@ -847,7 +845,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "the batch before is the same",
         "writes a batch behind one that the store has from other offsets",
-        TWO_PHASE,
+        COPIES,
         Edit(
             """
         elif digest is not None and digest != before.batch.digest:
@@ -860,7 +858,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "the batch before waits for no replay",
         "writes a batch behind one that was given up and never written again",
-        TWO_PHASE,
+        COPIES,
         Edit(
             """
         if before.awaits_replay:
@@ -876,7 +874,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        if _is_skipped(record, batch):
+        if is_skipped(record, batch):
             return Decision.SKIP
 """,
             "",

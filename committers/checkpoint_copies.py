@@ -1,0 +1,82 @@
+"""Copies of a checkpoint: two queries that write one table under one query id, other rows maybe.
+
+Runs on the driver and in the delivery process. The digest of a batch's source offsets says whose batch it is:
+Spark's checkpoint, the store's record and the table's token each have it. Where they differ, the rows of one
+copy are nowhere, and whatever is written behind would hide that. So the copies part with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from .contract import Batch, ManifestRecord, ManifestState, ManifestStore, StreamKey, TableCommitter, Token
+from .errors import CheckpointMismatchError
+
+DigestBefore: TypeAlias = Callable[[], "str | None"]
+"""Of the batch before the one at hand, as the checkpoint has it; None if it does not know any more."""
+
+
+class CheckpointCopies:
+    """Finds out, for one copy, whether another one has written under its query id."""
+
+    def __init__(self, store: ManifestStore, table: TableCommitter) -> None:
+        self._store = store
+        self._table = table
+
+    def check_before(self, batch: Batch, digest_before: DigestBefore) -> None:
+        """Look at the batch before one that is about to be written.
+
+        Raises:
+            CheckpointMismatchError: another copy has given up that one, or put other rows in its place.
+        """
+        before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
+        if before is None:
+            return
+        if before.state is ManifestState.ABORTED and not (before.awaits_replay or before.is_skipped):
+            return
+        digest, what = digest_before(), ""
+        if before.awaits_replay:
+            what = f"begun although batch {before.batch.batch_id} was given up and never written again"
+        elif digest is not None and digest != before.batch.digest:
+            what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
+        if what and not self._has_landed(before.batch, digest):
+            raise mismatch(batch, what)
+        if before.is_skipped:
+            self.check_token(batch.stream)
+
+    def check_token(self, stream: StreamKey) -> None:
+        """Look at the table's last batch of the stream. The other copy may have a store of its own.
+
+        Raises:
+            CheckpointMismatchError: it has other offsets than the store knows it with.
+        """
+        token = self._table.token(stream.query_id)
+        known = None if token is None else self._store.record(stream, token.batch_id)
+        if token is not None and known is not None and is_of_another(token, known):
+            raise mismatch(known.batch, "in the table from other source offsets")
+
+    def _has_landed(self, batch: Batch, digest: str | None) -> bool:
+        """Is the table's last batch the one of these offsets, whatever an older store says of it?"""
+        token = self._table.token(batch.stream.query_id)
+        is_last = token is not None and token.batch_id == batch.batch_id
+        return is_last and token is not None and digest is not None and token.matches(digest)
+
+
+def is_of_another(token: Token, known: ManifestRecord) -> bool:
+    """Does the table hold the batch from other offsets than the store, which has not given it up for them?"""
+    is_given_up = known.state is ManifestState.ABORTED and not known.is_skipped
+    return not is_given_up and not token.matches(known.batch.digest)
+
+
+def mismatch(batch: Batch, what: str) -> CheckpointMismatchError:
+    """The error for a batch that is not as the checkpoint has it, with what to do."""
+    query_id = batch.stream.query_id
+    return CheckpointMismatchError(
+        f"Batch {batch.batch_id} of query {query_id} is {what}: the checkpoint was reset, rewound or copied. "
+        f"Nothing was written to {batch.stream.table_uri}. Compare with\n"
+        f"    penstock show {query_id} {batch.batch_id}\n"
+        "and then either put back the checkpoint that wrote the table, or, to write these rows as a new "
+        "stream beside what the table holds, give the checkpoint a new query id with\n"
+        "    penstock renew <checkpoint>"
+    )
