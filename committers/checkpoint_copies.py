@@ -24,17 +24,17 @@ class CheckpointCopies:
         self._store = store
         self._table = table
 
-    def check_before(self, batch: Batch, digest_before: DigestBefore) -> None:
-        """Look at the batch before one that is about to be written.
+    def check_before(self, batch: Batch, digest_before: DigestBefore) -> ManifestRecord | None:
+        """Look at the batch before one that is about to be written; None if the store does not know it.
 
         Raises:
             CheckpointMismatchError: another copy has given up that one, or put other rows in its place.
         """
         before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
         if before is None:
-            return
+            return None
         if before.state is ManifestState.ABORTED and not (before.awaits_replay or before.is_skipped):
-            return
+            return before
         digest, what = digest_before(), ""
         if before.awaits_replay:
             what = f"begun although batch {before.batch.batch_id} was given up and never written again"
@@ -44,6 +44,7 @@ class CheckpointCopies:
             raise mismatch(batch, what)
         if before.is_skipped:
             self.check_token(batch.stream)
+        return before
 
     def check_token(self, stream: StreamKey) -> None:
         """Look at the table's last batch of the stream. The other copy may have a store of its own.

@@ -282,17 +282,25 @@ class ManifestStore(Protocol):
         """
         ...
 
-    def prepare(self, manifest: Manifest, run_id: str, *, is_follower: bool = False) -> Prepared:
+    def prepare(
+        self,
+        manifest: Manifest,
+        run_id: str,
+        *,
+        follows: Batch | None = None,
+        replacing: ManifestRecord | None = None,
+    ) -> Prepared:
         """Make the manifest durable, PREPARED, unless the batch has one: first prepared wins.
 
         An ABORTED batch is prepared anew; a PREPARED or COMMITTED one is left as it is and returned.
 
         Args:
-            is_follower: refuse it if the batch before is not known, or waits for its replay
+            follows: refuse it unless the store knows this batch, which does not wait for its replay
+            replacing: a PREPARED record that gives way, if it still is as it was seen and not in a delivery
 
         Raises:
             FencedError: `run_id` does not hold the claim.
-            RetryableError: the batch before is not known: the store was replaced meanwhile.
+            RetryableError: the store was replaced meanwhile, or another run has changed one of these batches.
         """
         ...
 

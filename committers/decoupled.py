@@ -93,15 +93,6 @@ class DecoupledCommitter(TwoPhaseCommitter):
         self._give_up_from(record, missing)
         return Decision.WRITE
 
-    def _gone(self, record: ManifestRecord) -> str:
-        """Which files of a PREPARED batch are gone; empty if none, or if the table holds them already."""
-        if not record.files:
-            return ""
-        missing = self._table.missing_files(self._manifest(record.batch))
-        if not missing or self._is_in_table(record.batch):
-            return ""
-        return f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
-
     def _give_up_from(self, seen: ManifestRecord, why: str) -> None:
         """Abort what is prepared of the batch and of those after it, if its record is still the one seen.
 
@@ -114,56 +105,42 @@ class DecoupledCommitter(TwoPhaseCommitter):
 
     # Prepare --------------------------------------------------------------------------------------
 
-    def prepare(self, manifest: Manifest, committables: Sequence[Committable]) -> None:
+    def prepare(
+        self, manifest: Manifest, committables: Sequence[Committable], digest_before: str | None = None
+    ) -> None:
         """Make a batch durable whose tasks have all succeeded. Then Spark may go on.
 
         If an earlier manifest holds for the batch, the files of this one, which nothing names, are deleted.
 
+        Args:
+            digest_before: of the batch before, as the checkpoint had it when this one was planned
+
         Raises:
             CheckpointMismatchError: the earlier one has other source offsets.
             FencedError: another run has taken over. The files are deleted.
-            RetryableError: the store failed, or an earlier manifest whose files are gone is being delivered.
+            RetryableError: the store failed, or was changed by another run meanwhile.
         """
-        batch, run_id = manifest.batch, committables[0].run_id
-        is_follower = self._is_follower(manifest, committables)
-        prepared = self._prepare(manifest, committables, is_follower=is_follower)
-        if not prepared.is_ours and self._give_up_void(prepared.record):
-            prepared = self._prepare(manifest, committables, is_follower=is_follower)
-        if prepared.is_ours:
-            return
-        if prepared.record.batch.digest != batch.digest:
-            raise mismatch(batch, "prepared from other source offsets by another run")
-        if prepared.record.run_id != run_id:  # file names carry the run: that manifest names none of these
-            self._delete(committables)
+        before = self._copies.check_before(manifest.batch, lambda: digest_before)
+        if before is None:
+            self._check_follows_table(manifest.batch, committables)
+        self._prepare_or_take(manifest, committables, None if before is None else before.batch)
 
-    def _is_follower(self, manifest: Manifest, committables: Sequence[Committable]) -> bool:
-        """Must the store know the batch before? Not if the table has it: then nothing hides behind this one.
+    def _check_follows_table(self, batch: Batch, committables: Sequence[Committable]) -> None:
+        """The store does not know the batch before. If the table has it, nothing hides behind this one.
 
         Raises:
-            RetryableError: neither has it. The store was replaced while the batch was written, and what it
-                knew of batches that were not delivered is gone: the next start says so.
+            RetryableError: it has not. The store was replaced while the batch was written, and what it knew
+                of batches that were not delivered is gone: the next start says so.
         """
-        batch = manifest.batch
-        if batch.batch_id == 0:
-            return False
-        if self._store.record(batch.stream, batch.batch_id - 1) is not None:
-            return True
-        token = self._table.token(batch.stream.query_id)
-        if token is None or token.batch_id < batch.batch_id - 1:
-            self._delete(committables)
-            raise RetryableError(
-                f"The manifest store knows no batch {batch.batch_id - 1} of {batch.stream}, nor does the "
-                f"table: it was replaced while batch {batch.batch_id} was written. Nothing was prepared. "
-                "Start the query again."
-            )
-        return False
-
-    def _give_up_void(self, record: ManifestRecord) -> bool:
-        """As in coupled mode, but delivery may have the batch already: then it cannot be given up."""
-        missing = self._gone(record) if record.state is ManifestState.PREPARED else ""
-        if missing:
-            self._give_up_from(record, missing)
-        return bool(missing)
+        token = self._table.token(batch.stream.query_id) if batch.batch_id > 0 else None
+        if batch.batch_id == 0 or (token is not None and token.batch_id >= batch.batch_id - 1):
+            return
+        self._delete(committables)
+        raise RetryableError(
+            f"The manifest store knows no batch {batch.batch_id - 1} of {batch.stream}, nor does the "
+            f"table: it was replaced while batch {batch.batch_id} was written. Nothing was prepared. "
+            "Start the query again."
+        )
 
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is durable indeed."""

@@ -259,46 +259,63 @@ class TwoPhaseCommitter:
             RetryableError: the table was too busy; the batch stays PREPARED.
             CommitStateUnknownError: the batch may have landed; it stays PREPARED.
         """
+        prepared = self._prepare_or_take(manifest, committables)
+        return self._land(manifest if prepared.is_ours else self._manifest(manifest.batch))
+
+    def _prepare_or_take(
+        self, manifest: Manifest, committables: Sequence[Committable], follows: Batch | None = None
+    ) -> Prepared:
+        """Prepare the batch, unless an earlier manifest holds for it: then that one is taken.
+
+        An earlier one of the same rows whose files are gone gives way. The database may do what an earlier
+        run has asked for only after this one has looked for pending batches, and a vacuum may have taken the
+        files meanwhile. Those behind it, which follow on the same rows, stay.
+
+        Raises:
+            RetryableError: it is being delivered, or it was changed by another run, or what it follows.
+        """
         batch, run_id = manifest.batch, committables[0].run_id
-        prepared = self._prepare(manifest, committables)
-        if not prepared.is_ours and self._give_up_void(prepared.record):
-            prepared = self._prepare(manifest, committables)
+        prepared = self._prepare(manifest, committables, follows)
+        is_same = prepared.record.batch.digest == batch.digest
+        if is_same and not prepared.is_ours and self._is_void(prepared.record):
+            prepared = self._prepare(manifest, committables, follows, replacing=prepared.record)
         if prepared.is_ours:
-            return self._land(manifest)
+            return prepared
         if prepared.record.batch.digest != batch.digest:
             raise mismatch(batch, "prepared from other source offsets by another run")
-        outcome = self._land(self._manifest(batch))
         if prepared.record.run_id != run_id:  # file names carry the run: that manifest names none of these
             self._delete(committables)
-        return outcome
+        return prepared
 
     def _prepare(
-        self, manifest: Manifest, committables: Sequence[Committable], *, is_follower: bool = False
+        self,
+        manifest: Manifest,
+        committables: Sequence[Committable],
+        follows: Batch | None,
+        replacing: ManifestRecord | None = None,
     ) -> Prepared:
         batch, run_id = manifest.batch, committables[0].run_id
         try:
             self._store.claim(batch.stream, run_id)
             crash_points.reach("prepare.start", batch.batch_id)
-            prepared = self._store.prepare(manifest, run_id, is_follower=is_follower)
+            prepared = self._store.prepare(manifest, run_id, follows=follows, replacing=replacing)
         except (FencedError, RetryableError):
             self._delete(committables)  # nothing was written down, nor will be: nothing ever names them
             raise
         crash_points.reach("prepare.done", batch.batch_id)
         return prepared
 
-    def _give_up_void(self, record: ManifestRecord) -> bool:
-        """Give up an earlier manifest whose files are gone; False if they are there, or in the table.
+    def _is_void(self, record: ManifestRecord) -> bool:
+        return record.state is ManifestState.PREPARED and bool(self._gone(record))
 
-        The database may do what an earlier run has asked for only after this one has looked for pending
-        batches, and a vacuum may have taken the files meanwhile.
-        """
-        if record.state is not ManifestState.PREPARED or self._is_in_table(record.batch):
-            return False
+    def _gone(self, record: ManifestRecord) -> str:
+        """Which files of a PREPARED batch are gone; empty if none, or if the table holds them already."""
+        if not record.files:
+            return ""
         missing = self._table.missing_files(self._manifest(record.batch))
-        if missing:
-            reason = f"written again: {len(missing)} of {record.files} files are gone, first {missing[0]}"
-            self._finish(record, ManifestState.ABORTED, reason)
-        return bool(missing)
+        if not missing or self._is_in_table(record.batch):
+            return ""
+        return f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
 
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is in the table indeed."""

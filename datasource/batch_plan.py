@@ -27,6 +27,8 @@ class CommittableMessage(WriterCommitMessage):
     committable: Committable
     content: LakeManifest | None
     """From the plan, which the committing process cannot see; None if the task wrote nothing."""
+    digest_before: str | None = None
+    """From the plan, too."""
 
 
 def committables_in(messages: Sequence[WriterCommitMessage | None]) -> list[CommittableMessage | None]:
@@ -47,6 +49,8 @@ class BatchPlan:
     """Set for a batch write; a stream's run is known only to its tasks."""
     event_time: str | None = None
     """The column that holds the event time of the rows, if the query names one."""
+    digest_before: str | None = None
+    """Of the batch before, as the checkpoint has it; None if that is not known, or does not matter."""
 
     def check_task(self, task: TaskAttempt) -> None:
         """A task of another batch than the planned one would put its rows under the wrong token."""
@@ -79,7 +83,7 @@ class BatchPlan:
             skipped=self.files is None,
             oldest_event_at=events.at,
         )
-        return CommittableMessage(committable, self.content)
+        return CommittableMessage(committable, self.content, self.digest_before)
 
 
 def _write_files(

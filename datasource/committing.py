@@ -57,7 +57,7 @@ def prepare_batch(
     if committables[0].skipped:
         committer.confirm_skipped(committables[0].batch)
     else:
-        committer.prepare(manifest_of(messages), committables)
+        committer.prepare(manifest_of(messages), committables, messages[0].digest_before)
 
 
 def _maintain(sink: Sink[Any], store: SqlManifestStore, batch: Batch) -> None:

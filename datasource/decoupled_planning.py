@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..committers.checkpoint_copies import DigestBefore
@@ -54,6 +54,7 @@ def plan_decoupled_batch(
     Raises:
         PenstockError: see its subclasses; no data has moved.
     """
+    digest_before = cache(digest_before)
     event_time = event_time_column(rows, sink.options.event_time)
     key = PlanKey(batch.stream, sink, rows, overwrite)
     seen = plans.get(key)
@@ -64,7 +65,8 @@ def plan_decoupled_batch(
     if planned is None:
         return BatchPlan(batch)
     register(sink, store, batch.stream, planned.content.table_id)
-    return BatchPlan(batch, planned.files, planned.content, event_time=event_time)
+    before = digest_before() if batch.batch_id > 0 else None
+    return BatchPlan(batch, planned.files, planned.content, event_time=event_time, digest_before=before)
 
 
 def bound_of(options: LakeOptions) -> BacklogBound:

@@ -203,7 +203,14 @@ class SqlManifestStore:
                     raise _fenced(stream, run_id, current)
                 queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
 
-    def prepare(self, manifest: Manifest, run_id: str, *, is_follower: bool = False) -> Prepared:
+    def prepare(
+        self,
+        manifest: Manifest,
+        run_id: str,
+        *,
+        follows: Batch | None = None,
+        replacing: ManifestRecord | None = None,
+    ) -> Prepared:
         """Make the manifest durable, PREPARED, unless the batch has one: first prepared wins.
 
         `is_ours` is also True when the same run prepared the very same manifest before and the answer
@@ -211,11 +218,12 @@ class SqlManifestStore:
         they must not be deleted.
 
         Args:
-            is_follower: refuse it if the batch before is not known, or waits for its replay
+            follows: refuse it unless the store knows this batch, which does not wait for its replay
+            replacing: a PREPARED record that gives way, if it still is as it was seen and not in a delivery
 
         Raises:
             FencedError: `run_id` does not hold the claim.
-            RetryableError: it is a follower of none: the store was replaced meanwhile, or that one given up.
+            RetryableError: the store was replaced meanwhile, or another run has changed one of these batches.
         """
         batch, checksum = manifest.batch, manifest.content_sha256
         with self._database.write() as connection:
@@ -223,24 +231,26 @@ class SqlManifestStore:
             current = queries.current_run(connection, stream_id)
             if current is None or current.run_id != run_id:
                 raise _fenced(batch.stream, run_id, current)
-            if is_follower:
-                self._check_followed(queries.find_manifest(connection, stream_id, batch.batch_id - 1), batch)
+            if follows is not None:
+                self._check_followed(connection, stream_id, follows)
             row = queries.find_manifest(connection, stream_id, batch.batch_id)
-            if row is not None and row.state == ManifestState.ABORTED.value:
+            if row is not None:
+                record = queries.to_record(batch.stream, row)
+                is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
+                if not _gives_way(record, None if is_ours else replacing):
+                    return Prepared(record, is_ours)
                 queries.delete_manifest(connection, stream_id, batch.batch_id)
-                row = None
-            if row is None:
-                new = queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
-                return Prepared(new, is_ours=True)
-        is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
-        return Prepared(queries.to_record(batch.stream, row), is_ours)
+            new = queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
+        return Prepared(new, is_ours=True)
 
-    def _check_followed(self, before: sa.Row[Any] | None, batch: Batch) -> None:
-        if before is not None and not queries.to_record(batch.stream, before).awaits_replay:
+    def _check_followed(self, connection: Connection, stream_id: int, follows: Batch) -> None:
+        row = queries.find_manifest(connection, stream_id, follows.batch_id)
+        before = None if row is None else queries.to_record(follows.stream, row)
+        if before is not None and before.batch == follows and not before.awaits_replay:
             return
-        what = "does not know" if before is None else "is to get anew from a replay"
+        what = "does not know" if before is None else "has given up, or has other rows of,"
         raise RetryableError(
-            f"The manifest store {self.name} {what} batch {batch.batch_id - 1} of {batch.stream}: it was "
+            f"The manifest store {self.name} {what} batch {follows.batch_id} of {follows.stream}: it was "
             "changed while the next one was written, which was not prepared. Start the query again."
         )
 
@@ -375,6 +385,22 @@ class SqlManifestStore:
 
     def _lock(self, connection: Connection, stream: StreamKey) -> int:
         return queries.lock_known_stream(connection, stream, self.name)
+
+
+def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool:
+    """
+    Raises:
+        RetryableError: it is to be replaced, but is not as it was seen, or is being delivered.
+    """
+    if record.state is ManifestState.ABORTED or replacing is None:
+        return record.state is ManifestState.ABORTED
+    if record == replacing and record.delivery_id is None:
+        return True
+    raise RetryableError(
+        f"Batch {record.batch.batch_id} of {record.batch.stream} was to be written again, for files of it "
+        "are gone, but it is being delivered, or was just changed by another run. Nothing was prepared. "
+        "Start the query again."
+    )
 
 
 def _is_still(connection: Connection, stream_id: int, seen: ManifestRecord) -> bool:

@@ -270,9 +270,42 @@ def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: 
     assert stream.begin(stream.batch(1)) is Decision.WRITE
     written = stream.write(stream.batch(1), "r1", [1])
     assert stream.begin(stream.batch(0, "of the copy")) is Decision.WRITE
-    with pytest.raises(RetryableError, match="is to get anew from a replay"):
+    with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
         stream.prepare(written)
     assert stream.states() == {0: ABORTED}
+
+
+def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> None:
+    """While it was written, a copy of the checkpoint has put other rows in the place of the one before."""
+    mine, other = stream.batch(0), stream.batch(0, "of the copy")
+    stream.run(0, [0])
+    written = stream.write(stream.batch(1), "r1", [1])
+    assert stream.begin(other) is Decision.WRITE
+    stream.prepare(stream.write(other, "r2", [7]))
+    with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
+        stream.committer().prepare(written.manifest, written.committables, mine.digest)
+    with pytest.raises(RetryableError, match="has other rows of, batch 0"):  # had it looked too early
+        stream.store.prepare(written.manifest, "r2", follows=mine)
+    assert stream.states() == {0: PREPARED}
+
+
+def test_a_batch_whose_files_are_gone_gives_way_alone(stream: Stream) -> None:
+    """A twin that slept writes it again. What follows on the same rows is logged by Spark, and stays."""
+    slow = stream.write(stream.batch(0), "r2", [0])
+    gone = stream.run(0, [0])
+    seen = stream.store.record(stream.query.stream, 0)
+    stream.run(1, [1])
+    for path in gone.paths:
+        (stream.query.lake.data_folder / path).unlink()
+    stream.prepare(slow)
+    record = stream.store.record(stream.query.stream, 0)
+    assert record is not None
+    assert record.run_id == "r2"
+    assert stream.states() == {0: PREPARED, 1: PREPARED}
+    late = stream.write(stream.batch(0), "r3", [0])
+    stream.store.claim(stream.query.stream, "r3")
+    with pytest.raises(RetryableError, match="was just changed by another run"):
+        stream.store.prepare(late.manifest, "r3", replacing=seen)
 
 
 def test_nothing_is_given_up_by_a_record_that_has_changed(stream: Stream) -> None:

@@ -102,14 +102,21 @@ class RealStore(SqlManifestStore):
     def stream_keys(self) -> Sequence[StreamKey]:
         return [stream.key for stream in self.streams()]
 
-    def prepare(self, manifest: Manifest, run_id: str, *, is_follower: bool = False) -> Prepared:
-        """Whoever gets this far holds the claim, and only what was given up is replaced."""
+    def prepare(
+        self,
+        manifest: Manifest,
+        run_id: str,
+        *,
+        follows: Batch | None = None,
+        replacing: ManifestRecord | None = None,
+    ) -> Prepared:
+        """Whoever gets this far holds the claim, and only what was given up, or seen, is replaced."""
         batch = manifest.batch
         before = self.record(batch.stream, batch.batch_id)
-        prepared = super().prepare(manifest, run_id, is_follower=is_follower)
+        prepared = super().prepare(manifest, run_id, follows=follows, replacing=replacing)
         with self.engine.connect() as connection:
             assert queries.holder(connection, batch.stream) == run_id, "prepared without the claim"
-        is_free = before is None or before.state is ManifestState.ABORTED
+        is_free = before is None or before.state is ManifestState.ABORTED or before == replacing
         assert is_free or prepared.record == before, "replaced a manifest that held for the batch"
         return prepared
 

@@ -102,16 +102,28 @@ class MemoryStore:
             self.finish(one.batch, ManifestState.ABORTED, reason=reason)
         return True
 
-    def prepare(self, manifest: Manifest, run_id: str, *, is_follower: bool = False) -> Prepared:
+    def prepare(
+        self,
+        manifest: Manifest,
+        run_id: str,
+        *,
+        follows: Batch | None = None,
+        replacing: ManifestRecord | None = None,
+    ) -> Prepared:
         batch, known = manifest.batch, self.known(manifest.batch.stream)
         if not known.runs or known.runs[-1] != run_id:
             raise FencedError(f"run {run_id} does not hold the claim of {known.runs[-1:]}")
-        if is_follower:
-            before = known.records.get(batch.batch_id - 1)
-            if before is None or before.awaits_replay:
+        if follows is not None:
+            before = known.records.get(follows.batch_id)
+            if before is None or before.batch != follows or before.awaits_replay:
                 raise RetryableError("the store was changed while the batch was written")
         record = known.records.get(batch.batch_id)
-        if record is None or record.state is ManifestState.ABORTED:
+        gives_way = record is None or record.state is ManifestState.ABORTED
+        if record is not None and replacing and not gives_way and not self._is_of(record, manifest, run_id):
+            if record != replacing or record.delivery_id is not None:
+                raise RetryableError("the batch was changed since it was seen")
+            gives_way = True
+        if record is None or gives_way:
             known.records[batch.batch_id] = record = ManifestRecord(
                 batch=batch,
                 state=ManifestState.PREPARED,
@@ -124,9 +136,11 @@ class MemoryStore:
                 prepared_at=self.now(),
             )
             known.manifests[batch.batch_id] = manifest
-        stored = known.manifests[batch.batch_id]
-        is_ours = (record.run_id, record.batch, stored.content) == (run_id, batch, manifest.content)
-        return Prepared(record, is_ours)
+        return Prepared(record, self._is_of(record, manifest, run_id))
+
+    def _is_of(self, record: ManifestRecord, manifest: Manifest, run_id: str) -> bool:
+        stored = self.known(record.batch.stream).manifests[record.batch.batch_id]
+        return (record.run_id, record.batch, stored.content) == (run_id, manifest.batch, manifest.content)
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
         known = self.find(stream)

@@ -328,11 +328,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
         if prepared.is_ours:
-            return self._land(manifest)
+            return prepared
 """,
             """
         if True:
-            return self._land(manifest)
+            return Prepared(prepared.record, is_ours=True)
 """,
         ),
     ),
@@ -459,7 +459,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         TWO_PHASE,
         Edit(
             """
-        if not prepared.is_ours and self._give_up_void(prepared.record):
+        if is_same and not prepared.is_ours and self._is_void(prepared.record):
 """,
             """
         if False:
@@ -503,10 +503,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         STORE,
         Edit(
             """
-            if row is not None and row.state == ManifestState.ABORTED.value:
+        return record.state is ManifestState.ABORTED
 """,
             """
-            if row is not None and row.state != ManifestState.COMMITTED.value:
+        return record.state is not ManifestState.COMMITTED
 """,
         ),
         store="sqlite",
@@ -869,6 +869,19 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        "the batch before is still the same when one is prepared",
+        "prepares a batch behind one that a copy of the checkpoint has put in its place meanwhile",
+        DECOUPLED,
+        Edit(
+            """
+        before = self._copies.check_before(manifest.batch, lambda: digest_before)
+""",
+            """
+        before = self._copies.check_before(manifest.batch, lambda: None)
+""",
+        ),
+    ),
+    Mutation(
         "what an operator has given up is not written again",
         "gives up, for its replay, what was prepared behind it",
         DECOUPLED,
@@ -1039,7 +1052,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         STORE,
         Edit(
             """
-            if is_follower:
+            if follows is not None:
 """,
             """
             if False:

@@ -246,7 +246,7 @@ class Driver:
         files = () if plan.content is None else self._write_files(names, ids)
         skipped = plan.content is None
         committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files, skipped)
-        return CommittableMessage(committable, plan.content)
+        return CommittableMessage(committable, plan.content, plan.digest_before)
 
     def _write_files(self, names: FileNames, ids: Sequence[int]) -> tuple[DataFile, ...]:
         lake, files = self._sink.lake, list[DataFile]()

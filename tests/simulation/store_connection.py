@@ -65,10 +65,17 @@ class StoreConnection:
         about = f"batch {seen.batch.batch_id} {reason}"
         return self.write("give up from", lambda: self._store.give_up_from(seen, reason), about)
 
-    def prepare(self, manifest: Manifest, run_id: str, *, is_follower: bool = False) -> Prepared:
+    def prepare(
+        self,
+        manifest: Manifest,
+        run_id: str,
+        *,
+        follows: Batch | None = None,
+        replacing: ManifestRecord | None = None,
+    ) -> Prepared:
         return self.write(
             "prepare",
-            lambda: self._store.prepare(manifest, run_id, is_follower=is_follower),
+            lambda: self._store.prepare(manifest, run_id, follows=follows, replacing=replacing),
             f"batch {manifest.batch.batch_id} by {run_id}",
             late=self._scheduler.hazards.late_prepare,
         )

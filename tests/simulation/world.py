@@ -320,8 +320,9 @@ class World:
                 query.is_retired and is_robbed
             ):  # nobody starts the query, which would tell
                 continue
-            if self.plan.delivery is not None and query.is_diverged and query.is_refused:
-                continue  # a copy has given up, for its own, what waited to be delivered: it was told
+            is_told = query.is_refused or query.is_retired
+            if self.plan.delivery is not None and query.is_diverged and is_told:
+                continue  # a copy has given up, for its own, what waited to be delivered: its start says so
             for batch_id in sorted(checkpoint.commits & set(checkpoint.offsets)):
                 gone = [i for i in checkpoint.ids(batch_id) if not rows[i] and i not in excused]
                 if gone:
