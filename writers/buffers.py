@@ -12,9 +12,6 @@ from .plan import WritePlan
 from .sorting import sort_rows
 from .table_format import Values
 
-POOL_BYTES_MAX = 32 * 1024 * 1024
-"""Arriving rows are split by table partition in pools of this size (or a quarter of the bound)."""
-
 COLUMN_BYTES = 512
 """What a piece of a column costs beside its values: the bound holds with thousands of tiny pieces too."""
 
@@ -34,19 +31,30 @@ class _Waiting:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     size_bytes: int = 0
+    own: int = 0
+    """So many of the batches, the first ones, share their memory with no other table partition's."""
 
     def add(self, batch: pa.RecordBatch, size_bytes: int) -> None:
         self.batches.append(batch)
         self.rows += batch.num_rows
         self.size_bytes += size_bytes
 
+    def part(self) -> None:
+        """Copy what is a slice of something larger."""
+        for number in range(self.own, len(self.batches)):
+            batch = self.batches[number]
+            columns = [pa.concat_arrays([column]) for column in batch.columns]
+            self.batches[number] = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+        self.own = len(self.batches)
+
 
 class RowBuffers:
     """Holds rows until a table partition has a row group's worth, or until memory is short.
 
-    Rows of a partitioned table first gather in a pool, so that many partitions do not mean many tiny
-    gathers. When all that waits passes `buffer_bytes_max`, the largest partitions are given out until a
-    quarter is free: large first, for good row groups, and no more than that, so that the others grow.
+    Rows of a partitioned table first gather in a pool, up to three eighths of `buffer_bytes_max`, so that
+    many partitions do not mean many tiny gathers. Then they are split, and the largest partitions are given
+    out until the rest fits into the other five eighths: large first, for good row groups, and no more than
+    that, so that the others grow. Only what stays is copied out of the gathered rows.
     """
 
     def __init__(self, plan: WritePlan, where: str, partition: Values | None = None) -> None:
@@ -57,22 +65,25 @@ class RowBuffers:
         self._where = where
         self._pool: list[pa.RecordBatch] = []
         self._pool_bytes = 0
-        self._pool_bytes_max = min(POOL_BYTES_MAX, plan.buffer_bytes_max // 4)
         self._waiting: dict[Values, _Waiting] = {}
         self._bytes = 0
         self._overhead_bytes = COLUMN_BYTES * sum(parquet_width(column.type) for column in plan.schema)
 
     def add(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
         """Take rows in; give out what is due."""
+        bytes_max = self._plan.buffer_bytes_max
         if self._partition is not None:
             yield from self._keep(self._partition, batch)
-        else:
-            self._pool.append(batch)
-            self._pool_bytes += self._size(batch)
-            if self._pool_bytes > self._pool_bytes_max:
-                yield from self.settle()
-        if self._pool_bytes + self._bytes > self._plan.buffer_bytes_max:
-            yield from self._relieve()
+            if self._bytes > bytes_max:
+                yield from self._relieve(bytes_max * 3 // 4)
+            return
+        self._pool.append(batch)
+        self._pool_bytes += self._size(batch)
+        if self._pool_bytes > bytes_max * 3 // 8:
+            yield from self.settle()
+            yield from self._relieve(bytes_max * 5 // 8)
+            for waiting in self._waiting.values():
+                waiting.part()
 
     def settle(self) -> Iterator[RowGroup]:
         """Split the pool by table partition."""
@@ -122,12 +133,12 @@ class RowBuffers:
         if self._waiting[values].rows >= rows_max:
             yield self.take(values)
 
-    def _relieve(self) -> Iterator[RowGroup]:
+    def _relieve(self, bytes_max: int) -> Iterator[RowGroup]:
         largest_first = sorted(self._waiting, key=lambda values: -self._waiting[values].size_bytes)
         for values in largest_first:
-            yield self.take(values)
-            if self._pool_bytes + self._bytes <= self._plan.buffer_bytes_max * 3 // 4:
+            if self._bytes <= bytes_max:
                 return
+            yield self.take(values)
 
     def _size(self, batch: pa.RecordBatch) -> int:
         return int(batch.nbytes) + self._overhead_bytes

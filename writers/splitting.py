@@ -11,17 +11,16 @@ import pyarrow.compute as pc
 def split_by(keys: Sequence[pa.Array], rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     """For each combination of keys: the index of its first row, and its rows in arrival order.
 
-    The rows have their own memory: a slice would keep all of them alive until the rarest combination is
-    written. The work is one sort of small integers, and one gather for each combination.
+    All are slices of one gathered copy: who keeps one of them keeps all in memory. The work is one sort of
+    small integers, and one gather of everything.
     """
     codes = _codes(keys)
     order = pc.sort_indices(codes)
     runs = pc.run_end_encode(codes.take(order))
+    gathered = rows if len(runs.run_ends) == 1 else pc.take(rows, order, boundscheck=False)
     start = 0
     for end in runs.run_ends.to_pylist():
-        whole = end - start == rows.num_rows
-        own = rows if whole else pc.take(rows, order.slice(start, end - start), boundscheck=False)
-        yield order[start].as_py(), own
+        yield order[start].as_py(), gathered.slice(start, end - start)
         start = end
 
 

@@ -60,7 +60,7 @@ class TableFormat(Protocol):
         ...
 
     def split(self, rows: pa.RecordBatch, where: str) -> Iterator[Part]:
-        """The rows by table partition, in arrival order within each. Each part has its own memory.
+        """The rows by table partition, in arrival order within each, which may be slices of one copy.
 
         Raises:
             SchemaMismatchError: a value cannot be a partition's. `where` names the task attempt.

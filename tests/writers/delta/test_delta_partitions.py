@@ -142,13 +142,6 @@ def test_splitting_keeps_every_row_once_in_order_under_its_key(keys: list[tuple[
     assert got == expected
 
 
-def test_a_part_does_not_keep_the_whole_batch_in_memory() -> None:
-    numbers = pa.array(range(10_000))
-    batch = pa.record_batch({"id": numbers, "p": pa.array([0] + [1] * 9_999)})
-    small = next(part for part in split(batch, ("p",), "here") if part.rows.num_rows == 1)
-    assert small.rows.get_total_buffer_size() < 1000
-
-
 def test_timestamps_are_spelled_with_their_zone(write_files: Any) -> None:
     """Without the Z, readers take the time zone of their session."""
     instant = datetime(2024, 7, 1, 12, tzinfo=timezone(timedelta(hours=2)))
