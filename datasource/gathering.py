@@ -5,6 +5,7 @@ What a batch costs the writer beside its rows is then the same however Spark cut
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -19,14 +20,20 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     Rows with nested columns stay as they come: Spark 4.0 sends empty lists without any offsets, and joining
     such ends the process.
     """
+    batches = iter(batches)
+    first = next(batches, None)
+    if first is None:
+        return
+    batches = itertools.chain((first,), batches)
+    if any(pa.types.is_nested(column.type) for column in first.schema):
+        yield from batches
+        return
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
-        if any(pa.types.is_nested(column.type) for column in batch.schema):
-            yield batch
-            continue
         waiting.append(batch)
-        rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+        rows += batch.num_rows
+        size_bytes += batch.get_total_buffer_size()  # `nbytes` takes 40 times as long
         if rows >= GATHERED_ROWS or size_bytes >= GATHERED_BYTES:
             yield from _joined(waiting)
             waiting, rows, size_bytes = [], 0, 0
