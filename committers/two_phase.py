@@ -205,7 +205,7 @@ class TwoPhaseCommitter:
         return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
 
     def _supersede(self, record: ManifestRecord) -> Recovered:
-        """Those behind it go too: with the same end, a later one may yet have begun elsewhere.
+        """Those behind it go too: they follow on rows that are not written.
 
         Raises:
             RetryableError: one of them is being delivered, or was changed by somebody else.

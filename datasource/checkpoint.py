@@ -106,15 +106,16 @@ class Checkpoint:
     def digest(self, batch_id: int) -> str:
         """SHA-256 over the source offsets of a batch, hex: the same digest means the same rows.
 
-        Watermark, clock and configuration in the entry are left out, for they do not choose rows. The
-        offset of a file source is only a position in its own log, so the files listed there are taken in.
+        Both its ends count, for a rewound checkpoint may come to the same end from another beginning.
+        Watermark, clock and configuration in the entry are left out: they do not choose rows. The offset of a
+        file source is only a position in its own log, so the files listed there are taken in.
         """
         offsets = self._source_offsets(batch_id)
         before = self._source_offsets(batch_id - 1) if batch_id > 0 else []
         digest = hashlib.sha256()
         for source, offset in enumerate(offsets):
             start = before[source] if source < len(before) else NO_OFFSET
-            digest.update(offset.encode() + b"\n")
+            digest.update(f"{start}\n{offset}\n".encode())
             for entry in self._files_between(source, start, offset):
                 digest.update(entry.encode() + b"\n")
         return digest.hexdigest()

@@ -257,7 +257,7 @@ def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Strea
 
 
 def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -> None:
-    """With the same end, the next batch of the two begins elsewhere."""
+    """What they have after it may be the same, and be taken for what the other has written."""
     stream.run(0, [0], offsets="of the copy")
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
     with pytest.raises(CheckpointMismatchError, match="behind batch 0"):

@@ -357,7 +357,7 @@ def test_a_store_from_an_old_backup_gives_way_to_the_table(
 
 
 def test_a_superseded_batch_takes_those_behind_it_with_it(query: Query, store: SqlManifestStore) -> None:
-    """With the same end offset, one behind it has another beginning now."""
+    """In the table it would say that the one before it has landed."""
     prepare_only(query, store, 0, "old")
     store.claim(query.stream, "r1")
     later = query.write(query.sink_plan(1), query.batch(1), "r1", [[9]])

@@ -71,6 +71,16 @@ def test_other_source_offsets_have_another_digest(
     assert checkpoint.digest(0) != first
 
 
+def test_another_beginning_is_another_digest(root: Path, checkpoint: Checkpoint) -> None:
+    """A checkpoint that was rewound cuts its batches elsewhere, and comes to the same end."""
+    log_offsets(root, 0, ["5"])
+    log_offsets(root, 1, ["9"])
+    first = checkpoint.digest(1)
+    log_offsets(root, 0, ["7"])
+
+    assert checkpoint.digest(1) != first
+
+
 def test_other_files_at_the_same_position_have_another_digest(root: Path, checkpoint: Checkpoint) -> None:
     """A file source's offset is only a position in its own log: after a reset it stands for other files."""
     log_offsets(root, 0, ['{"logOffset":0}'])

@@ -38,8 +38,9 @@ PLANNER_DIES = 0.2
 
 
 def batch_of(checkpoint: Checkpoint, batch_id: int, table_uri: str) -> Batch:
-    """As `datasource.checkpoint` has it: the digest covers the end offsets of the batch, nothing else."""
-    digest = hashlib.sha256(f"{checkpoint.offsets[batch_id]}\n".encode()).hexdigest()
+    """As `datasource.checkpoint` has it: the digest covers the batch's offsets, both ends."""
+    ends = (checkpoint.offsets.get(batch_id - 1, 0), checkpoint.offsets[batch_id])
+    digest = hashlib.sha256(f"{ends}".encode()).hexdigest()
     return Batch(StreamKey(checkpoint.query_id, table_uri), batch_id, digest)
 
 
