@@ -7,8 +7,10 @@ guard that nothing misses is either not needed or not tested: the run ends with 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
+import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,13 +71,15 @@ def judge(number: int, seeds_max: int) -> Verdict:
     """Play histories with the mutation in place until one breaks the invariant. In a process of its own."""
     mutation = MUTATIONS[number]
     sys.meta_path.insert(0, MutatedFinder(mutation))
+    from tests.simulation.plan import Plan
     from tests.simulation.playing import play
 
-    for seed in range(seeds_max):
-        lake = mutation.lakes[seed % len(mutation.lakes)]
+    seeds = (seed for seed in itertools.count() if mutation.needs <= Plan.of(random.Random(seed)).parts)
+    for number, seed in enumerate(itertools.islice(seeds, seeds_max), start=1):
+        lake = mutation.lakes[number % len(mutation.lakes)]
         failure = play(seed, lake, mutation.store)
         if failure is not None:
-            return Verdict(mutation, seed + 1, failure.problems[0])
+            return Verdict(mutation, number, failure.problems[0])
     return Verdict(mutation, seeds_max, "")
 
 

@@ -29,6 +29,8 @@ class Mutation:
         file: where the guard is; one that has a second one behind it goes with that, wherever it is
         lakes: where it is looked for
         store: `sqlite` for guards that are in the real store
+        needs: what a history must have for the guard to matter: `decoupled`, `twins`, or what others do in
+            it; only such histories are played
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class Mutation:
         *edits: Edit,
         lakes: tuple[str, ...] = BOTH,
         store: str = "memory",
+        needs: tuple[str, ...] = (),
     ) -> None:
         self.guard = guard
         self.without = without
         self.file = file
         self.lakes = lakes
         self.store = store
+        self.needs = frozenset(needs)
         self._edits = edits
 
     @property
@@ -867,6 +871,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         if False:
 """,
         ),
+        needs=("decoupled", "copy_checkpoint"),
     ),
     Mutation(
         "the batch before is still the same when one is prepared",
@@ -880,6 +885,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         before = self._copies.check_before(manifest.batch, lambda: None)
 """,
         ),
+        needs=("decoupled", "copy_checkpoint"),
     ),
     Mutation(
         "what an operator has given up is not written again",
@@ -892,6 +898,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             "",
         ),
+        needs=("decoupled", "twins", "skip"),
     ),
     Mutation(
         "only a replay gives up a batch that is in the table from other offsets",

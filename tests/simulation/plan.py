@@ -100,6 +100,16 @@ class Plan:
         return self.delivery is not None and self.delivery.decoupled < 1
 
     @property
+    def parts(self) -> set[str]:
+        """What a guard may need to matter."""
+        parts = set(self.others)
+        if self.twins:
+            parts.add("twins")
+        if self.delivery is not None:
+            parts.add("decoupled")
+        return parts
+
+    @property
     def loses_store(self) -> bool:
         return not {"lose_store", "restore_store"}.isdisjoint(self.others)
 
