@@ -133,9 +133,11 @@ class Others:
         """`penstock recover`."""
         world = self.world
         for query in world.queries:
+            query.is_told = False
             try:
                 self._recover(query)
             except PenstockError as error:
+                query.is_told = isinstance(error, CheckpointMismatchError)
                 self.judge(error, "recover")
 
     def _recover(self, query: Query) -> None:

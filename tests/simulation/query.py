@@ -55,6 +55,8 @@ class Query:
         """Nothing of the batches that its checkpoint was rewound by had been committed."""
         self.is_refused = False
         """Its last start ended in the error that asks for an operator."""
+        self.is_told = False
+        """The last `penstock recover` has said of it what asks for an operator."""
         self.is_exhausted = False
         """Its last start has read all of the source."""
         self.is_retired = False

@@ -294,7 +294,7 @@ class World:
         excused = self.others.taken_back | self.others.given_up
         for first_id in {query.checkpoint.first_id for query in self.queries}:
             queries = [query for query in self.queries if query.checkpoint.first_id == first_id]
-            is_complete = any(query.is_exhausted for query in queries)
+            is_complete = any(query.is_exhausted and not query.is_told for query in queries)
             for row_id in range(first_id, first_id + self.source_rows):
                 count = seen.rows[row_id]
                 doubled += max(count - 1, 0)
@@ -320,7 +320,7 @@ class World:
                 query.is_retired and is_robbed
             ):  # nobody starts the query, which would tell
                 continue
-            is_told = query.is_refused or query.is_retired
+            is_told = query.is_refused or query.is_told or query.is_retired
             if self.plan.delivery is not None and query.is_diverged and is_told:
                 continue  # a copy has given up, for its own, what waited to be delivered: its start says so
             for batch_id in sorted(checkpoint.commits & set(checkpoint.offsets)):
