@@ -316,6 +316,7 @@ def test_metrics_are_served_on_the_address_that_is_asked_for(lake: DecoupledLake
         lake.store_url, process=process, metrics_port=port, metrics_address="127.0.0.1"
     ):
         metrics = f"http://127.0.0.1:{port}/metrics"
+        wait_until(lambda: lake.left == 0)
         wait_until(lambda: scraped(metrics).get("penstock_delivered_rows_total") == 8)  # after the mark
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.2", port)).close()
