@@ -48,6 +48,8 @@ READ_EVERY_S = 5
 FILES_MAX, COMMITS_MAX = 40, 20
 FRESHNESS_SLACK_S = 10
 DELIVERY_TIMEOUT_S = 180
+PACE_MIN = 0.9
+"""The three streams and their readers share the machine: a batch may take more than its second."""
 
 
 @dataclass
@@ -280,12 +282,12 @@ def _report(
             start, end = json.loads((journal.parent / "outage").read_text())
             during = [line for line in batches if start < line["time"] < end]
             slowest = max((line["ms"] for line in during), default=0.0)
-            report.bound(
-                f"outage: batches in {outage_s:.0f} s without a catalog",
-                len(during),
-                ">=",
-                int(outage_s * 0.8),
+            without = len(during) / (end - start)
+            with_it = (len(batches) - len(during)) / (
+                batches[-1]["time"] - batches[0]["time"] - (end - start)
             )
+            what = f"outage: batches a second in {outage_s:.0f} s without a catalog, of those with it"
+            report.bound(what, round(without / with_it, 2), ">=", PACE_MIN)
             report.bound("outage: slowest batch meanwhile, s", round(slowest / 1000, 1), "<=", 5)
     ratio = medians["decoupled"] / medians["coupled"]
     report.bound("decoupled: median batch time, of the coupled one's", round(ratio, 2), "<=", 1.0)
