@@ -144,9 +144,8 @@ class Manifest:
         return self.merged or (self.batch,)
 
 
-GIVEN_UP = "given up for its replay"
-SKIPPED = "skipped by"
-"""How the reason of an ABORTED batch begins, if others than its own run go by it."""
+SKIPPED, GIVEN_UP = "skipped by", "aborted by"
+"""How the reason begins of what an operator has ABORTED: a batch of a live query, or all of a lost one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +171,9 @@ class ManifestRecord:
 
     @property
     def awaits_replay(self) -> bool:
-        """It was given up because Spark was about to run it again."""
-        return self.state is ManifestState.ABORTED and self.reason.startswith(GIVEN_UP)
+        """It was given up and by no operator: its rows are nowhere until Spark runs it again."""
+        by_operator = self.reason.startswith((SKIPPED, GIVEN_UP))
+        return self.state is ManifestState.ABORTED and not by_operator
 
     @property
     def is_skipped(self) -> bool:

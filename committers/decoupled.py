@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .checkpoint_copies import DigestBefore, mismatch
-from .contract import GIVEN_UP, Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
+from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
 from .errors import CheckpointMismatchError, RetryableError
 from .two_phase import Decision, TwoPhaseCommitter, being_delivered, is_skipped
 
@@ -100,7 +100,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         time: its token would say that the batch has landed. And whoever slept since the record was read must
         not give up what a twin has prepared, and Spark has logged, meanwhile.
         """
-        if not self._store.give_up_from(seen, f"{GIVEN_UP}: {why}"):
+        if not self._store.give_up_from(seen, f"given up for its replay: {why}"):
             raise RetryableError(being_delivered(seen.batch, why))
 
     # Prepare --------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from enum import Enum
 from . import crash_points
 from .checkpoint_copies import CheckpointCopies, DigestBefore, mismatch
 from .contract import (
-    GIVEN_UP,
     AlreadyCommitted,
     Batch,
     Committable,
@@ -123,6 +122,8 @@ class TwoPhaseCommitter:
         if decision is Decision.SKIP or is_skipped(record, batch):
             return Decision.SKIP
         self._copies.check_before(batch, digest_before)
+        if record is not None and record.batch.digest != batch.digest:
+            self._supersede(record)  # of one that was skipped, those behind may still wait
         return decision
 
     def _decide_by_token(self, batch: Batch, token: Token | None) -> Decision:
@@ -210,7 +211,7 @@ class TwoPhaseCommitter:
         Raises:
             RetryableError: one of them is being delivered, or was changed by somebody else.
         """
-        reason = f"{GIVEN_UP}: the checkpoint has other offsets"
+        reason = "given up for its replay: the checkpoint has other offsets"
         if not self._store.give_up_from(record, reason):
             raise RetryableError(being_delivered(record.batch, reason))
         return Recovered(record, ManifestState.ABORTED, reason)

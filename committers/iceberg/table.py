@@ -26,6 +26,7 @@ from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import CatalogConfig, known_properties, open_catalog, redacted
 from .target import NO_SNAPSHOT
 
+LOADS_MAX = 3
 TOKEN_PREFIX = "penstock."  # noqa: S105  the beginning of a table property's name
 BATCH_WRITE_TOKEN_KEPT_MS = 7 * 24 * 3600 * 1000
 """Longer than a batch write tries to commit."""
@@ -44,8 +45,7 @@ def load_if_there(config: CatalogConfig, address: IcebergAddress) -> Table | Non
         RetryableError: it cannot be read now.
     """
     try:
-        catalog: Catalog = open_catalog(config)
-        return catalog.load_table(address.identifier)
+        return _load(open_catalog(config), address)
     except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError):
         return None
     except PenstockError:
@@ -56,6 +56,14 @@ def load_if_there(config: CatalogConfig, address: IcebergAddress) -> Table | Non
             f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
             f"the catalog.* options and that catalog and storage are reachable. {NEXT_TRY}"
         ) from None
+
+
+def _load(catalog: Catalog, address: IcebergAddress) -> Table:
+    """Again, if others have replaced and deleted the metadata that the catalog named before it was read."""
+    for _ in range(LOADS_MAX - 1):
+        with suppress(FileNotFoundError):
+            return catalog.load_table(address.identifier)
+    return catalog.load_table(address.identifier)
 
 
 def load(config: CatalogConfig, address: IcebergAddress, table_id: str | None = None) -> Table:

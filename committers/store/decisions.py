@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ..contract import SKIPPED, Batch, ManifestRecord, ManifestState, StreamKey
+from ..contract import GIVEN_UP, SKIPPED, Batch, ManifestRecord, ManifestState, StreamKey
 from ..errors import RetryableError
 from . import delivery_queries, queries
 from .database import Clock, Database
@@ -98,7 +98,7 @@ class SqlDecisions:
                     raise _being_delivered(stream, record.batch.batch_id, record.delivery_id)
             if not records:
                 return []
-            values = _aborted(now, f"aborted by {who}: {why}")
+            values = _aborted(now, f"{GIVEN_UP} {who}: {why}")
             connection.execute(sa.update(manifests).where(*chosen).values(values))
             ids = [record.batch.batch_id for record in records]
             delivery_queries.put_decisions(connection, stream_id, now, who, "abort", why, ids)

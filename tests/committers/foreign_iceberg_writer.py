@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,11 +52,17 @@ class ForeignWriter:
         """One thing or another; what loses against others is tried again another time."""
         what = self._random.choices(list(WAYS), list(WAYS.values()))[0]
         try:
-            getattr(self, f"_{what}")(self._catalog.load_table(self._table))
+            getattr(self, f"_{what}")(self._load())
         except (CommitFailedException, ValidationException):
             self.done[f"{what} lost"] += 1
         else:
             self.done[what] += 1
+
+    def _load(self) -> Table:
+        """Again, if the stream has replaced and deleted the metadata that the catalog named meanwhile."""
+        while True:
+            with suppress(FileNotFoundError):
+                return self._catalog.load_table(self._table)
 
     def _append(self, table: Table) -> None:
         group, ids = self._new_rows()
@@ -80,8 +87,12 @@ class ForeignWriter:
     def _expire(self, table: Table) -> None:
         snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.timestamp_ms)
         old = [snapshot.snapshot_id for snapshot in snapshots[:-SNAPSHOTS_KEPT]]
-        if old:
+        if not old:
+            return
+        try:
             table.maintenance.expire_snapshots().by_ids(old).commit()
+        except ValueError as error:  # pyiceberg tries again by itself, and may have landed before
+            raise CommitFailedException(str(error)[:200]) from error
 
     def _new_rows(self) -> tuple[int, list[int]]:
         ids = [-1 - self._next - n for n in range(ROWS)]

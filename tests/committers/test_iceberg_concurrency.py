@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from penstock.datasource.sinks.iceberg import IcebergSink
 FOREIGN_WRITER = Path(__file__).with_name("foreign_iceberg_writer.py")
 SCHEMA = pa.schema([("id", pa.int64()), ("who", pa.string()), ("part", pa.int32())])
 BATCHES, ROWS = 200, 10
+PAUSE_S = 0.5
 
 
 @pytest.mark.slow
@@ -49,11 +51,13 @@ def test_200_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(t
                 assert foreign.poll() is None, foreign.communicate()[1]
         finally:
             stop.touch()
-        # It goes on until each of its ways to write has succeeded once, and so does the stream beside it.
+        # It goes on until each of its ways to write has succeeded once, and the stream beside it goes on with
+        # pauses: of two that commit without any, the slower one may lose forever.
         batches = BATCHES
         while foreign.poll() is None:
             stream.run(our_rows(batches))
             batches += 1
+            time.sleep(PAUSE_S)
         assert foreign.returncode == 0, foreign.communicate()[1]
 
     theirs = json.loads(journal.read_text())

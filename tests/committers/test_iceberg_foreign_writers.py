@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io import InputFile
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, StringType
@@ -52,9 +55,9 @@ def delete(stream: IcebergStream) -> None:
     stream.load().delete("id = 1")
 
 
-def set_property(stream: IcebergStream) -> None:
+def set_property(stream: IcebergStream, value: str = "another") -> None:
     with stream.load().transaction() as transaction:
-        transaction.set_properties({"owner": "another"})
+        transaction.set_properties({"owner": value})
 
 
 def expire(stream: IcebergStream) -> None:
@@ -288,6 +291,28 @@ def test_a_table_whose_metadata_cannot_be_read_is_said_to_be_unreadable(stream: 
         stream.committer().commit(manifest)
     metadata.write_bytes(whole)
     assert isinstance(stream.committer().commit(manifest), Committed)
+    assert stream.ids() == [1, 2]
+
+
+def test_metadata_that_is_replaced_and_deleted_before_it_is_read_is_loaded_again(
+    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table keeps ten old metadata files; the catalog has named one from before these."""
+    manifest = stream.prepare(1, [2])
+    read = FromInputFile.table_metadata
+    deleted: list[str] = []
+
+    def after_others(file: InputFile) -> TableMetadata:
+        if not deleted:
+            deleted.append(file.location)
+            for n in range(12):
+                set_property(stream, str(n))
+            assert not Path(file.location.removeprefix("file://")).exists()
+        return read(file)
+
+    monkeypatch.setattr(FromInputFile, "table_metadata", after_others)
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    assert deleted
     assert stream.ids() == [1, 2]
 
 

@@ -760,7 +760,7 @@ def test_abort_keeps_files_that_landed_while_a_twin_superseded_them(
 def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """It can never land. Its own checkpoint is told so; the one that wrote the table goes on."""
+    """It can never land. Its own checkpoint is told so, also later; the one that wrote the table goes on."""
     batch = query.batch(0, "theirs")
     theirs = query.write(query.plan(sqlite_store, batch), batch, "r2", [[4]])
     query.run(sqlite_store, query.batch(0, "ours"), PARTS, "r1")
@@ -770,8 +770,24 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
             query.commit_or_abort(new, theirs)
         assert state(new, query) is ABORTED
 
-        query.run(new, query.batch(1), [[5]], "r1")
-        assert holds(query, new, [1, 2, 3, 5])
+        committer = query.committer(new)
+        with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+            committer.begin(query.batch(1), lambda: batch.digest)
+        assert committer.begin(query.batch(1), lambda: query.batch(0, "ours").digest) is Decision.WRITE
+
+
+def test_a_skipped_batch_that_comes_back_with_other_rows_takes_those_behind_it_with_it(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """The checkpoint was rewound to before it; what waits behind follows on rows that are not written."""
+    prepare_only(query, store, 0, "old")
+    store.claim(query.stream, "r1")
+    later = query.write(query.sink_plan(1), query.batch(1), "r1", [[4]])
+    store.prepare(later.manifest, "r1")
+    store.deliveries.skip(query.stream, 0, "ann", "broken")
+    query.run(store, query.batch(0, "new"), [[3], [4]], "r2")
+    assert state(store, query, 1) is ABORTED
+    assert holds(query, store, [3, 4])
 
 
 # Twins ------------------------------------------------------------------------------------------------
