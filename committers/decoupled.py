@@ -86,12 +86,14 @@ class DecoupledCommitter(TwoPhaseCommitter):
         return self._decide_by_token(batch, token) if record is None else self._decide(batch, record, token)
 
     def _decide_prepared(self, record: ManifestRecord) -> Decision:
-        """A replay. It need not be written again, unless its files are gone."""
+        """A replay. It need not be written again, unless its files are gone: then it gives way at prepare.
+
+        Until then it stays, and with it what follows on its rows: a twin may have come further.
+        """
         missing = self._gone(record)
-        if not missing:
-            return Decision.SKIP
-        self._give_up_from(record, missing)
-        return Decision.WRITE
+        if missing and record.delivery_id is not None:
+            raise RetryableError(being_delivered(record.batch, missing))
+        return Decision.WRITE if missing else Decision.SKIP
 
     def _give_up_from(self, seen: ManifestRecord, why: str) -> None:
         """Abort what is prepared of the batch and of those after it, if its record is still the one seen.
@@ -155,7 +157,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
 
 
 def _is_replay(record: ManifestRecord, batch: Batch) -> bool:
-    """Was the same batch prepared already? If its files are gone it was given up as such."""
+    """Was the same batch prepared already? Then it stays until this one takes its place."""
     return record.state is ManifestState.PREPARED and record.batch == batch
 
 

@@ -171,6 +171,25 @@ def test_a_replay_whose_files_are_gone_is_written_again(any_stream: Stream) -> N
     assert any_stream.holds([1])
 
 
+def test_a_replay_whose_files_are_gone_leaves_what_a_twin_has_prepared_behind_it(any_stream: Stream) -> None:
+    """Spark has logged that, and would not run it again."""
+    any_stream.run(0, [0])
+    any_stream.query.lake.vacuum()
+    any_stream.run(1, [1])
+    any_stream.run(0, [0], "r2")
+    assert any_stream.states() == {0: PREPARED, 1: PREPARED}
+    any_stream.deliver()
+    assert any_stream.holds([0, 1])
+
+
+def test_a_replay_whose_files_are_gone_waits_for_its_delivery(stream: Stream) -> None:
+    stream.run(0, [1])
+    _start_delivery(stream)
+    stream.query.lake.vacuum()
+    with pytest.raises(RetryableError, match="is being delivered"):
+        stream.begin(stream.batch(0))
+
+
 def test_a_replay_whose_files_were_compacted_away_after_it_landed_is_skipped(stream: Stream) -> None:
     """It landed, but was not marked: the table knows better than the store."""
     stream.run(0, [1])
