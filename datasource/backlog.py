@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ..committers.contract import Backlog, DeliveryState, StreamKey
+from ..committers.contract import Backlog, Batch, DeliveryState, StreamKey
 from ..committers.errors import RetryableError
 
 if TYPE_CHECKING:
@@ -52,37 +52,39 @@ class BacklogBound:
 
 def wait_for_delivery(
     store: SqlManifestStore,
-    stream: StreamKey,
+    batch: Batch,
     bound: BacklogBound,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once the backlog is below its bound. While the query waits, the store says since when.
+    """Return once the backlog before this batch is below its bound. What was prepared of the batch itself, or
+    behind it, may wait for it to be written again. While the query waits, the store says since when.
 
     Raises:
         RetryableError: it has waited for `wait_s`. Nothing was written for the batch.
     """
     began = now()
-    too_much = bound.exceeded(store.deliveries.backlog(stream), began)
+    stream = batch.stream
+    too_much = bound.exceeded(store.deliveries.backlog(stream, batch.batch_id), began)
     if not too_much:
         return
     store.deliveries.wait(stream, began)
     try:
-        _wait(store, stream, bound, too_much, now, sleep)
+        _wait(store, batch, bound, too_much, now, sleep)
     finally:
         store.deliveries.wait(stream, None)
 
 
 def _wait(
     store: SqlManifestStore,
-    stream: StreamKey,
+    batch: Batch,
     bound: BacklogBound,
     too_much: str,
     now: Callable[[], datetime],
     sleep: Callable[[float], None],
 ) -> None:
-    began, said_at = now(), None
+    stream, began, said_at = batch.stream, now(), None
     while too_much:
         waited_s = (now() - began).total_seconds()
         if waited_s >= bound.wait_s:
@@ -91,7 +93,7 @@ def _wait(
             logger.warning("The query waits for the deliveries of %s: %s.", stream, too_much)
             said_at = waited_s
         sleep(POLL_S)
-        too_much = bound.exceeded(store.deliveries.backlog(stream), now())
+        too_much = bound.exceeded(store.deliveries.backlog(stream, batch.batch_id), now())
 
 
 def _failure(stream: StreamKey, too_much: str, waited_s: float, state: DeliveryState) -> str:

@@ -92,7 +92,7 @@ def _plan_known(
         is Decision.SKIP
     ):
         return None
-    wait_for_delivery(store, batch.stream, bound_of(key.sink.options))
+    wait_for_delivery(store, batch, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
     plans.refresh(key, partial(_look_again, key, written, seen.planned.content.table_id, batch.batch_id))
     return seen.planned
@@ -124,10 +124,10 @@ def _plan_first(
         return None
     if is_known:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited
-    wait_for_delivery(store, batch.stream, bound_of(key.sink.options))
+    wait_for_delivery(store, batch, bound_of(key.sink.options))
     plan = partial(key.sink.plan_table, rows=key.rows, overwrite=key.overwrite, batch_id=batch.batch_id)
     planned: PlannedTable = patiently(lambda: plan(table), wait_s)
-    _check_pending_columns(store, batch.stream, planned.content)
+    _check_pending_columns(store, batch, planned.content)
     plans.put(key, Seen(planned, token))
     return planned
 
@@ -160,7 +160,7 @@ def _newest_pending(store: SqlManifestStore, stream: StreamKey) -> LakeManifest 
     return None if manifest is None else decode(manifest)
 
 
-def _check_pending_columns(store: SqlManifestStore, stream: StreamKey, planned: LakeManifest) -> None:
+def _check_pending_columns(store: SqlManifestStore, batch: Batch, planned: LakeManifest) -> None:
     """Two batches that were both planned as the first to bring new columns must bring the same ones.
 
     Formats number new columns: the second would have given the number of the first one's to another.
@@ -170,11 +170,13 @@ def _check_pending_columns(store: SqlManifestStore, stream: StreamKey, planned: 
     """
     if not planned.new_columns:
         return
-    for manifest in store.manifests(stream, ManifestState.PREPARED):
+    for manifest in store.manifests(batch.stream, ManifestState.PREPARED):
+        if manifest.batch.batch_id >= batch.batch_id:
+            continue
         waiting = decode(manifest)
         if waiting.new_columns and waiting.schema_json != planned.schema_json:
             raise RetryableError(
-                f"Batch {manifest.batch.batch_id} of {stream} is to add the column(s) "
+                f"Batch {manifest.batch.batch_id} of {batch.stream} is to add the column(s) "
                 f"{', '.join(waiting.new_columns)} to the table and is not delivered yet; this start of the "
                 f"query adds {', '.join(planned.new_columns)}. Let it be delivered first (`penstock deliver "
                 "--once`), then start the query again."

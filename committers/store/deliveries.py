@@ -202,10 +202,13 @@ class SqlDeliveries(SqlDecisions):
                 is_free = (streams.c.id == stream_id, streams.c.parked_at.is_(None))
                 connection.execute(sa.update(streams).where(*is_free).values(parked))
 
-    def backlog(self, stream: StreamKey) -> Backlog:
-        """All PREPARED batches, also those in an unfinished delivery. Without a lock."""
+    def backlog(self, stream: StreamKey, before: int | None = None) -> Backlog:
+        """All PREPARED batches, or those before a batch, also those in an unfinished delivery. No lock."""
+        chosen = queries.of_stream(stream)
+        if before is not None:
+            chosen = sa.and_(chosen, manifests.c.batch_id < before)
         with self._database.read() as connection:
-            return queries.backlog(connection, queries.of_stream(stream))
+            return queries.backlog(connection, chosen)
 
     def wait(self, stream: StreamKey, since: datetime | None) -> None:
         """Show that the query waits for its backlog to shrink; None: that it goes on."""

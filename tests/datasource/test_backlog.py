@@ -71,14 +71,25 @@ def waiting_since(store: SqlManifestStore) -> datetime | None:
     return status.waiting_since
 
 
-def wait(store: SqlManifestStore, bound: BacklogBound, clock: Clock) -> None:
-    wait_for_delivery(store, STREAM, bound, now=clock, sleep=clock.sleep)
+def wait(store: SqlManifestStore, bound: BacklogBound, clock: Clock, batch_id: int = 9) -> None:
+    wait_for_delivery(store, batch(batch_id), bound, now=clock, sleep=clock.sleep)
 
 
 def test_a_backlog_below_its_bound_keeps_nobody_waiting(store: SqlManifestStore, clock: Clock) -> None:
     prepare(store, 3)
     wait(store, replace(WIDE, batches=4, size_bytes=301), clock)
     assert clock.waited_s == 0
+
+
+def test_a_batch_that_is_written_again_waits_only_for_those_before_it(
+    store: SqlManifestStore, clock: Clock
+) -> None:
+    """What was prepared of it, and its files are gone, holds up itself and all behind it."""
+    prepare(store, 3)
+    clock.now += timedelta(seconds=6)
+    wait(store, replace(WIDE, batches=2, age_s=5), clock, batch_id=0)
+    with pytest.raises(RetryableError, match="2 batches wait"):
+        wait(store, replace(WIDE, batches=2, wait_s=0), clock, batch_id=2)
 
 
 @pytest.mark.parametrize(

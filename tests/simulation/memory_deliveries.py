@@ -217,9 +217,10 @@ class MemoryDeliveries:
             state = replace(state, **parked)  # type: ignore[arg-type]
         known.state = state
 
-    def backlog(self, stream: StreamKey) -> Backlog:
+    def backlog(self, stream: StreamKey, before: int | None = None) -> Backlog:
         known = self._store.find(stream)
-        records = [] if known is None else known.pending()
+        pending = [] if known is None else known.pending()
+        records = [one for one in pending if before is None or one.batch.batch_id < before]
         return Backlog(
             batches=len(records),
             files=sum(one.files for one in records),

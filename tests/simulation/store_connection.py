@@ -243,8 +243,8 @@ class DeliveriesConnection:
     def set_state(self, lease: Lease, state: DeliveryState) -> None:
         self._write("set delivery state", lambda: self._stored.set_state(lease, state), state)
 
-    def backlog(self, stream: StreamKey) -> Backlog:
-        return self._read("backlog", lambda: self._stored.backlog(stream), stream)
+    def backlog(self, stream: StreamKey, before: int | None = None) -> Backlog:
+        return self._read("backlog", lambda: self._stored.backlog(stream, before), stream)
 
     def wait(self, stream: StreamKey, since: datetime | None) -> None:
         self._write("wait", lambda: self._stored.wait(stream, since), since)
