@@ -193,6 +193,8 @@ class TwoPhaseCommitter:
             return self._supersede(record)
         manifest = self._manifest(batch)
         missing = self._table.missing_files(manifest)
+        if missing and self._state(batch) is ManifestState.COMMITTED:  # delivered just now, in other files
+            return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
         if missing:
             reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
             return self._give_up(record, is_replayed, replay, reason)

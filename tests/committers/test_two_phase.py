@@ -39,6 +39,7 @@ from penstock.committers.contract import (
     AlreadyCommitted,
     Batch,
     Committed,
+    Manifest,
     ManifestRecord,
     ManifestState,
     ManifestStore,
@@ -57,7 +58,7 @@ from penstock.committers.errors import (
     TableChangedError,
 )
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import Decision, Retry
+from penstock.committers.two_phase import Decision, Retry, TwoPhaseCommitter
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 PARTS: Sequence[Ids] = ([1, 2], [3])
@@ -774,6 +775,22 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
         with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
             committer.begin(query.batch(1), lambda: batch.digest)
         assert committer.begin(query.batch(1), lambda: query.batch(0, "ours").digest) is Decision.WRITE
+
+
+def test_a_batch_that_is_delivered_while_its_files_are_looked_for_is_no_loss(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """The stream was decoupled. The delivery has rewritten the files, and removed those of the batch."""
+    prepare_only(query, store)
+
+    class DeliveredMeanwhile(FaultyTable):
+        def missing_files(self, manifest: Manifest) -> list[str]:
+            assert store.finish(manifest.batch, COMMITTED, table_version=1)
+            return ["gone.parquet"]
+
+    table = DeliveredMeanwhile(query.open_table(), Fault.NONE)
+    (recovered,) = TwoPhaseCommitter(store, table).recover(query.stream, replay=query.batch(1))
+    assert recovered.state is COMMITTED
 
 
 def test_a_skipped_batch_that_comes_back_with_other_rows_takes_those_behind_it_with_it(

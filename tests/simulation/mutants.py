@@ -1,7 +1,8 @@
 """Remove one guard of the product after another: the simulation must notice each within a bounded time.
 
-`python -m tests.simulation.mutants` prints, for each guard, after how many histories the invariant broke. A
-guard that nothing misses is either not needed or not tested: the run ends with 1.
+`python -m tests.simulation.mutants` prints, for each guard, after how many histories the invariant broke; for
+those of the real store, after how many it answered otherwise than the simulation's. A guard that nothing
+misses is either not needed or not tested: the run ends with 1.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Verdict:
 
     mutation: Mutation
     seeds: int
-    """Histories until the invariant broke, or all of them."""
+    """Histories until it was noticed, or all of them."""
     problem: str
-    """Empty if it never broke."""
+    """Empty if nothing was."""
 
 
 class MutatedLoader(SourceFileLoader):
@@ -71,13 +72,17 @@ def judge(number: int, seeds_max: int) -> Verdict:
     """Play histories with the mutation in place until one breaks the invariant. In a process of its own."""
     mutation = MUTATIONS[number]
     sys.meta_path.insert(0, MutatedFinder(mutation))
+    if mutation.is_in_store:
+        from tests.simulation.store_calls import differs_after
+
+        return Verdict(mutation, *differs_after(seeds_max))
     from tests.simulation.plan import Plan
     from tests.simulation.playing import play
 
     seeds = (seed for seed in itertools.count() if mutation.needs <= Plan.of(random.Random(seed)).parts)
     for number, seed in enumerate(itertools.islice(seeds, seeds_max), start=1):
         lake = mutation.lakes[number % len(mutation.lakes)]
-        failure = play(seed, lake, mutation.store)
+        failure = play(seed, lake)
         if failure is not None:
             return Verdict(mutation, number, failure.problems[0])
     return Verdict(mutation, seeds_max, "")

@@ -28,7 +28,6 @@ class Mutation:
         without: what the product does then
         file: where the guard is; one that has a second one behind it goes with that, wherever it is
         lakes: where it is looked for
-        store: `sqlite` for guards that are in the real store
         needs: what a history must have for the guard to matter: `decoupled`, `twins`, or what others do in
             it; only such histories are played
     """
@@ -40,16 +39,19 @@ class Mutation:
         file: str,
         *edits: Edit,
         lakes: tuple[str, ...] = BOTH,
-        store: str = "memory",
         needs: tuple[str, ...] = (),
     ) -> None:
         self.guard = guard
         self.without = without
         self.file = file
         self.lakes = lakes
-        self.store = store
         self.needs = frozenset(needs)
         self._edits = edits
+
+    @property
+    def is_in_store(self) -> bool:
+        """The simulation has a store of its own: calls to both tell, not histories."""
+        return self.file.startswith("committers/store/")
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -486,7 +488,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # The store
     Mutation(
-        "fence: prepare needs the claim (real store)",
+        "fence: prepare needs the claim",
         "lets a run prepare that was taken over",
         STORE,
         Edit(
@@ -499,10 +501,9 @@ MUTATIONS: tuple[Mutation, ...] = (
                 raise _fenced(batch.stream, run_id, current)
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "first prepared wins (real store)",
+        "first prepared wins",
         "replaces a manifest that is PREPARED",
         STORE,
         Edit(
@@ -513,10 +514,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         return record.state is not ManifestState.COMMITTED
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "compare-and-set of the mark (real store)",
+        "compare-and-set of the mark",
         "changes the state of a batch whatever it is",
         QUERIES,
         Edit(
@@ -528,7 +528,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     sa.bindparam("given_digest") != "",
 """,
         ),
-        store="sqlite",
     ),
     # Clean-up
     Mutation(
@@ -960,7 +959,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # Deliveries in the store
     Mutation(
-        "fence: a delivery needs the lease (real store)",
+        "fence: a delivery needs the lease",
         "lets a process prepare a delivery that was taken over",
         DELIVERY_QUERIES,
         Edit(
@@ -971,10 +970,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     if row is not None:
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "a delivery leaves no batch out (real store)",
+        "a delivery leaves no batch out",
         "takes a delivery of batches that are not pending any more, or passes one that is",
         DELIVERY_QUERIES,
         Edit(
@@ -985,10 +983,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     if False:
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "one unfinished delivery at most (real store)",
+        "one unfinished delivery at most",
         "prepares a second one beside it",
         DELIVERY_QUERIES,
         Edit(
@@ -1010,10 +1007,9 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             "committers/store/tables.py",
         ),
-        store="sqlite",
     ),
     Mutation(
-        "a batch that is being delivered is not given up (real store)",
+        "a batch that is being delivered is not given up",
         "aborts it although the delivery may land",
         STORE,
         Edit(
@@ -1024,10 +1020,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         is_aborted = False
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "a batch that is being delivered is not skipped (real store)",
+        "a batch that is being delivered is not skipped",
         "skips it although the delivery may land",
         "committers/store/decisions.py",
         Edit(
@@ -1037,10 +1032,9 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             "",
         ),
-        store="sqlite",
     ),
     Mutation(
-        "compare-and-set of a delivery (real store)",
+        "compare-and-set of a delivery",
         "finishes a delivery that was abandoned, or another one of the same number",
         DELIVERY_QUERIES,
         Edit(
@@ -1051,10 +1045,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     update = sa.update(deliveries).where(is_it).values(values)
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "a follower needs the batch before (real store)",
+        "a follower needs the batch before",
         "prepares a batch behind one that went with the store, or was given up, since it was planned",
         STORE,
         Edit(
@@ -1065,10 +1058,9 @@ MUTATIONS: tuple[Mutation, ...] = (
             if False:
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "compare-and-set of giving up (real store)",
+        "compare-and-set of giving up",
         "gives up what a twin has prepared since the record was read",
         STORE,
         Edit(
@@ -1079,10 +1071,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     return True
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "delivery waits for a replay (real store)",
+        "delivery waits for a replay",
         "delivers batches behind one that was given up for its replay",
         DELIVERY_QUERIES,
         Edit(
@@ -1093,10 +1084,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     gap = None
 """,
         ),
-        store="sqlite",
     ),
     Mutation(
-        "clean-up: named by an unfinished delivery (real store)",
+        "clean-up: named by an unfinished delivery",
         "deletes the rewritten files of a delivery that is not finished",
         "committers/store/contents.py",
         Edit(
@@ -1124,6 +1114,5 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             CLEANUP,
         ),
-        store="sqlite",
     ),
 )
