@@ -485,6 +485,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         decision = self._decide_by_token(batch, self._table.token(batch.stream.query_id))
 """,
         ),
+        needs=("twins",),
     ),
     # The store
     Mutation(
@@ -819,6 +820,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             return
 """,
         ),
+        needs=("decoupled", "lose_store"),
     ),
     Mutation(
         "digest of a prepared batch (decoupled)",
@@ -832,6 +834,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         if record.state is ManifestState.PREPARED:
 """,
         ),
+        needs=("decoupled", "rewind_checkpoint"),
     ),
     Mutation(
         "digest of a committed batch (decoupled)",
@@ -911,6 +914,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             if False:
 """,
         ),
+        needs=("copy_checkpoint", "recover"),
     ),
     Mutation(
         "the token is of this very stream",
@@ -922,6 +926,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             "",
         ),
+        needs=("decoupled", "copy_checkpoint"),
     ),
     Mutation(
         "sources: named by the table",
