@@ -118,7 +118,8 @@ def check_same_table(table: LakeTable, stream: StreamKey, written: WrittenTable 
     if written is None:  # the store may have been lost: the table itself knows
         table.check_unchanged(stream.query_id, None, None)
         return
-    table.check_unchanged(stream.query_id, written.table_id, written.table_version)
+    table_id = written.table_id or None  # a batch that reached the store only after it was lost brings none
+    table.check_unchanged(stream.query_id, table_id, written.table_version)
     if written.batch_id is None:
         return
     token = table.token(stream.query_id)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.committers.contract import Batch, Committable, StreamKey
 from penstock.committers.errors import RetryableError, TableChangedError
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore, WrittenTable, open_store
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.decoupled_planning import patiently, plan_decoupled_batch
@@ -20,6 +20,7 @@ from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.plan_cache import REFRESH_S, PlanCache
 from penstock.datasource.settings import register
 from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.sinks.sink import check_same_table
 
 ID = pa.schema([("id", pa.int64())])
 
@@ -62,6 +63,15 @@ def test_a_table_that_is_dropped_meanwhile_stops_the_query_and_is_not_created_an
     with pytest.raises(TableChangedError):
         planner.run(3)
     assert not planner.table.exists()
+
+
+def test_a_store_that_was_lost_may_not_know_the_id_of_the_table(planner: Planner) -> None:
+    """What a driver had asked of it before reached it after, and was delivered."""
+    planner.run(0)
+    table, stream = planner.sink.open_table(), StreamKey("q", planner.sink.table_uri)
+    check_same_table(table, stream, WrittenTable("", 0, None))
+    with pytest.raises(TableChangedError, match="created again"):
+        check_same_table(table, stream, WrittenTable("another", 0, None))
 
 
 def test_other_new_columns_wait_for_those_that_are_not_delivered_yet(planner: Planner) -> None:
