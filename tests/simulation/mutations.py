@@ -808,7 +808,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a batch that was skipped is there indeed (decoupled)",
-        "lets Spark go on although the store was lost while the batch was skipped",
+        "lets Spark go on although the batch was given up while it was skipped",
         DECOUPLED,
         Edit(
             """
@@ -820,7 +820,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             return
 """,
         ),
-        needs=("decoupled", "lose_store"),
+        needs=("decoupled", "copy_checkpoint"),
     ),
     Mutation(
         "digest of a prepared batch (decoupled)",
