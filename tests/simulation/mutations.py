@@ -28,8 +28,8 @@ class Mutation:
         without: what the product does then
         file: where the guard is; one that has a second one behind it goes with that, wherever it is
         lakes: where it is looked for
-        needs: what a history must have for the guard to matter: `decoupled`, `twins`, or what others do in
-            it; only such histories are played
+        needs: what a history must have for the guard to matter: `decoupled`, `twins`, `one_store` or
+            `own_stores` for copies of a checkpoint, or what others do in it; only such histories are played
     """
 
     def __init__(
@@ -820,7 +820,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             return
 """,
         ),
-        needs=("decoupled", "copy_checkpoint"),
+        needs=("decoupled", "copy_checkpoint", "one_store"),
     ),
     Mutation(
         "digest of a prepared batch (decoupled)",
@@ -887,7 +887,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         before = self._copies.check_before(manifest.batch, lambda: None)
 """,
         ),
-        needs=("decoupled", "copy_checkpoint"),
+        needs=("decoupled", "copy_checkpoint", "one_store"),
     ),
     Mutation(
         "what an operator has given up is not written again",
@@ -926,7 +926,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             "",
         ),
-        needs=("decoupled", "copy_checkpoint"),
+        needs=("decoupled", "copy_checkpoint", "own_stores"),
     ),
     Mutation(
         "sources: named by the table",

@@ -102,7 +102,7 @@ class Plan:
     @property
     def parts(self) -> set[str]:
         """What a guard may need to matter."""
-        parts = set(self.others)
+        parts = {*self.others, "one_store" if self.has_shared_store else "own_stores"}
         if self.twins:
             parts.add("twins")
         if self.delivery is not None:
