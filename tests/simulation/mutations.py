@@ -926,7 +926,8 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             "",
         ),
-        needs=("decoupled", "copy_checkpoint", "own_stores"),
+        lakes=("iceberg",),
+        needs=("decoupled", "copy_checkpoint", "own_stores", "expire"),
     ),
     Mutation(
         "sources: named by the table",
