@@ -37,14 +37,25 @@ class CheckpointCopies:
             return before
         digest, what = digest_before(), ""
         if before.awaits_replay:
-            what = f"begun although batch {before.batch.batch_id} was given up and never written again"
+            what = _never_came_back(before)
         elif digest is not None and digest != before.batch.digest:
             what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
         if what and not self._has_landed(before.batch, digest):
             raise mismatch(batch, what)
         if before.is_skipped:
+            self._check_before_skipped(batch, before)
             self.check_token(batch.stream)
         return before
+
+    def _check_before_skipped(self, batch: Batch, skipped: ManifestRecord) -> None:
+        """What an operator has skipped must not hide one before it that was given up and never came back."""
+        before: ManifestRecord | None = skipped
+        while before is not None and before.is_skipped:
+            before = self._store.record(batch.stream, before.batch.batch_id - 1)
+        token = self._table.token(batch.stream.query_id)
+        last = -1 if token is None else token.batch_id
+        if before is not None and before.awaits_replay and last < before.batch.batch_id:
+            raise mismatch(batch, _never_came_back(before))
 
     def check_token(self, stream: StreamKey) -> None:
         """Look at the table's last batch of the stream. The other copy may have a store of its own.
@@ -68,6 +79,10 @@ def is_of_another(token: Token, known: ManifestRecord) -> bool:
     """Does the table hold the batch from other offsets than the store, which has not given it up for them?"""
     is_given_up = known.state is ManifestState.ABORTED and not known.is_skipped
     return not is_given_up and not token.matches(known.batch.digest)
+
+
+def _never_came_back(given_up: ManifestRecord) -> str:
+    return f"begun although batch {given_up.batch.batch_id} was given up and never written again"
 
 
 def mismatch(batch: Batch, what: str) -> CheckpointMismatchError:

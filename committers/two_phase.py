@@ -123,7 +123,7 @@ class TwoPhaseCommitter:
             return Decision.SKIP
         self._copies.check_before(batch, digest_before)
         if record is not None and record.batch.digest != batch.digest:
-            self._supersede(record)  # of one that was skipped, those behind may still wait
+            self._supersede(record)
         return decision
 
     def _decide_by_token(self, batch: Batch, token: Token | None) -> Decision:
@@ -190,7 +190,7 @@ class TwoPhaseCommitter:
                 raise mismatch(batch, "in the table from other source offsets")
             return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         if is_replayed and replay is not None and replay.digest != batch.digest:
-            return self._supersede(record)
+            return Recovered(record, ManifestState.PREPARED, "the checkpoint has other offsets")
         manifest = self._manifest(batch)
         missing = self._table.missing_files(manifest)
         if missing and self._state(batch) is ManifestState.COMMITTED:  # delivered just now, in other files
@@ -207,8 +207,9 @@ class TwoPhaseCommitter:
             return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {error}")
         return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
 
-    def _supersede(self, record: ManifestRecord) -> Recovered:
-        """Those behind it go too: they follow on rows that are not written.
+    def _supersede(self, record: ManifestRecord) -> None:
+        """Give up a batch that comes back with other rows, or that was skipped; those behind it go too: they
+        follow on rows that are not written.
 
         Raises:
             RetryableError: one of them is being delivered, or was changed by somebody else.
@@ -216,7 +217,6 @@ class TwoPhaseCommitter:
         reason = "given up for its replay: the checkpoint has other offsets"
         if not self._store.give_up_from(record, reason):
             raise RetryableError(being_delivered(record.batch, reason))
-        return Recovered(record, ManifestState.ABORTED, reason)
 
     def _give_up(
         self, record: ManifestRecord, is_replayed: bool, replay: Batch | None, reason: str

@@ -390,6 +390,15 @@ def test_a_copy_of_the_checkpoint_that_goes_on_after_a_batch_was_given_up_is_an_
         stream.begin(stream.batch(2))
 
 
+def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
+    for batch_id in range(3):
+        stream.run(batch_id, [batch_id])
+    stream.store.deliveries.skip(stream.query.stream, 2, "ann", "broken")
+    stream.begin(stream.batch(1, "others"))
+    with pytest.raises(CheckpointMismatchError, match="batch 1 was given up and never written again"):
+        stream.begin(stream.batch(3))
+
+
 def test_a_query_goes_on_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
     stream.run(0, [0])
     stream.run(1, [1])

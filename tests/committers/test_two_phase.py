@@ -335,6 +335,15 @@ def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManif
     assert query.committer(store).begin(query.batch(1), lambda: same) is Decision.WRITE
 
 
+def test_a_copy_that_must_part_gives_up_nothing(query: Query, store: SqlManifestStore) -> None:
+    """The other one has logged what it prepared, and would not write it again."""
+    query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
+    prepare_only(query, store, 1, "of the copy")
+    with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
+        query.committer(store).begin(query.batch(1), lambda: query.batch(0).digest)
+    assert state(store, query, 1) is PREPARED
+
+
 def test_a_batch_that_was_given_up_and_never_written_again_stops_the_query(
     query: Query, store: SqlManifestStore
 ) -> None:
