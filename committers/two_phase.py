@@ -368,9 +368,10 @@ class TwoPhaseCommitter:
 
     def _manifest(self, batch: Batch) -> Manifest:
         manifest = self._store.manifest(batch.stream, batch.batch_id)
-        if manifest is None:
+        if manifest is None or manifest.batch != batch:
+            what = "no manifest" if manifest is None else "the manifest of other rows"
             raise RetryableError(
-                f"The store has a record of batch {batch.batch_id} of {batch.stream} but no manifest: it was "
+                f"The store had a record of batch {batch.batch_id} of {batch.stream} and has {what}: it was "
                 "replaced meanwhile, or changed by hand. Start the query again."
             )
         return manifest

@@ -335,6 +335,20 @@ def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManif
     assert query.committer(store).begin(query.batch(1), lambda: same) is Decision.WRITE
 
 
+def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """A copy has put its own in the place of the one that held, after this driver had looked for it."""
+    written = query.write(query.plan(store, query.batch(0)), query.batch(0), "r1", PARTS)
+    prepare_only(query, store)
+    with (
+        at_point("prepare.done", lambda: query.run(store, query.batch(0, "of the copy"), [[4]], "r2")),
+        pytest.raises(RetryableError, match="has the manifest of other rows"),
+    ):
+        query.commit_or_abort(store, written)
+    assert holds(query, store, [4])
+
+
 def test_a_copy_that_must_part_gives_up_nothing(query: Query, store: SqlManifestStore) -> None:
     """The other one has logged what it prepared, and would not write it again."""
     query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
