@@ -11,7 +11,7 @@ import pytest
 
 from penstock import DeltaDataSource, IcebergDataSource
 from penstock.datasource import gathering
-from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_BATCH, cut_by_rows
+from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_GIB, cut_by_rows
 from penstock.datasource.gathering import GATHERED_ROWS, gathered
 from penstock.datasource.registration import register
 
@@ -31,8 +31,25 @@ def tuned(given: dict[str, str]) -> dict[str, str]:
 
 def test_batches_are_bounded_by_rows_alone() -> None:
     """Spark looks at the size after every row for any other bound than the largest."""
-    assert tuned({}) == {BYTES_MAX: "2147483647", ROWS_MAX: str(ROWS_PER_BATCH)}
+    assert tuned({}) == {BYTES_MAX: "2147483647", ROWS_MAX: str(ROWS_PER_GIB)}
     assert NO_BOUND == 2147483647
+
+
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        ({"spark.executor.memory": "512m"}, 500),
+        ({"spark.executor.memory": "2047m"}, 500),
+        ({"spark.executor.memory": "3G", "spark.driver.memory": "1g"}, 1500),
+        ({"spark.executor.memory": "30gb"}, 2000),
+        ({"spark.executor.memory": "3072"}, 1500),
+        ({"spark.executor.memory": "much"}, 500),
+        ({"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.executor.memory": "9g"}, 1000),
+        ({"spark.master": "local-cluster[2,1,4096]", "spark.driver.memory": "9g"}, 500),
+    ],
+)
+def test_a_larger_heap_takes_more_rows(given: dict[str, str], rows: int) -> None:
+    assert tuned(given)[ROWS_MAX] == str(rows)
 
 
 @pytest.mark.parametrize("key", [BYTES_MAX, ROWS_MAX])
@@ -60,7 +77,7 @@ def test_one_line_says_what_was_set_and_how_to_have_it_otherwise(caplog: pytest.
 
     (record,) = caplog.records
     assert record.levelno == logging.INFO
-    assert f"{BYTES_MAX}=2147483647 and {ROWS_MAX}={ROWS_PER_BATCH}" in record.getMessage()
+    assert f"{BYTES_MAX}=2147483647 and {ROWS_MAX}={ROWS_PER_GIB}" in record.getMessage()
     assert "tune=False" in record.getMessage()
 
 

@@ -15,7 +15,7 @@ from tests.spark.formats import LakeTable
 from tests.tables import rows
 
 import penstock
-from penstock.datasource.arrow_batches import BYTES_MAX, ROWS_MAX, ROWS_PER_BATCH, cut_by_rows
+from penstock.datasource.arrow_batches import BYTES_MAX, ROWS_MAX, cut_by_rows, rows_per_batch
 
 pytestmark = pytest.mark.spark
 
@@ -71,14 +71,16 @@ def batch_rows(session: SparkSession, rows: int) -> list[int]:
 def test_spark_cuts_by_the_rows_that_registering_sets(spark: SparkSession) -> None:
     """The session of all tests was registered with nothing said about it."""
     assert spark.conf.get(BYTES_MAX) == "2147483647"
-    assert batch_rows(spark, 2 * ROWS_PER_BATCH + 1) == [ROWS_PER_BATCH, ROWS_PER_BATCH, 1]
+    most = rows_per_batch(spark)
+    assert batch_rows(spark, 2 * most + 1) == [most, most, 1]
 
 
 def test_defaults_of_spark_do_not_count_as_set(other_session: SparkSession) -> None:
-    assert batch_rows(other_session, 2 * ROWS_PER_BATCH) == [2 * ROWS_PER_BATCH]
+    most = rows_per_batch(other_session)
+    assert batch_rows(other_session, 2 * most) == [2 * most]
     cut_by_rows(other_session)
 
-    assert batch_rows(other_session, 2 * ROWS_PER_BATCH) == [ROWS_PER_BATCH, ROWS_PER_BATCH]
+    assert batch_rows(other_session, 2 * most) == [most, most]
 
 
 def test_a_bound_that_the_session_has_set_holds(other_session: SparkSession) -> None:
@@ -92,7 +94,7 @@ def test_a_bound_that_the_session_has_set_holds(other_session: SparkSession) -> 
 
 def test_wide_rows_land(spark: SparkSession, tmp_path: Path) -> None:
     """Rows of 300 KiB, more than fit into one batch."""
-    count, width = ROWS_PER_BATCH + 100, 300 * 1024
+    count, width = rows_per_batch(spark) + 100, 300 * 1024
     wide = spark.range(0, count, 1, 1).selectExpr("id", f"lpad(id, {width}, 'x') AS text")
     wide.write.format("penstock.delta").mode("append").save(str(tmp_path / "t"))
 
