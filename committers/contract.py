@@ -144,7 +144,7 @@ class Manifest:
         return self.merged or (self.batch,)
 
 
-SKIPPED, GIVEN_UP = "skipped by", "aborted by"
+SKIPPED_BY, ABORTED_BY = "skipped by", "aborted by"
 """How the reason begins of what an operator has ABORTED: a batch of a live query, or all of a lost one."""
 
 
@@ -172,13 +172,13 @@ class ManifestRecord:
     @property
     def awaits_replay(self) -> bool:
         """It was given up and by no operator: its rows are nowhere until Spark runs it again."""
-        by_operator = self.reason.startswith((SKIPPED, GIVEN_UP))
+        by_operator = self.reason.startswith((SKIPPED_BY, ABORTED_BY))
         return self.state is ManifestState.ABORTED and not by_operator
 
     @property
     def is_skipped(self) -> bool:
         """An operator has given it up for good."""
-        return self.state is ManifestState.ABORTED and self.reason.startswith(SKIPPED)
+        return self.state is ManifestState.ABORTED and self.reason.startswith(SKIPPED_BY)
 
 
 @dataclass(frozen=True, slots=True)

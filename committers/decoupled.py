@@ -5,7 +5,8 @@ So the store is asked first here, and the table only where the store cannot know
 a batch comes back, and when a batch follows on none that the store has seen.
 
 What delivery relies on: batches are delivered in ascending order, and a token ahead of a prepared batch says
-that the batch is in the table. So no batch is ever prepared while a later one still waits.
+that the batch is in the table. So whatever waits behind a batch that comes back with other rows is given up
+with it, and nothing is delivered past one that was given up and has not come back.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ..contract import GIVEN_UP, SKIPPED, Batch, ManifestRecord, ManifestState, StreamKey
+from ..contract import ABORTED_BY, SKIPPED_BY, Batch, ManifestRecord, ManifestState, StreamKey
 from ..errors import RetryableError
 from . import delivery_queries, queries
 from .database import Clock, Database
@@ -74,7 +74,7 @@ class SqlDecisions:
                 return False
             if row.delivery_id is not None:
                 raise _being_delivered(stream, batch_id, row.delivery_id)
-            values = _aborted(now, f"{SKIPPED} {who}: {why}")
+            values = _aborted(now, f"{SKIPPED_BY} {who}: {why}")
             queries.update_prepared(connection, stream_id, Batch(stream, batch_id, row.digest), values)
             delivery_queries.put_decisions(connection, stream_id, now, who, "skip", why, [batch_id])
         return True
@@ -98,7 +98,7 @@ class SqlDecisions:
                     raise _being_delivered(stream, record.batch.batch_id, record.delivery_id)
             if not records:
                 return []
-            values = _aborted(now, f"{GIVEN_UP} {who}: {why}")
+            values = _aborted(now, f"{ABORTED_BY} {who}: {why}")
             connection.execute(sa.update(manifests).where(*chosen).values(values))
             ids = [record.batch.batch_id for record in records]
             delivery_queries.put_decisions(connection, stream_id, now, who, "abort", why, ids)
