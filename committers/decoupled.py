@@ -48,7 +48,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         if decision is Decision.WRITE:
             self._copies.check_before(batch, digest_before)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
-            self._give_up_from(record, "the checkpoint was rewound")
+            self._supersede(record)
         return decision
 
     def _decide(self, batch: Batch, record: ManifestRecord | None, seen: Token | None) -> Decision:
@@ -95,16 +95,6 @@ class DecoupledCommitter(TwoPhaseCommitter):
         if missing and record.delivery_id is not None:
             raise RetryableError(being_delivered(record.batch, missing))
         return Decision.WRITE if missing else Decision.SKIP
-
-    def _give_up_from(self, seen: ManifestRecord, why: str) -> None:
-        """Abort what is prepared of the batch and of those after it, if its record is still the one seen.
-
-        Spark runs them all again. If a later one stayed, delivery could take it into the table before its
-        time: its token would say that the batch has landed. And whoever slept since the record was read must
-        not give up what a twin has prepared, and Spark has logged, meanwhile.
-        """
-        if not self._store.give_up_from(seen, f"given up for its replay: {why}"):
-            raise RetryableError(being_delivered(seen.batch, why))
 
     # Prepare --------------------------------------------------------------------------------------
 

@@ -208,8 +208,11 @@ class TwoPhaseCommitter:
         return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
 
     def _supersede(self, record: ManifestRecord) -> None:
-        """Give up a batch that comes back with other rows, or that was skipped; those behind it go too: they
-        follow on rows that are not written.
+        """Give up a batch that comes back with other rows, and those behind it, if it is as it was seen.
+
+        They follow on rows that are not written: in the table, their token would say that the batch has
+        landed. And whoever slept since the record was read must not give up what a twin has prepared, and
+        Spark has logged, meanwhile.
 
         Raises:
             RetryableError: one of them is being delivered, or was changed by somebody else.

@@ -234,9 +234,9 @@ moves: st.SearchStrategy[tuple[str, Move]] = st.one_of(
 )
 
 
-def answered(move: Move, play: Play) -> object:
+def answered(call: Callable[[Any], Any], given: Any) -> object:
     try:
-        return move(play)
+        return call(given)
     except PenstockError as error:
         return type(error)
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.memory_store import MemoryStore
-from tests.simulation.store_calls import NOW, STATES, Move, compare, everything_of, histories, small
+from tests.simulation.store_calls import NOW, STATES, Move, answered, compare, everything_of, histories, small
 
 from penstock.committers.contract import (
     Batch,
@@ -18,7 +18,6 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
-from penstock.committers.errors import PenstockError
 from penstock.committers.store.expiries import Expiry
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
 
@@ -97,15 +96,8 @@ def test_the_same_calls_have_the_same_answers(history: list[tuple[str, Call]]) -
     memory = MemoryStore(lambda: NOW)
     with open_store_in_memory(lambda: NOW) as sql:
         for what, call in history:
-            assert answer(call, memory) == answer(call, sql), what
+            assert answered(call, memory) == answered(call, sql), what
         assert everything(memory) == everything(sql)
-
-
-def answer(call: Call, store: MemoryStore | SqlManifestStore) -> object:
-    try:
-        return call(store)
-    except PenstockError as error:
-        return type(error)
 
 
 def everything(store: MemoryStore | SqlManifestStore) -> list[object]:
