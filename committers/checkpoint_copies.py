@@ -30,7 +30,7 @@ class CheckpointCopies:
         Raises:
             CheckpointMismatchError: another copy has given up that one, or put other rows in its place.
         """
-        before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
+        before = self._before(batch)
         if before is None:
             return None
         if before.state is ManifestState.ABORTED and not (before.awaits_replay or before.is_skipped):
@@ -43,19 +43,24 @@ class CheckpointCopies:
         if what and not self._has_landed(before.batch, digest):
             raise mismatch(batch, what)
         if before.is_skipped:
-            self._check_before_skipped(batch, before)
+            if (gap := self.gap_before(before.batch)) is not None:
+                raise mismatch(batch, _never_came_back(gap))
             self.check_token(batch.stream)
         return before
 
-    def _check_before_skipped(self, batch: Batch, skipped: ManifestRecord) -> None:
-        """What an operator has skipped must not hide one before it that was given up and never came back."""
-        before: ManifestRecord | None = skipped
+    def gap_before(self, batch: Batch) -> ManifestRecord | None:
+        """The last batch before this one, but for what operators have skipped, if it was given up for its
+        replay, and neither store nor table has it since. Whatever lands behind it would hide that."""
+        before = self._before(batch)
         while before is not None and before.is_skipped:
-            before = self._store.record(batch.stream, before.batch.batch_id - 1)
+            before = self._before(before.batch)
+        if before is None or not before.awaits_replay:
+            return None
         token = self._table.token(batch.stream.query_id)
-        last = -1 if token is None else token.batch_id
-        if before is not None and before.awaits_replay and last < before.batch.batch_id:
-            raise mismatch(batch, _never_came_back(before))
+        return before if token is None or token.batch_id < before.batch.batch_id else None
+
+    def _before(self, batch: Batch) -> ManifestRecord | None:
+        return self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
 
     def check_token(self, stream: StreamKey) -> None:
         """Look at the table's last batch of the stream. The other copy may have a store of its own.

@@ -158,7 +158,8 @@ class TwoPhaseCommitter:
         for record in self._store.pending(stream):
             if replay is not None and record.batch.batch_id > replay.batch_id:
                 return
-            recovered = self._recover_one(record, replay)
+            gap = self._copies.gap_before(record.batch)
+            recovered = self._recover_one(record, replay) if gap is None else _left_behind(record, gap)
             yield recovered
             if recovered.state is not ManifestState.COMMITTED:
                 return
@@ -419,6 +420,11 @@ def being_delivered(batch: Batch, reason: str) -> str:
         "is being delivered, or has just been changed by another run. Nothing was written. Start the query "
         "again, once its delivery has ended; `penstock status` shows how that goes."
     )
+
+
+def _left_behind(record: ManifestRecord, gap: ManifestRecord) -> Recovered:
+    reason = f"batch {gap.batch.batch_id} before it was given up and comes back with the query's next start"
+    return Recovered(record, ManifestState.PREPARED, reason)
 
 
 def is_skipped(record: ManifestRecord | None, batch: Batch) -> bool:

@@ -57,20 +57,25 @@ class CommitInfo:
             return None
 
     def restored_version(self, table: DeltaTable, storage_options: Mapping[str, str]) -> int | None:
-        """The version that a RESTORE went back to; None if nobody can tell any more, or just now."""
+        """The version that a RESTORE went back to; None if nobody can tell any more.
+
+        Raises:
+            RetryableError: the log cannot be read now.
+        """
         wanted = self.parameters.get("version")
         if wanted not in (None, ""):
             return int(wanted)
         moment = _moment(self.parameters)
         if moment is None:
             return None
-        try:
-            past = DeltaTable(table.table_uri, storage_options=dict(storage_options))
-            past.load_as_version(moment)
-            # Of a time that the log no longer reaches back to, the library gives the oldest version left.
+        with _log_errors(table.table_uri):
+            try:
+                past = DeltaTable(table.table_uri, storage_options=dict(storage_options))
+                past.load_as_version(moment)
+            except FileNotFoundError:  # the log no longer reaches back to that time
+                return None
+            # Or the library gives the oldest version left.
             entry = open_log(table.table_uri, storage_options).get_file_info(_entry(past.version()))
-        except (DeltaError, OSError):
-            return None
         was_there = entry.mtime is not None and entry.mtime <= moment
         return past.version() if was_there else None
 

@@ -164,6 +164,7 @@ def check_not_restored(
 
     Raises:
         TableChangedError: rows that the stream delivered are gone.
+        RetryableError: the log cannot be read now.
     """
     restores = [commit for commit in commits if commit.is_restore]
     while restores and landed is not None:

@@ -271,6 +271,22 @@ def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
     assert ids(stream) == [1]
 
 
+def test_a_restore_to_a_time_that_cannot_be_looked_up_now_is_not_taken_for_a_loss(
+    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(stream, 100)
+    by_time(stream, 1)
+
+    def unreachable(_table: DeltaTable, _moment: datetime) -> None:
+        raise OSError("Generic S3 error: connection refused")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(DeltaTable, "load_as_version", unreachable)
+        with pytest.raises(RetryableError, match="connection refused"):
+            stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
+    stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
+
+
 def test_a_restore_is_noticed_though_others_commit_after_the_look(
     stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

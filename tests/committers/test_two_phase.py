@@ -625,6 +625,24 @@ def test_recovery_never_overtakes_a_batch_that_stays_prepared(query: Query, stor
     assert query.open_table().token(query.query_id) is None
 
 
+def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
+    query: Query, store: SqlManifestStore
+) -> None:
+    """Nor past a batch behind it that an operator has skipped."""
+    target = query.plan(store, query.batch(0))
+    store.claim(query.stream, "r1")
+    for number in range(3):
+        store.prepare(query.write(target, query.batch(number), "r1", [[number]]).manifest, "r1")
+    store.finish(query.batch(0), ABORTED, reason="the replay writes it again")
+    store.finish(query.batch(1), ABORTED, reason="skipped by ann: broken")
+
+    (recovered,) = query.committer(store).recover(query.stream)
+    assert recovered.state is PREPARED
+    assert "batch 0 before it was given up" in recovered.reason
+    assert [record.batch.batch_id for record in store.pending(query.stream)] == [2]
+    assert query.open_table().token(query.query_id) is None
+
+
 # A table that was altered -----------------------------------------------------------------------------
 
 

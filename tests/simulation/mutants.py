@@ -14,7 +14,7 @@ import os
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -38,6 +38,9 @@ class Verdict:
     """Histories until it was noticed, or all of them."""
     problem: str
     """Empty if nothing was."""
+    seed: int | None = None
+    lake: str = ""
+    """The history that showed it; none for a guard in the real store."""
 
 
 class MutatedLoader(SourceFileLoader):
@@ -84,7 +87,7 @@ def judge(number: int, seeds_max: int) -> Verdict:
         lake = mutation.lakes[number % len(mutation.lakes)]
         failure = play(seed, lake)
         if failure is not None:
-            return Verdict(mutation, number, failure.problems[0])
+            return Verdict(mutation, number, failure.problems[0], seed, lake)
     return Verdict(mutation, seeds_max, "")
 
 
@@ -92,13 +95,26 @@ def _judge(task: tuple[int, int]) -> Verdict:
     return judge(*task)
 
 
+def breaks(seed: int, lake: str) -> bool:
+    """Does the history break with all guards in place? In a process without mutations."""
+    from tests.simulation.playing import play
+
+    return play(seed, lake) is not None
+
+
 def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Verdict]:
-    """Side by side, each in a fresh process."""
+    """Side by side, each in a fresh process. What breaks with all guards in place says nothing of one."""
     console = Console(stderr=True)
     verdicts = []
-    with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
+    context = multiprocessing.get_context("fork")
+    with context.Pool(processes, maxtasksperchild=1) as pool, context.Pool(1) as unmutated:
         tasks = [(number, seeds_max) for number in numbers]
         for verdict in pool.imap(_judge, tasks, chunksize=1):
+            history = (verdict.seed, verdict.lake)
+            if verdict.seed is not None and unmutated.apply(breaks, history):
+                again = f"BROKEN WITH ALL GUARDS, --lake {verdict.lake} --seed {verdict.seed}"
+                console.print(again, markup=False, highlight=False, soft_wrap=True)
+                verdict = replace(verdict, problem="")
             found = f"{verdict.seeds:,} histories: {verdict.problem}" if verdict.problem else "NOT FOUND"
             console.print(f"{verdict.mutation.guard}: {found}", markup=False, highlight=False, soft_wrap=True)
             verdicts.append(verdict)

@@ -28,7 +28,7 @@ class Mutation:
         without: what the product does then
         file: where the guard is; one that has a second one behind it goes with that, wherever it is
         lakes: where it is looked for
-        needs: what a history must have for the guard to matter: `decoupled`, `twins`, `one_store` or
+        needs: what a history must have for the guard to matter: `decoupled`, `mixed`, `twins`, `one_store` or
             `own_stores` for copies of a checkpoint, or what others do in it; only such histories are played
     """
 
@@ -888,6 +888,114 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
         ),
         needs=("decoupled", "copy_checkpoint", "one_store"),
+    ),
+    Mutation(
+        "what waits behind a skipped batch is given up with it (decoupled)",
+        "gives up only behind a prepared one, when other rows come in its place",
+        DECOUPLED,
+        Edit(
+            """
+        if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
+            self._supersede(record)
+""",
+            """
+        is_prepared = record is not None and record.state is ManifestState.PREPARED
+        if decision is Decision.WRITE and record is not None and is_prepared and record.batch != batch:
+            self._supersede(record)
+""",
+        ),
+        needs=("decoupled", "skip"),
+    ),
+    Mutation(
+        "a copy that must part gives up nothing",
+        "gives up the other copy's batch before it looks at the one before",
+        DECOUPLED,
+        Edit(
+            """
+        if decision is Decision.WRITE:
+            self._copies.check_before(batch, digest_before)
+        if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
+            self._supersede(record)
+""",
+            """
+        if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
+            self._supersede(record)
+        if decision is Decision.WRITE:
+            self._copies.check_before(batch, digest_before)
+""",
+        ),
+        Edit(
+            """
+        self._copies.check_before(batch, digest_before)
+        if record is not None and record.batch.digest != batch.digest:
+            self._supersede(record)
+""",
+            """
+        if record is not None and record.batch.digest != batch.digest:
+            self._supersede(record)
+        self._copies.check_before(batch, digest_before)
+""",
+            file=TWO_PHASE,
+        ),
+        needs=("decoupled", "skip", "copy_checkpoint", "one_store"),
+    ),
+    Mutation(
+        "a skipped batch hides none that was given up",
+        "goes on behind a skipped batch, whatever became of those before it",
+        COPIES,
+        Edit(
+            """
+            if (gap := self.gap_before(before.batch)) is not None:
+                raise mismatch(batch, _never_came_back(gap))
+            self.check_token(batch.stream)
+""",
+            """
+            self.check_token(batch.stream)
+""",
+        ),
+        needs=("decoupled", "skip", "copy_checkpoint", "one_store"),
+    ),
+    Mutation(
+        "the manifest of other rows is not taken",
+        "lands whatever the store has under the batch id by now",
+        TWO_PHASE,
+        Edit(
+            """
+        if manifest is None or manifest.batch != batch:
+""",
+            """
+        if manifest is None:
+""",
+        ),
+        needs=("copy_checkpoint", "one_store"),
+    ),
+    Mutation(
+        "recovery stops behind a batch that waits for its replay",
+        "lands what was prepared behind it",
+        TWO_PHASE,
+        Edit(
+            """
+            gap = self._copies.gap_before(record.batch)
+""",
+            """
+            gap = None
+""",
+        ),
+        needs=("decoupled", "recover"),
+    ),
+    Mutation(
+        "delivered meanwhile",
+        "calls a batch lost whose files a delivery has just rewritten",
+        TWO_PHASE,
+        Edit(
+            """
+        if missing and self._state(batch) is ManifestState.COMMITTED:  # delivered just now, in other files
+""",
+            """
+        if False:
+""",
+        ),
+        needs=("mixed",),
     ),
     Mutation(
         "what an operator has given up is not written again",

@@ -107,6 +107,8 @@ class Plan:
             parts.add("twins")
         if self.delivery is not None:
             parts.add("decoupled")
+        if self.is_mixed:
+            parts.add("mixed")
         return parts
 
     @property

@@ -87,7 +87,8 @@ class Actor:
 
     @property
     def has_ended(self) -> bool:
-        return bool(self.process.dead)
+        is_dead: bool = self.process.dead
+        return is_dead
 
 
 @dataclass(eq=False)
@@ -306,16 +307,20 @@ class Scheduler:
         while not until():
             if self.steps > steps_max:
                 raise StuckError(f"not at an end after {steps_max:,} steps")
-            self.actors = [actor for actor in self.actors if not actor.has_ended]
             if not self._run_one():
                 return
 
     def _run_one(self) -> bool:
         """One actor or request; False if there is none."""
         self.steps += 1
-        ready: list[Any] = [actor for actor in self.actors if self._is_ready(actor)]
+        now = self.now
+        ready: list[Any] = [
+            actor
+            for actor in self.actors
+            if actor.is_dead or (actor.wakes_at <= now and (actor.waits_for is None or actor.waits_for()))
+        ]
         if self.in_flight:
-            ready += [request for request in self.in_flight if request.arrives_at <= self.now]
+            ready += [request for request in self.in_flight if request.arrives_at <= now]
         if not ready:
             return self._advance()
         chosen = ready[int(self.rng.random() * len(ready))]
@@ -324,11 +329,6 @@ class Scheduler:
         else:
             self.arrive(chosen)
         return True
-
-    def _is_ready(self, actor: Actor) -> bool:
-        if actor.is_dead:
-            return True
-        return actor.wakes_at <= self.now and (actor.waits_for is None or actor.waits_for())
 
     def _advance(self) -> bool:
         """Nobody is awake: time passes until somebody is."""
@@ -344,6 +344,8 @@ class Scheduler:
             actor.process.switch()
         finally:
             self._current = None
+            if actor.process.dead:
+                self.actors.remove(actor)
 
     def arrive(self, request: Request) -> None:
         """A late request is done, if the server accepts it."""
@@ -356,9 +358,7 @@ class Scheduler:
 
     def end(self) -> None:
         """Whoever is left dies, so that no greenlet is left behind."""
-        for actor in self.actors:
-            actor.is_dead = True
-            while not actor.has_ended:
-                self._resume(actor)
-        self.actors.clear()
+        while self.actors:
+            self.actors[0].is_dead = True
+            self._resume(self.actors[0])
         self.in_flight.clear()
