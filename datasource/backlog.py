@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ..committers.contract import Backlog, Batch, DeliveryState, StreamKey
+from ..committers.contract import (
+    Batch,
+    StreamKey,
+)
+from ..committers.delivery.contract import Backlog, DeliveryState
 from ..committers.errors import RetryableError
 
 if TYPE_CHECKING:

@@ -28,12 +28,7 @@ from .. import crash_points
 from ..checkpoint_copies import is_of_another
 from ..contract import (
     AlreadyCommitted,
-    Backlog,
     Committed,
-    Delivery,
-    DeliveryState,
-    DeliveryStore,
-    Lease,
     Manifest,
     ManifestRecord,
     ManifestState,
@@ -51,6 +46,7 @@ from ..errors import (
     TableChangedError,
 )
 from ..two_phase import Retry, commit_with_retries
+from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease
 from .merge import merge, mergeable
 from .policy import DeliveryPolicy, due
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..contract import Backlog
+from .contract import Backlog
 
 MIB = 1024 * 1024
 

@@ -12,14 +12,11 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from ..contract import (
-    Backlog,
-    Delivery,
-    DeliveryState,
-    Lease,
     Manifest,
     ManifestRecord,
     StreamKey,
 )
+from ..delivery.contract import Backlog, Delivery, DeliveryState, Lease
 from ..errors import CommitStateUnknownError, ManifestCorruptError
 from . import contents, delivery_queries, pruning, queries
 from .decisions import SqlDecisions

@@ -12,7 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import Batch, Lease, Manifest, ManifestState, StreamKey
+from ..contract import (
+    Batch,
+    Manifest,
+    ManifestState,
+    StreamKey,
+)
+from ..delivery.contract import Lease
 from ..errors import FencedError, RetryableError
 from . import queries
 from .tables import IS_PREPARED, IS_UNFINISHED, contents, decisions, deliveries, leases, manifests, streams

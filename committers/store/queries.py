@@ -9,7 +9,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import Backlog, Batch, DeliveryState, Manifest, ManifestRecord, ManifestState, StreamKey
+from ..contract import (
+    Batch,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    StreamKey,
+)
+from ..delivery.contract import Backlog, DeliveryState
 from ..errors import RetryableError
 from .tables import IS_PREPARED, contents, deliveries, manifests, runs, streams
 

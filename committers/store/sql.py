@@ -16,15 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, Row
 
 from ..contract import (
-    Backlog,
     Batch,
-    DeliveryState,
     Manifest,
     ManifestRecord,
     ManifestState,
     Prepared,
     StreamKey,
 )
+from ..delivery.contract import Backlog, DeliveryState
 from ..errors import CommitStateUnknownError, FencedError, RetryableError
 from . import contents, queries
 from .database import Clock, Database

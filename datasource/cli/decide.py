@@ -7,7 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...committers.contract import Lease, ManifestRecord, StreamKey
+from ...committers.contract import (
+    ManifestRecord,
+    StreamKey,
+)
+from ...committers.delivery.contract import Lease
 from ...committers.errors import CheckpointGoneError, ConfigurationError, RetryableError, TableChangedError
 from ...committers.lake_manifest import decode
 from ...committers.store.sql import SqlManifestStore, StreamStatus

@@ -6,7 +6,7 @@ import logging
 import threading
 from types import TracebackType
 
-from ...committers.contract import DeliveryStore, Lease
+from ...committers.delivery.contract import DeliveryStore, Lease
 from ...committers.errors import CommitStateUnknownError, FencedError, RetryableError
 
 logger = logging.getLogger(__name__)

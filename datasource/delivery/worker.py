@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ...committers.contract import Lease
+from ...committers.delivery.contract import Lease
 from ...committers.delivery.deliverer import Compactor, Delivered, Failed, StreamDelivery
 from ...committers.delivery.policy import DeliveryPolicy, due
 from ...committers.errors import (

@@ -10,12 +10,11 @@ from tests.committers.stores import (
 
 from penstock.committers.contract import (
     Batch,
-    Delivery,
-    Lease,
     Manifest,
     ManifestState,
     StreamKey,
 )
+from penstock.committers.delivery.contract import Delivery, Lease
 from penstock.committers.store.sql import SqlManifestStore
 
 STREAM = StreamKey("8d9a1c", "s3://lake/flights")

@@ -32,11 +32,11 @@ from penstock import testing
 from penstock.committers.contract import (
     AlreadyCommitted,
     Committed,
-    Lease,
     Manifest,
     ManifestState,
     TableCommitter,
 )
+from penstock.committers.delivery.contract import Lease
 from penstock.committers.delivery.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
 from penstock.committers.delivery.merge import check_none_landed, merge, merged_note, noted_digest
 from penstock.committers.delivery.policy import DeliveryPolicy

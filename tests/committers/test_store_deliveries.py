@@ -34,11 +34,7 @@ from tests.committers.stores import (
     statements_of,
 )
 
-from penstock.committers.contract import (
-    Backlog,
-    DeliveryState,
-    Lease,
-)
+from penstock.committers.delivery.contract import Backlog, DeliveryState, Lease
 from penstock.committers.errors import (
     CommitStateUnknownError,
     ManifestCorruptError,

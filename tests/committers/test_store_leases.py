@@ -21,12 +21,9 @@ from tests.committers.stores import (
 )
 
 from penstock.committers.contract import (
-    Backlog,
-    DeliveryState,
-    DeliveryStore,
-    Lease,
     StreamKey,
 )
+from penstock.committers.delivery.contract import Backlog, DeliveryState, DeliveryStore, Lease
 from penstock.committers.errors import (
     FencedError,
     RetryableError,

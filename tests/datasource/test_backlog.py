@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.committers.contract import Batch, DeliveryState, Manifest, ManifestState, StreamKey
+from penstock.committers.contract import (
+    Batch,
+    Manifest,
+    ManifestState,
+    StreamKey,
+)
+from penstock.committers.delivery.contract import DeliveryState
 from penstock.committers.errors import RetryableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.backlog import BacklogBound, wait_for_delivery

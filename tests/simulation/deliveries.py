@@ -11,7 +11,11 @@ from tests.simulation.lake import SimulatedLake
 from tests.simulation.scheduler import HOUR_S, DiskFullError, UnreachableError
 from tests.simulation.store_connection import StoreConnection, clock_of
 
-from penstock.committers.contract import DataFile, Lease, Manifest
+from penstock.committers.contract import (
+    DataFile,
+    Manifest,
+)
+from penstock.committers.delivery.contract import Lease
 from penstock.committers.delivery.deliverer import Delivered, Failed, StreamDelivery
 from penstock.committers.errors import (
     CheckpointGoneError,

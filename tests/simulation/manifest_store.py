@@ -10,14 +10,13 @@ from tests.simulation.memory_store import Clock, MemoryStore
 
 from penstock.committers.contract import (
     Batch,
-    Delivery,
-    Lease,
     Manifest,
     ManifestRecord,
     ManifestState,
     Prepared,
     StreamKey,
 )
+from penstock.committers.delivery.contract import Delivery, Lease
 from penstock.committers.store import queries
 from penstock.committers.store.database import Database
 from penstock.committers.store.deliveries import SqlDeliveries

@@ -8,16 +8,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.committers.contract import (
-    Backlog,
     Batch,
-    Delivery,
-    DeliveryState,
-    Lease,
     Manifest,
     ManifestRecord,
     ManifestState,
     StreamKey,
 )
+from penstock.committers.delivery.contract import Backlog, Delivery, DeliveryState, Lease
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.store.decisions import Decision
 from penstock.committers.store.delivery_queries import DeliveryPhase, DeliveryRecord

@@ -17,14 +17,12 @@ from tests.simulation.memory_store import MemoryStore
 
 from penstock.committers.contract import (
     Batch,
-    Delivery,
-    DeliveryState,
-    Lease,
     Manifest,
     ManifestRecord,
     ManifestState,
     StreamKey,
 )
+from penstock.committers.delivery.contract import Delivery, DeliveryState, Lease
 from penstock.committers.errors import PenstockError
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
 from penstock.committers.store.tables import metadata

@@ -12,17 +12,14 @@ from tests.simulation.memory_store import Clock
 from tests.simulation.scheduler import DiskFullError, Scheduler, UnreachableError
 
 from penstock.committers.contract import (
-    Backlog,
     Batch,
-    Delivery,
-    DeliveryState,
-    Lease,
     Manifest,
     ManifestRecord,
     ManifestState,
     Prepared,
     StreamKey,
 )
+from penstock.committers.delivery.contract import Backlog, Delivery, DeliveryState, Lease
 from penstock.committers.errors import CommitStateUnknownError, PenstockError, RetryableError
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.delivery_queries import DeliveryRecord

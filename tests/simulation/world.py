@@ -38,7 +38,11 @@ from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers import crash_points
-from penstock.committers.contract import Lease, Manifest, ManifestState
+from penstock.committers.contract import (
+    Manifest,
+    ManifestState,
+)
+from penstock.committers.delivery.contract import Lease
 from penstock.committers.errors import PenstockError
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.two_phase import TwoPhaseCommitter
