@@ -197,6 +197,13 @@ def find_manifest(connection: Connection, stream_id: int, batch_id: int) -> Row[
     return connection.execute(_FIND_MANIFEST, given).one_or_none()
 
 
+def is_followed(connection: Connection, stream_id: int, batch_id: int) -> bool:
+    """Is a batch behind this one prepared, or committed?"""
+    behind = (manifests.c.stream_id == stream_id, manifests.c.batch_id > batch_id)
+    are_kept = sa.exists().where(*behind, manifests.c.state != ManifestState.ABORTED.value)
+    return bool(connection.scalar(sa.select(are_kept)))
+
+
 def delete_manifest(connection: Connection, stream_id: int, batch_id: int) -> None:
     for table in (contents, manifests):
         connection.execute(sa.delete(table).filter_by(stream_id=stream_id, batch_id=batch_id))

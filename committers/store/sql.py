@@ -222,7 +222,8 @@ class SqlManifestStore:
 
         Raises:
             FencedError: `run_id` does not hold the claim.
-            RetryableError: the store was replaced meanwhile, or another run has changed one of these batches.
+            RetryableError: the store was replaced meanwhile, or another run has changed one of these batches,
+                or has gone on behind one that was given up for these rows.
         """
         batch, checksum = manifest.batch, manifest.content_sha256
         with self._database.write() as connection:
@@ -238,6 +239,8 @@ class SqlManifestStore:
                 is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
                 if not _gives_way(record, None if is_ours else replacing):
                     return Prepared(record, is_ours)
+                if record.batch != batch and queries.is_followed(connection, stream_id, batch.batch_id):
+                    raise RetryableError(_followed(record))
                 queries.delete_manifest(connection, stream_id, batch.batch_id)
             new = queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
         return Prepared(new, is_ours=True)
@@ -399,6 +402,14 @@ def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool
         f"Batch {record.batch.batch_id} of {record.batch.stream} was to be written again, for files of it "
         "are gone, but it is being delivered, or was just changed by another run. Nothing was prepared. "
         "Start the query again."
+    )
+
+
+def _followed(given_up: ManifestRecord) -> str:
+    return (
+        f"Another run has gone on behind batch {given_up.batch.batch_id} of {given_up.batch.stream}, which "
+        "had other rows, while this one was written in its place. Nothing was prepared. Let one driver run "
+        "the query, and start it again."
     )
 
 

@@ -308,6 +308,24 @@ def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> Non
     assert stream.states() == {0: PREPARED}
 
 
+def test_other_rows_are_not_prepared_in_front_of_what_follows_the_ones_that_were_skipped(
+    stream: Stream,
+) -> None:
+    """A copy of the checkpoint writes batch 0 anew, while the query goes on behind its own, skipped one."""
+    mine, other = stream.batch(0), stream.batch(0, "of the copy")
+    stream.run(0, [0])
+    stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
+    assert stream.begin(other) is Decision.WRITE
+    written = stream.write(other, "r2", [0, 1])
+    stream.committer().begin(stream.batch(1), digest_before=lambda: mine.digest)
+    following = stream.write(stream.batch(1), "r1", [1])
+    stream.committer().prepare(following.manifest, following.committables, mine.digest)
+    with pytest.raises(RetryableError, match="has gone on behind batch 0"):
+        stream.prepare(written)
+    assert stream.states() == {0: ABORTED, 1: PREPARED}
+    assert not [path for path in written.paths if (stream.query.lake.data_folder / path).exists()]
+
+
 def test_a_batch_whose_files_are_gone_gives_way_alone(stream: Stream) -> None:
     """A twin that slept writes it again. What follows on the same rows is logged by Spark, and stays."""
     slow = stream.write(stream.batch(0), "r2", [0])

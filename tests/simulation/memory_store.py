@@ -123,6 +123,10 @@ class MemoryStore:
             if record != replacing or record.delivery_id is not None:
                 raise RetryableError("the batch was changed since it was seen")
             gives_way = True
+        behind = [one for one in known.records.values() if one.batch.batch_id > batch.batch_id]
+        is_followed = any(one.state is not ManifestState.ABORTED for one in behind)
+        if record is not None and gives_way and record.batch != batch and is_followed:
+            raise RetryableError("another run has gone on behind the batch that was given up")
         if record is None or gives_way:
             known.records[batch.batch_id] = record = ManifestRecord(
                 batch=batch,

@@ -1174,6 +1174,19 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        "other rows do not come in front of what follows on the old ones",
+        "prepares them in the place of what was given up, whatever was prepared behind it since",
+        STORE,
+        Edit(
+            """
+                if record.batch != batch and queries.is_followed(connection, stream_id, batch.batch_id):
+""",
+            """
+                if False:
+""",
+        ),
+    ),
+    Mutation(
         "compare-and-set of giving up",
         "gives up what a twin has prepared since the record was read",
         STORE,
