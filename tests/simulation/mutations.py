@@ -907,8 +907,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         needs=("decoupled", "skip"),
     ),
     Mutation(
-        "a copy that must part gives up nothing",
-        "gives up the other copy's batch before it looks at the one before",
+        "a copy that must part gives up nothing, and nothing hides behind a skipped batch",
+        "gives up the other copy's batch first, and looks no further than the batch before",
         DECOUPLED,
         Edit(
             """
@@ -937,23 +937,15 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             file=TWO_PHASE,
         ),
-        needs=("decoupled", "skip", "copy_checkpoint", "one_store"),
-    ),
-    Mutation(
-        "a skipped batch hides none that was given up",
-        "goes on behind a skipped batch, whatever became of those before it",
-        COPIES,
         Edit(
             """
             if (gap := self.gap_before(before.batch)) is not None:
                 raise mismatch(batch, _never_came_back(gap))
-            self.check_token(batch.stream)
 """,
-            """
-            self.check_token(batch.stream)
-""",
+            "",
+            file=COPIES,
         ),
-        needs=("decoupled", "skip", "copy_checkpoint", "one_store"),
+        needs=("decoupled", "skip", "copy_checkpoint", "one_store", "twins"),
     ),
     Mutation(
         "the manifest of other rows is not taken",
@@ -967,7 +959,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         if manifest is None:
 """,
         ),
-        needs=("copy_checkpoint", "one_store"),
+        needs=("copy_checkpoint", "one_store", "twins"),
     ),
     Mutation(
         "recovery stops behind a batch that waits for its replay",
