@@ -82,6 +82,11 @@ SEED ?=
 chaos: .venv/.installed java ## Kill, pause, starve and cut off real streams for MINUTES, and check every row
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+# make flames NAMES=writer
+.PHONY: flames
+flames: .venv/.installed ## Draw where the time goes, before and after what was changed for speed
+	@$(BIN)/python -m benchmarks.flames $(NAMES)
+
 # make bench NAMES="throughput small_batches"; a short look: make bench NAMES=throughput ARGS="--quick"
 NAMES ?=
 .PHONY: bench

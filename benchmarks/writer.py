@@ -60,7 +60,7 @@ def run(options: Options) -> Report:
 def _sources(options: Options) -> Iterator[tuple[str, pa.Table]]:
     rows = options.rows or (QUICK_ROWS if options.is_quick else None)
     source = data.lineitem(rows or data.LINEITEM_ROWS)
-    yield "lineitem", _as_from_spark(pa.concat_tables(pq.read_table(file) for file in source.files))
+    yield "lineitem", as_from_spark(pa.concat_tables(pq.read_table(file) for file in source.files))
     yield "flights-like rows", flights_like(rows or FLIGHT_ROWS)
 
 
@@ -79,7 +79,7 @@ def one_core() -> Iterator[None]:
 # The rows -------------------------------------------------------------------------------------------
 
 
-def _as_from_spark(table: pa.Table) -> pa.Table:
+def as_from_spark(table: pa.Table) -> pa.Table:
     """Without views of strings, which Spark does not have."""
     fields = [
         field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field

@@ -2,6 +2,7 @@
 
     PenstockError
     ├── ConfigurationError          fix the options or the environment, start again
+    │   └── StoreUnreachableError   the database does not answer, or refuses the connection
     ├── SchemaMismatchError         the rows do not fit the table: change the query or the table
     ├── TableNotSupportedError      the table needs something that direct commits would violate
     ├── TableChangedError           dropped, re-created or restored under the stream: an operator decides
@@ -26,6 +27,10 @@ class PenstockError(Exception):
 
 class ConfigurationError(PenstockError):
     """Options or environment are wrong. Raised before any data moves."""
+
+
+class StoreUnreachableError(ConfigurationError):
+    """No connection to the database of the manifests could be opened: it is down, or the URL is wrong."""
 
 
 class SchemaMismatchError(PenstockError):

@@ -26,6 +26,7 @@ from ..errors import (
     ManifestCorruptError,
     PenstockError,
     RetryableError,
+    StoreUnreachableError,
 )
 from .tables import SCHEMA_VERSIONS, VERSION_TABLE
 
@@ -150,7 +151,8 @@ class Database:
                     "is full, or another process holds the store: a driver that was stopped in the middle of "
                     f"a transaction. Make room, or end that process. {NEXT_TRY}"
                 ) from error
-            raise ConfigurationError(
+            is_outage = not self._is_sqlite and isinstance(error, exc.OperationalError)
+            raise (StoreUnreachableError if is_outage else ConfigurationError)(
                 f"The manifest store {self.name} cannot be opened: {_said(error)}. {self._hint()}"
             ) from error
         except PenstockError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from ...committers.errors import ConfigurationError
+from ...committers.errors import ConfigurationError, StoreUnreachableError
 from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ...writers.filesystem import local_path
 from ..checkpoint import STORE_FILE
@@ -35,7 +35,8 @@ class Assignment:
     settings: ServiceSettings
     is_chosen: Callable[[StreamStatus], bool] = lambda stream: True
     waits_for_stores: bool = False
-    """A store that is not there yet is waited for: the first start of its query makes it."""
+    """A store that is not there yet is waited for: the first start of its query makes it. So is a database
+    that does not answer."""
     spark: OpenSpark | None = None
 
     def surroundings(
@@ -65,13 +66,14 @@ def opened(url: str, assignment: Assignment, stop: threading.Event) -> SqlManife
         ConfigurationError: there is none, and it is not waited for; or it cannot be opened for good.
     """
     pauses = Pauses()
+    passing = (*PASSING, StoreUnreachableError) if assignment.waits_for_stores else PASSING
     while not stop.is_set():
         if assignment.waits_for_stores and not _may_be_there(url):
             stop.wait(assignment.settings.poll_s)
             continue
         try:
             return open_store(url, must_exist=not assignment.waits_for_stores)
-        except PASSING as error:
+        except passing as error:
             wait_s = pauses.begin()
             logger.warning("Tried again in %.0f s: %s", wait_s, error)
             stop.wait(wait_s)

@@ -33,7 +33,10 @@ def deliver(
     once: Annotated[
         bool, typer.Option("--once", help="Deliver what waits now, whatever its options say, and end.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for a store that is not there yet.")] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait for a store that is not there yet, or whose database is down."),
+    ] = False,
     parallel: Annotated[
         int, typer.Option("--parallel", metavar="N", help="Streams that are delivered at once.")
     ] = 2,

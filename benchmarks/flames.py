@@ -1,0 +1,207 @@
+"""Flame graphs of what was changed for speed, before and after, by py-spy: `make flames`.
+
+Each work is done twice in a process of its own, by the package as it was at the commit BEFORE and as it is
+now, one drawn above the other on the same scale. The pictures go into docs/benchmarks/, where `profiles.md`
+says what they show. Needs the repository's history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from benchmarks import data
+from benchmarks.measure import say
+from benchmarks.report import PAGES
+from benchmarks.streams import Stream, named_files, sink_of
+from benchmarks.writer import (
+    PARTITIONS,
+    as_from_spark,
+    delta_plan,
+    one_core,
+    penstock,
+    split_plan,
+    with_partition,
+)
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).parents[1]
+BEFORE = "fe91f85"
+"""The last commit before writers, store and commits were made faster."""
+SAMPLES_A_SECOND = 250
+LEAST_SHARE = 0.004
+"""What took less of the whole is not drawn."""
+DONE = "done"
+"""py-spy does not hand on how the program ended."""
+LEVELS_MAX = 20
+LETTERS = 150
+"""That the whole width has room for."""
+LINEITEM_ROWS, ROUNDS = 1_000_000, 10
+BATCHES = 200
+
+
+def write_files(folder: Path, *, partitions: int) -> None:
+    """Batches of lineitem into one table partition, or into many."""
+    files = data.lineitem(LINEITEM_ROWS).files
+    table = as_from_spark(pa.concat_tables(pq.read_table(file) for file in files))
+    plan = split_plan if partitions > 1 else delta_plan
+    rows = with_partition(table, partitions) if partitions > 1 else table
+    with one_core():
+        for number in range(ROUNDS):
+            target = folder / str(number)
+            target.mkdir()
+            penstock(target, rows, plan)
+
+
+def commit_batches(folder: Path, *, kind: str) -> None:
+    """Batches of one small file, planned and committed as on Spark's driver."""
+    stream, write = Stream(sink_of(kind, folder)), named_files(kind, 1)
+    for _ in range(BATCHES):
+        stream.run(write)
+
+
+Stack = tuple[str, ...]
+
+WORKS: dict[str, Callable[[Path], None]] = {
+    "writer": partial(write_files, partitions=1),
+    f"writer-{PARTITIONS}-partitions": partial(write_files, partitions=PARTITIONS),
+    "batches-delta": partial(commit_batches, kind="delta"),
+    "batches-iceberg": partial(commit_batches, kind="iceberg"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.flames", description=__doc__)
+    parser.add_argument("works", nargs="*", help=f"of {', '.join(WORKS)}; default: all")
+    parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help=f"default: {BEFORE}")
+    parser.add_argument("--do", choices=WORKS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.do:
+        with tempfile.TemporaryDirectory(prefix="penstock-flames-") as folder:
+            WORKS[arguments.do](Path(folder))
+        print(DONE)
+        return 0
+    if unknown := sorted(set(arguments.works) - set(WORKS)):
+        parser.error(f"no work {', '.join(unknown)}; there are {', '.join(WORKS)}")
+    data.lineitem(LINEITEM_ROWS)
+    with tempfile.TemporaryDirectory(prefix="penstock-before-") as folder:
+        extract(arguments.before, Path(folder))
+        for work in arguments.works or WORKS:
+            stacks = {f"before ({arguments.before})": record(work, Path(folder)), "now": record(work, ROOT)}
+            picture = PAGES / f"flames-{work}.png"
+            flame_graphs(stacks).savefig(picture)
+            say(f"{work}: {picture.relative_to(ROOT)}")
+    return 0
+
+
+# Record ---------------------------------------------------------------------------------------------
+
+
+def extract(commit: str, folder: Path) -> None:
+    """The files of the commit."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def record(work: str, package: Path) -> Counter[Stack]:
+    """Samples, by the clock, of the work done by the package in that folder, but for imports."""
+    spy = Path(sys.executable).with_name("py-spy")
+    program = [sys.executable, "-m", "benchmarks.flames", "--do", work]
+    paths = {"PYTHONPATH": f"{package / 'src'}{os.pathsep}{ROOT}"}
+    with tempfile.NamedTemporaryFile(suffix=".txt") as raw:
+        # Without --idle, what Arrow does outside of Python would be missing.
+        options = ["--rate", str(SAMPLES_A_SECOND), "--function", "--idle", "--format", "raw"]
+        recorded = subprocess.run(
+            [spy, "record", *options, "--output", raw.name, "--", *program],
+            cwd=ROOT,
+            env={**os.environ, **paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if recorded.returncode or DONE not in recorded.stdout.split():
+            raise SystemExit(f"py-spy has failed on {work}:\n{recorded.stdout}\n{recorded.stderr}")
+        return _stacks(Path(raw.name).read_text())
+
+
+def _stacks(raw: str) -> Counter[Stack]:
+    """Of `frame;frame;frame count` the frames below the work's own."""
+    stacks: Counter[Stack] = Counter()
+    for line in raw.splitlines():
+        frames, _, count = line.rpartition(" ")
+        names = [frame.partition(" (")[0] for frame in frames.split(";")]
+        work = next((name for name in names if name in (write_files.__name__, commit_batches.__name__)), "")
+        if work and "_find_and_load" not in names:
+            stacks[tuple(names[names.index(work) + 1 :])] += int(count)
+    return stacks
+
+
+# Draw -----------------------------------------------------------------------------------------------
+
+
+def flame_graphs(of: Mapping[str, Counter[Stack]]) -> Figure:
+    """One above the other: the width is time, on the same scale."""
+    longest = max(stacks.total() for stacks in of.values())
+    depths = {when: _depth(stacks, longest) for when, stacks in of.items()}
+    figure = Figure(figsize=(12, 0.22 * sum(depths.values()) + 1.2), layout="constrained")
+    panels: Sequence[Axes] = figure.subplots(len(of), 1, sharex=True, height_ratios=list(depths.values()))
+    for axes, (when, stacks) in zip(panels, of.items(), strict=True):
+        axes.set_title(f"{when}: {stacks.total() / SAMPLES_A_SECOND:.1f} s", loc="left", fontsize=10)
+        _draw(axes, stacks, longest)
+        axes.set(xlim=(0, longest), ylim=(depths[when], 0))
+        axes.axis("off")
+    return figure
+
+
+def _depth(stacks: Counter[Stack], longest: int) -> int:
+    least = LEAST_SHARE * longest
+    return max((depth for depth, _, _, width in _boxes(stacks) if width >= least), default=0) + 1
+
+
+def _draw(axes: Axes, stacks: Counter[Stack], longest: int) -> None:
+    for depth, name, left, width in _boxes(stacks):
+        if width < LEAST_SHARE * longest:
+            continue
+        shade = 0.35 + 0.5 * (sum(name.encode()) % 17) / 17
+        axes.barh(depth + 0.5, width, 0.94, left, color=(0.95, shade, 0.3), edgecolor="white", linewidth=0.4)
+        if label := _label(name, int(LETTERS * width / longest)):
+            axes.text(left + width / 2, depth + 0.5, label, ha="center", va="center", fontsize=7)
+
+
+def _label(name: str, letters: int) -> str:
+    """As much of it as there is room for."""
+    if len(name) <= letters:
+        return name
+    last = name.rpartition(".")[2]
+    return last if len(last) <= letters else last[:letters] if letters > 3 else ""
+
+
+def _boxes(stacks: Counter[Stack], depth: int = 0, left: int = 0) -> list[tuple[int, str, int, int]]:
+    """Depth, name, left edge and width of each, in samples; the widest of a caller come first."""
+    callees: dict[str, Counter[Stack]] = {}
+    for stack, count in stacks.items():
+        if stack and depth < LEVELS_MAX:
+            callees.setdefault(stack[0], Counter())[stack[1:]] += count
+    boxes = []
+    for name, inner in sorted(callees.items(), key=lambda item: -item[1].total()):
+        boxes.append((depth, name, left, inner.total()))
+        boxes += _boxes(inner, depth + 1, left)
+        left += inner.total()
+    return boxes
+
+
+if __name__ == "__main__":
+    sys.exit(main())
