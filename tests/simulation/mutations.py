@@ -354,6 +354,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         if False:
 """,
         ),
+        needs=("decoupled", "copy_checkpoint", "one_store"),  # coupled, the manifest is looked at again
     ),
     Mutation(
         "abort rule: only what never came to its commit",

@@ -157,8 +157,8 @@ class Driver:
             self._scheduler.tell(f"  commit: {type(error).__name__}: {str(error)[:300]}")
             self._abort(messages)
             raise
-        if plan.content is not None and self._is_kept(newest):
-            self._check_marked(newest)
+        if plan.content is not None:
+            self._check_prepared(newest)
 
     def _plan(self, batch: Batch) -> BatchPlan:
 
@@ -187,8 +187,14 @@ class Driver:
         """Only looks: what becomes of it when the driver dies is no matter."""
         self._scheduler.spawn(f"{self._run_id}.look", look, is_mortal=False)
 
-    def _check_marked(self, batch: Batch) -> None:
-        """A commit that ends well has left its batch COMMITTED, or PREPARED if it is decoupled, for good."""
+    def _check_prepared(self, batch: Batch) -> None:
+        """A commit that ends well has prepared these rows, or found them prepared. Unless others may have
+        given them up since, it has left its batch COMMITTED, or PREPARED if it is decoupled.
+        """
+        prepared = self._connection.last_prepared
+        assert prepared == batch, f"batch {batch.batch_id} is a success, the store has {prepared}"
+        if not self._is_kept(batch):
+            return
         record = self._connection.peek(batch)
         states = [ManifestState.COMMITTED]
         if self._start.is_decoupled:

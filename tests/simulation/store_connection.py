@@ -41,6 +41,8 @@ class StoreConnection:
         self._store = store
         self._scheduler = scheduler
         self._is_remote = is_remote
+        self.last_prepared: Batch | None = None
+        """What the store has said of the last prepare that it answered: its own batch, or an earlier one."""
 
     def register(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
@@ -70,12 +72,14 @@ class StoreConnection:
         follows: Batch | None = None,
         replacing: ManifestRecord | None = None,
     ) -> Prepared:
-        return self.write(
+        prepared = self.write(
             "prepare",
             lambda: self._store.prepare(manifest, run_id, follows=follows, replacing=replacing),
             f"batch {manifest.batch.batch_id} by {run_id}",
             late=self._scheduler.hazards.late_prepare,
         )
+        self.last_prepared = prepared.record.batch
+        return prepared
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
         return self.read("record", lambda: self._store.record(stream, batch_id), batch_id)
