@@ -16,6 +16,7 @@ from benchmarks.report import Report, write_index
 
 NAMES = (
     "throughput",
+    "arrow_batches",
     "small_batches",
     "writer",
     "commits",

@@ -16,9 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import penstock
+from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX
 
 JVM_EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension"
 """What delta-spark needs of the whole Spark, with or without the others."""
+
+
+ROWS_OF_BATCHES = (250, 500, 1000, 2000, 10_000)
 
 
 class Sink(ABC):
@@ -137,12 +141,25 @@ class ForeachPyiceberg(Sink):
 
 class Penstock(Sink):
     def set_up(self, spark: SparkSession) -> None:
+        super().set_up(spark)
         penstock.register(spark)
 
 
 class PenstockDelta(Penstock):
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
         return rows.writeStream.format("penstock.delta").option("path", str(folder / "table"))
+
+
+class PenstockAsSparkCuts(PenstockDelta):
+    """Arrow batches of at most 10,000 rows and 64 MiB, whose size Spark checks after every row."""
+
+    settings: ClassVar = {ROWS_MAX: "10000"}
+
+
+def cut_by_rows(rows: int) -> type[Sink]:
+    """penstock.delta with Arrow batches of so many rows, whatever their size."""
+    settings = {BYTES_MAX: str(NO_BOUND), ROWS_MAX: str(rows)}
+    return type(f"PenstockCutAt{rows}", (PenstockDelta,), {"settings": settings})
 
 
 class PenstockIceberg(Penstock):
@@ -162,4 +179,6 @@ SINKS: dict[str, type[Sink]] = {
     "foreach-pyiceberg": ForeachPyiceberg,
     "penstock.delta": PenstockDelta,
     "penstock.iceberg": PenstockIceberg,
+    "as Spark cuts": PenstockAsSparkCuts,
+    **{f"{rows:,} rows": cut_by_rows(rows) for rows in ROWS_OF_BATCHES},
 }
