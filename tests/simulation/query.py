@@ -94,7 +94,8 @@ class Query:
             lambda: world.source_rows,
             is_kept=self._is_kept,
         )
-        actor = world.scheduler.spawn(run_id, lambda: self._run(driver), is_mortal=is_mortal)
+        is_healing = world.is_healing
+        actor = world.scheduler.spawn(run_id, lambda: self._run(driver, is_healing), is_mortal=is_mortal)
         self.drivers.append(actor)
         world.scheduler.tell(f"{run_id} starts on {self.checkpoint.name}: {start}")
         return actor
@@ -107,15 +108,18 @@ class Query:
         )
         return not (world.plan.loses_store or may_be_given_up)
 
-    def _run(self, driver: Driver) -> None:
+    def _run(self, driver: Driver, is_healing: bool) -> None:
         try:
             driver.main()
         except Exception as error:
-            self._judge(error)
+            before = self.is_refused, self.is_bereft
+            self._judge(error, is_healing)
+            if self._world.is_healing and not is_healing:  # it has slept: the query was started again since
+                self.is_refused, self.is_bereft = before
             raise
         self.is_bereft = False
 
-    def _judge(self, error: Exception) -> None:
+    def _judge(self, error: Exception, is_healing: bool) -> None:
         """Which errors may end a query, and which show that something is wrong.
 
         A driver that sleeps while a twin goes on and the store is lost may well believe that the checkpoint
@@ -124,7 +128,8 @@ class Query:
         self.is_refused = isinstance(error, CheckpointMismatchError)
         self.is_bereft = False
         others = self._world.others
-        if isinstance(error, HEALED_BY_RESTART) or (self.is_refused and self._world.may_be_confused):
+        is_confused = self.is_refused and self._world.may_be_confused and not is_healing
+        if isinstance(error, HEALED_BY_RESTART) or is_confused:
             return
         if self.is_refused and self._world.plan.loses_store and WENT_WITH_THE_STORE in str(error):
             self.is_bereft = self._world.plan.delivery is not None

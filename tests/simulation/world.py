@@ -239,8 +239,8 @@ class World:
 
     @property
     def may_be_confused(self) -> bool:
-        """May a driver have slept while a twin went on and the store was lost? Not once everything heals."""
-        return self.plan.twins and self.plan.loses_store and not self.is_healing
+        """May a driver have slept while a twin went on and the store was lost?"""
+        return self.plan.twins and self.plan.loses_store
 
     def next_run(self) -> str:
         self._runs += 1
