@@ -156,7 +156,10 @@ class Query:
                 return
             if isinstance(driver.error, TableChangedError):
                 self._accept_table()
-        if self.is_diverged and self._world.plan.delivery is not None:
+        if not all(map(has_ended, self.drivers)):  # one that was there before is always ahead
+            self._deliver_rest(lambda: all(map(has_ended, self.drivers)))
+            self.heal()
+        elif self.is_diverged and self._world.plan.delivery is not None:
             self.is_stuck = True  # its deliveries are parked, and its backlog is full
         else:
             self.problems.append(f"{STARTS_MAX} starts do not heal it, last: {driver.error!r}")

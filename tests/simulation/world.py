@@ -188,7 +188,7 @@ class World:
         rng, scheduler = self.scheduler.rng, self.scheduler
         for _ in range(self.plan.drivers):
             scheduler.sleep(rng.choice((0.0, 1.0, MINUTE_S)))
-            query = rng.choice(self.queries)
+            query = rng.choice([query for query in self.queries if not query.is_retired])
             driver = query.start(self.some_start(query))
             if not (self.plan.twins and rng.random() < 0.5):
                 scheduler.wait(partial(has_ended, driver))
