@@ -27,7 +27,7 @@ WARM_UP = 1
 """Rounds that do not count."""
 
 FLOOR = "empty-python-unchecked"
-"""What Spark does for any Python sink, with the settings of `penstock.register`."""
+"""What Spark does for any Python sink, without its check of sizes."""
 CASES = (
     "noop",
     "empty-python",
