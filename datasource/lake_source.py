@@ -12,6 +12,7 @@ import pyspark.sql.datasource
 from pyspark.sql.datasource import DataSource
 
 from ..committers.errors import PenstockError
+from .spark_archives import forget_finders
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -67,6 +68,7 @@ class LakeDataSource(DataSource):
             sink = self.sink()
             from .planning import plan_stream_batch
         plan = plan_stream_batch(sink, schema, overwrite) if self._plans else None
+        forget_finders()
         if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
             from .arrow_stream_writer import ArrowStreamWriter
 

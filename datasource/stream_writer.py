@@ -18,6 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ..committers.errors import PenstockError
 from .batch_plan import BatchPlan, CommittableMessage, committables_in
 from .sinks.sink import Sink
+from .spark_archives import forget_finders
 from .task import current_task
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class StreamWriter:
                 "This stream writer has no plan: Spark has shipped a writer meant for commits."
             )
         self._plan.check_task(task)
-        return self._plan.write(batches, task)
+        message = self._plan.write(batches, task)
+        forget_finders()
+        return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, once per batch, when all tasks have succeeded."""

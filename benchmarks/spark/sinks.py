@@ -67,10 +67,13 @@ class EmptyPython(Sink):
         return rows.writeStream.format("empty")
 
 
-class EmptyPythonUnchecked(EmptyPython):
-    """Without the check of the batch's size after every row."""
+class EmptyPythonTuned(EmptyPython):
+    """Without the check of the batch's size after every row, and the search of archives before every task."""
 
     settings: ClassVar = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        return super().writer(rows, folder).option("tuned", "true")
 
 
 class Parquet(Sink):
@@ -171,7 +174,7 @@ class PenstockIceberg(Penstock):
 SINKS: dict[str, type[Sink]] = {
     "noop": Noop,
     "empty-python": EmptyPython,
-    "empty-python-unchecked": EmptyPythonUnchecked,
+    "empty-python-tuned": EmptyPythonTuned,
     "parquet": Parquet,
     "delta-spark": DeltaSpark,
     "iceberg-spark": IcebergSpark,

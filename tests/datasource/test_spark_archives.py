@@ -1,0 +1,56 @@
+"""Spark's archives are not read anew by each `importlib.invalidate_caches()`, and still import."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+from zipimport import zipimporter
+
+import pytest
+
+from penstock.datasource.spark_archives import forget_finders
+
+
+def archive(folder: Path, name: str, package: str) -> str:
+    path = folder / name
+    with ZipFile(path, "w") as file:
+        file.writestr(f"{package}/__init__.py", "")
+        file.writestr(f"{package}/first.py", "VALUE = 1")
+        file.writestr(f"{package}/second.py", "VALUE = 2")
+    return str(path)
+
+
+def finders(path: str) -> list[str]:
+    return [
+        one
+        for one, finder in sys.path_importer_cache.items()
+        if isinstance(finder, zipimporter) and finder.archive == path
+    ]
+
+
+@pytest.mark.parametrize("name", ["pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.1.0.jar"])
+def test_no_finder_of_an_archive_of_spark_is_left(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = "package_of_" + name.partition(".")[0].partition("-")[0]
+    path = archive(tmp_path, name, package)
+    monkeypatch.syspath_prepend(path)
+    importlib.import_module(f"{package}.first")
+    assert len(finders(path)) == 2  # of the archive and of the package in it
+
+    forget_finders()
+
+    assert finders(path) == []
+    assert importlib.import_module(f"{package}.second").VALUE == 2
+
+
+def test_archives_of_the_user_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = archive(tmp_path, "dependencies.zip", "package_of_user")
+    monkeypatch.syspath_prepend(path)
+    importlib.import_module("package_of_user.first")
+
+    forget_finders()
+
+    assert len(finders(path)) == 2
