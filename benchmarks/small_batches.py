@@ -52,9 +52,9 @@ def run(options: Options) -> Report:
         f"A stream of real flights, {ROWS} a batch, as fast as each sink takes them: {FILES} batches a "
         f"run, of which the first {WARM_UP_FILES} do not count; the runs of all sinks are interleaved. What "
         f"is told are medians of {options.repeat} runs, of each of which the median batch counts. "
-        "`empty-python` is a Python sink that does nothing, `-tuned` the same without Python's search of Spark's "
-        "archives before every task ([profiles](profiles.md#small-batches)). `delta-spark` keeps its state in two partitions "
-        "instead of its default of 50.",
+        "`empty-python` is a Python sink that does nothing, `-tuned` the same without Python's search of "
+        "Spark's archives before every task ([profiles](profiles.md#small-batches)). `delta-spark` keeps its "
+        "state in two partitions instead of its default of 50.",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         _in_a_row(report, peers, options, Path(folder))
@@ -79,6 +79,10 @@ def _in_a_row(report: Report, peers: Peers, options: Options, folder: Path) -> N
         ("sink", "median batch, ms", *(f"`{step}`" for step in STEPS)),
         ((f"`{case}`", middle[case], *small.steps(case)) for case in cases),
     )
+    if (floor := ratio(ms, "noop", "iceberg-spark")) is not None:
+        report.text(
+            f"`noop`, which writes nothing, takes {floor:.2f} of `iceberg-spark`'s time: less is not to be had."
+        )
     report.plot("The median batch of each sink", bars(middle, "milliseconds of a batch"))
     for ours, peer, most in (
         (OURS[0], "delta-spark", OF_DELTA_MAX),
