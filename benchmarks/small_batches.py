@@ -81,7 +81,8 @@ def _in_a_row(report: Report, peers: Peers, options: Options, folder: Path) -> N
     )
     if (floor := ratio(ms, "noop", "iceberg-spark")) is not None:
         report.text(
-            f"`noop`, which writes nothing, takes {floor:.2f} of `iceberg-spark`'s time: less is not to be had."
+            f"`noop`, which writes nothing, takes {floor:.2f} of `iceberg-spark`'s time: less is not to be "
+            "had."
         )
     report.plot("The median batch of each sink", bars(middle, "milliseconds of a batch"))
     for ours, peer, most in (
