@@ -50,14 +50,19 @@ class CheckpointCopies:
 
     def gap_before(self, batch: Batch) -> ManifestRecord | None:
         """The last batch before this one, but for what operators have skipped, if it was given up for its
-        replay, and neither store nor table has it since. Whatever lands behind it would hide that."""
+        replay, and neither store nor table has it since. Whatever lands behind it would hide that.
+
+        In a table that has it from other source offsets, it is another copy's.
+        """
         before = self._before(batch)
         while before is not None and before.is_skipped:
             before = self._before(before.batch)
         if before is None or not before.awaits_replay:
             return None
-        token = self._table.token(batch.stream.query_id)
-        return before if token is None or token.batch_id < before.batch.batch_id else None
+        token, given_up = self._table.token(batch.stream.query_id), before.batch
+        if token is None or token.batch_id < given_up.batch_id:
+            return before
+        return before if token.batch_id == given_up.batch_id and not token.matches(given_up.digest) else None
 
     def _before(self, batch: Batch) -> ManifestRecord | None:
         return self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None

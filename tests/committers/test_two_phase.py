@@ -643,6 +643,27 @@ def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
     assert query.open_table().token(query.query_id) is None
 
 
+def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_rows(
+    query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """The copy has a store of its own, and was faster: so the commit of ours gave it up. What is behind would
+    hide that its rows are nowhere.
+    """
+    query.run(sqlite_store, query.batch(0, "theirs"), PARTS, "r1")
+    with open_store(f"sqlite:///{tmp_path}/ours.db") as ours:
+        ours.register(query.stream, query.lake.sink().kind)
+        ours.claim(query.stream, "r2")
+        target = query.sink_plan(0)
+        for number in range(2):
+            ours.prepare(query.write(target, query.batch(number), "r2", [[number]]).manifest, "r2")
+        ours.finish(query.batch(0), ABORTED, reason="the table holds it with other source offsets")
+
+        (recovered,) = query.committer(ours).recover(query.stream)
+        assert recovered.state is PREPARED
+        assert "batch 0 before it was given up" in recovered.reason
+        assert [record.batch.batch_id for record in ours.pending(query.stream)] == [1]
+
+
 # A table that was altered -----------------------------------------------------------------------------
 
 

@@ -60,9 +60,7 @@ def processor_seconds(write: Callable[[pa.Table, Path], None], rows: pa.Table, p
     return time.process_time() - start
 
 
-@pytest.mark.parametrize(
-    ("pyarrow", "times"), [(a_row_group_per_batch, 1.5), (a_dictionary_per_column, 1.1)]
-)
+@pytest.mark.parametrize(("pyarrow", "times"), [(a_row_group_per_batch, 1.5), (a_dictionary_per_column, 1.1)])
 def test_writing_is_faster_than_pyarrow_with_its_defaults(
     pyarrow: Callable[[pa.Table, Path], None], times: float, tmp_path: Path
 ) -> None:
