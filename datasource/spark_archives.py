@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from zipimport import zipimporter
 
-ARCHIVES = ("pyspark", "py4j", "spark-core")
-"""How the names of `pyspark.zip`, `py4j-…-src.zip` and `spark-core_….jar` begin."""
+ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
+"""How their names begin: `py4j-…-src.zip`, `spark-core_….jar`."""
 
 
 def forget_finders() -> None:

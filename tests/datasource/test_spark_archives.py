@@ -46,10 +46,12 @@ def test_no_finder_of_an_archive_of_spark_is_left(
     assert importlib.import_module(f"{package}.second").VALUE == 2
 
 
-def test_archives_of_the_user_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = archive(tmp_path, "dependencies.zip", "package_of_user")
+@pytest.mark.parametrize("name", ["dependencies.zip", "pyspark_jobs.zip"])
+def test_archives_of_the_user_may_change(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = "of_user_" + name.removesuffix(".zip")
+    path = archive(tmp_path, name, package)
     monkeypatch.syspath_prepend(path)
-    importlib.import_module("package_of_user.first")
+    importlib.import_module(f"{package}.first")
 
     forget_finders()
 
