@@ -15,9 +15,10 @@ def forget_finders() -> None:
 
     Before each piece of work Spark 4.0 to 4.2 calls `importlib.invalidate_caches()`, with which Python 3.10
     and 3.11 read the directories of all archives anew, once for each package that was imported from them:
-    150 ms of processor, three times in a batch (docs/benchmarks/profiles.md). Finders that are gone are made
-    anew, from directories that Python still has, by the next import that asks for them; in a worker that has
-    done the same work before there is none. Archives of the user stay as they are: they may change.
+    150 ms of processor, three times in a batch (docs/benchmarks/profiles.md, cpython's issue 103200). Finders
+    that are gone are made anew, from directories that Python still has, by the next import that asks for
+    them; in a worker that has done the same work before there is none. Archives of the user stay as they
+    are: they may change.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter) and Path(finder.archive).name.startswith(ARCHIVES):
