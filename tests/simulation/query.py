@@ -22,6 +22,7 @@ from penstock.committers.errors import (
     RetryableError,
     TableChangedError,
 )
+from penstock.datasource.delivery.stream_settings import StreamSettings
 
 WENT_WITH_THE_STORE = "went with the store"
 """What a decoupled query says of batches that nobody knows any more."""
@@ -59,6 +60,8 @@ class Query:
         """The last `penstock recover` has said of it what asks for an operator."""
         self.is_exhausted = False
         """Its last start has read all of the source."""
+        self.is_overruled = False
+        """Its last start was decoupled, and a twin coupled since: until the next batch, nobody delivers."""
         self.is_retired = False
         """Its checkpoint was deleted."""
         self.is_bereft = False
@@ -147,9 +150,11 @@ class Query:
             return
         for _ in range(STARTS_MAX):
             self.is_refused = False
-            driver = self.start(self._world.healing_start(self), is_mortal=False)
+            start = self._world.healing_start(self)
+            driver = self.start(start, is_mortal=False)
             self._deliver_rest(partial(has_ended, driver))
             self.is_exhausted = driver.error is None and not self.is_stuck
+            self.is_overruled = start.is_decoupled and not self._has_decoupled_settings()
             if self.is_exhausted or (self.is_refused and not self.is_bereft) or self.problems:
                 return
             if self.is_stuck:
@@ -163,6 +168,9 @@ class Query:
             self.is_stuck = True  # its deliveries are parked, and its backlog is full
         else:
             self.problems.append(f"{STARTS_MAX} starts do not heal it, last: {driver.error!r}")
+
+    def _has_decoupled_settings(self) -> bool:
+        return StreamSettings.parse(self.store.settings(self.stream)).is_decoupled
 
     def _deliver_rest(self, is_over: Callable[[], bool]) -> None:
         """Let the query end, with a delivery process beside it."""

@@ -257,7 +257,7 @@ class World:
         self.source_rows += 1
         for query in self.queries:
             query.heal()
-        if scheduler.actors or scheduler.in_flight:
+        if scheduler.actors or scheduler.in_flight or any(query.is_overruled for query in self.queries):
             self.source_rows += 1
             scheduler.run(STEPS_MAX)
             for query in self.queries:
