@@ -305,7 +305,9 @@ class Others:
         ]
         if self.world.plan.delivery is not None:  # any of them may be delivered before its replay comes
             batch_ids += [record.batch.batch_id for record in query.store.pending(query.stream)]
-            if self.world.plan.loses_store and not all(one.has_ended for one in self.world.delivery_processes):
+            if self.world.plan.loses_store and not all(
+                one.has_ended for one in self.world.delivery_processes
+            ):
                 return False  # one that sleeps may land what the store knows no more
         return max(batch_ids, default=-1) < first and not self.world.scheduler.in_flight
 
