@@ -24,8 +24,14 @@ class CheckpointCopies:
         self._store = store
         self._table = table
 
-    def check_before(self, batch: Batch, digest_before: DigestBefore) -> ManifestRecord | None:
+    def check_before(
+        self, batch: Batch, digest_before: DigestBefore, *, is_delivered: bool = False
+    ) -> ManifestRecord | None:
         """Look at the batch before one that is about to be written; None if the store does not know it.
+
+        Args:
+            is_delivered: the batch waits for a delivery, which goes by the store alone: it never passes one
+                that the store has given up, though the table has it from this checkpoint
 
         Raises:
             CheckpointMismatchError: another copy has given up that one, or put other rows in its place.
@@ -40,7 +46,7 @@ class CheckpointCopies:
             what = _never_came_back(before)
         elif digest is not None and digest != before.batch.digest:
             what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
-        if what and not self._has_landed(before.batch, digest):
+        if what and (is_delivered or not self._has_landed(before.batch, digest)):
             raise mismatch(batch, what)
         if before.is_skipped:
             if (gap := self.gap_before(before.batch)) is not None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from .checkpoint_copies import DigestBefore, mismatch
 from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
 from .errors import CheckpointMismatchError, RetryableError
-from .two_phase import Decision, TwoPhaseCommitter, being_delivered, is_skipped
+from .two_phase import Decision, TwoPhaseCommitter, check_replaceable, is_skipped
 
 
 class DecoupledCommitter(TwoPhaseCommitter):
@@ -46,7 +46,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         record = self._store.record(batch.stream, batch.batch_id)
         decision = self._decide(batch, record, seen)
         if decision is Decision.WRITE:
-            self._copies.check_before(batch, digest_before)
+            self._copies.check_before(batch, digest_before, is_delivered=True)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)
         return decision
@@ -91,9 +91,8 @@ class DecoupledCommitter(TwoPhaseCommitter):
 
         Until then it stays, and with it what follows on its rows: a twin may have come further.
         """
-        missing = self._gone(record)
-        if missing and record.delivery_id is not None:
-            raise RetryableError(being_delivered(record.batch, missing))
+        if missing := self._gone(record):
+            check_replaceable(record, missing)
         return Decision.WRITE if missing else Decision.SKIP
 
     # Prepare --------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
             FencedError: another run has taken over. The files are deleted.
             RetryableError: the store failed, or was changed by another run meanwhile.
         """
-        before = self._copies.check_before(manifest.batch, lambda: digest_before)
+        before = self._copies.check_before(manifest.batch, lambda: digest_before, is_delivered=True)
         if before is None:
             self._check_follows_table(manifest.batch, committables)
         self._prepare_or_take(manifest, committables, None if before is None else before.batch)

@@ -198,7 +198,7 @@ class TwoPhaseCommitter:
             return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
         if missing:
             reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
-            return self._give_up(record, is_replayed, replay, reason)
+            return self._left_for_replay(record, replay, reason)
         self._copies.check_token(batch.stream)
         try:
             outcome = self._land(manifest)
@@ -222,21 +222,29 @@ class TwoPhaseCommitter:
         if not self._store.give_up_from(record, reason):
             raise RetryableError(being_delivered(record.batch, reason))
 
-    def _give_up(
-        self, record: ManifestRecord, is_replayed: bool, replay: Batch | None, reason: str
-    ) -> Recovered:
-        """The batch's files are gone. That is no loss as long as Spark runs the batch again."""
-        if is_replayed:
-            return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {reason}")
+    def _left_for_replay(self, record: ManifestRecord, replay: Batch | None, missing: str) -> Recovered:
+        """The batch's files are gone. That is no loss as long as Spark runs the batch again.
+
+        Until its replay takes its place it stays PREPARED: a decoupled twin may have gone on behind it.
+
+        Raises:
+            RetryableError: it is being delivered.
+            TableChangedError: Spark will not run it again.
+        """
+        batch = record.batch
         if replay is None:
             return Recovered(
-                record, ManifestState.PREPARED, f"{reason}; the query's next start writes it again"
+                record, ManifestState.PREPARED, f"{missing}; the query's next start writes it again"
             )
-        raise TableChangedError(
-            f"Batch {record.batch.batch_id} of {record.batch.stream} cannot be committed ({reason}), and the "
-            f"checkpoint has moved on to batch {replay.batch_id}: its rows would be lost. Restore the files "
-            "(was the table vacuumed with a short retention?), or set the checkpoint back to that batch."
-        )
+        if replay.batch_id != batch.batch_id:
+            raise TableChangedError(
+                f"Batch {batch.batch_id} of {batch.stream} cannot be committed ({missing}), and the "
+                f"checkpoint has moved on to batch {replay.batch_id}: its rows would be lost. Restore the "
+                "files (was the table vacuumed with a short retention?), or set the checkpoint back to that "
+                "batch."
+            )
+        check_replaceable(record, missing)
+        return Recovered(record, ManifestState.PREPARED, f"the replay writes it again: {missing}")
 
     def _finish(self, record: ManifestRecord, state: ManifestState, reason: str) -> Recovered:
         """
@@ -412,6 +420,15 @@ def commit_with_retries(
 
 def _holds(token: Token, batch: Batch) -> bool:
     return token.batch_id == batch.batch_id and token.matches(batch.digest)
+
+
+def check_replaceable(record: ManifestRecord, missing: str) -> None:
+    """
+    Raises:
+        RetryableError: the batch, whose files are gone, is being delivered.
+    """
+    if record.delivery_id is not None:
+        raise RetryableError(being_delivered(record.batch, missing))
 
 
 def being_delivered(batch: Batch, reason: str) -> str:

@@ -6,6 +6,7 @@ Deliveries are made here by the two-phase committer's recovery, which takes pend
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,9 @@ class Stream:
     def committer(self, table: TableCommitter | None = None) -> DecoupledCommitter:
         return DecoupledCommitter(self.store, table or self.query.open_table())
 
+    def coupled(self) -> TwoPhaseCommitter:
+        return TwoPhaseCommitter(self.store, self.query.open_table())
+
     def unreachable(self) -> UnreachableTable:
         return UnreachableTable(self.query.open_table(), Fault.NONE)
 
@@ -81,7 +85,7 @@ class Stream:
         return written
 
     def deliver(self) -> None:
-        TwoPhaseCommitter(self.store, self.query.open_table()).recover(self.query.stream)
+        self.coupled().recover(self.query.stream)
 
     def states(self) -> dict[int, ManifestState]:
         records = self.store.history(self.query.stream, 100)
@@ -180,6 +184,16 @@ def test_a_replay_whose_files_are_gone_leaves_what_a_twin_has_prepared_behind_it
     assert any_stream.states() == {0: PREPARED, 1: PREPARED}
     any_stream.deliver()
     assert any_stream.holds([0, 1])
+
+
+def test_a_coupled_replay_whose_files_are_gone_leaves_what_a_twin_has_logged(any_stream: Stream) -> None:
+    """It slept, and dies before it has written the batch again: nothing says that its rows are nowhere."""
+    any_stream.run(0, [0])
+    any_stream.query.lake.vacuum()
+    any_stream.run(1, [1])
+    assert any_stream.coupled().begin(any_stream.batch(0)) is Decision.WRITE
+    assert any_stream.states() == {0: PREPARED, 1: PREPARED}
+    assert any_stream.begin(any_stream.batch(2)) is Decision.WRITE
 
 
 def test_a_replay_whose_files_are_gone_waits_for_its_delivery(stream: Stream) -> None:
@@ -406,6 +420,31 @@ def test_a_copy_of_the_checkpoint_that_goes_on_after_a_batch_was_given_up_is_an_
     assert record.awaits_replay
     with pytest.raises(CheckpointMismatchError, match="batch 1 was given up and never written again"):
         stream.begin(stream.batch(2))
+
+
+def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_the_table_has_it(
+    stream: Stream, tmp_path: Path
+) -> None:
+    """A copy of the checkpoint was too late with other rows. A delivery would wait for them for ever."""
+    written = stream.run(0, [0])
+    stream.deliver()
+    other = stream.batch(0, "of the copy")
+    with open_store(f"sqlite:///{tmp_path}/other.db") as store:
+        late = Stream(stream.query, store)
+        store.claim(stream.query.stream, "r2")
+        store.prepare(stream.write(other, "r2", [7]).manifest, "r2")
+        with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
+            late.deliver()
+        store.finish(other, ABORTED, reason="the table holds it with other source offsets")
+
+        before = written.batch.digest
+        for committer, is_refused in ((late.committer(), True), (late.coupled(), False)):
+            with pytest.raises(CheckpointMismatchError) if is_refused else nullcontext():
+                committer.begin(stream.batch(1), lambda: before)
+        following = stream.write(stream.batch(1), "r1", [1])
+        with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+            late.committer().prepare(following.manifest, following.committables, before)
+        assert late.states() == {0: ABORTED}
 
 
 def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from tests.simulation.plan import OTHERS, OTHERS_OF_DELIVERIES
 from tests.simulation.playing import LAKES, Failure, play, timeline
 
 SEEDS_PER_TASK = 100
@@ -27,14 +28,21 @@ def collect_rarely() -> None:
     gc.set_threshold(100_000, 20, 100)
 
 
-def play_some(seeds: Sequence[int], lakes: Sequence[str], store: str) -> list[Failure]:
+def play_some(
+    seeds: Sequence[int], lakes: Sequence[str], store: str, others: tuple[str, ...]
+) -> list[Failure]:
     """Histories of one task; the lakes take turns."""
-    failures = (play(seed, lakes[seed % len(lakes)], store) for seed in seeds)
+    failures = (play(seed, lakes[seed % len(lakes)], store, others) for seed in seeds)
     return [failure for failure in failures if failure is not None]
 
 
 def play_all(
-    seeds: range, lakes: Sequence[str], store: str, processes: int, failures_max: int
+    seeds: range,
+    lakes: Sequence[str],
+    store: str,
+    others: tuple[str, ...],
+    processes: int,
+    failures_max: int,
 ) -> list[Failure]:
     """All of them, side by side, with progress."""
     console = Console(stderr=True)
@@ -46,9 +54,8 @@ def play_all(
     with multiprocessing.get_context("fork").Pool(processes, collect_rarely) as pool:
         with Progress(*columns, console=console) as progress:
             bar = progress.add_task("histories", total=len(seeds))
-            for part, found in zip(
-                parts, pool.imap(partial(play_some, lakes=lakes, store=store), parts), strict=True
-            ):
+            play_part = partial(play_some, lakes=lakes, store=store, others=others)
+            for part, found in zip(parts, pool.imap(play_part, parts), strict=True):
                 progress.advance(bar, len(part))
                 played += len(part)
                 failures += found
@@ -69,21 +76,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this one and print its timeline")
     parser.add_argument("--lake", choices=LAKES, help="only this format; else they take turns")
     parser.add_argument("--store", default="memory", help="memory, sqlite, or the URL of a Postgres database")
+    parser.add_argument(
+        "--others",
+        nargs="+",
+        choices=sorted({*OTHERS, *OTHERS_OF_DELIVERIES}),
+        default=(),
+        help="what others do, and nothing else, in place of what the seed says",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--failures", type=int, default=3, help="stop after so many broken invariants")
     arguments = parser.parse_args()
     lakes = [arguments.lake] if arguments.lake else list(LAKES)
+    store, others = arguments.store, tuple(arguments.others)
     if arguments.seed is not None:
-        lines = list(timeline(arguments.seed, lakes[arguments.seed % len(lakes)], arguments.store))
+        lines = list(timeline(arguments.seed, lakes[arguments.seed % len(lakes)], store, others))
         print("\n".join(lines))
         return int(any(line.startswith("PROBLEM") for line in lines))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    failures = play_all(seeds, lakes, arguments.store, arguments.processes, arguments.failures)
+    failures = play_all(seeds, lakes, store, others, arguments.processes, arguments.failures)
     for failure in failures[: arguments.failures]:
         print(failure)
     if failures:
-        print("\n".join(["", *timeline(failures[0].seed, failures[0].lake, arguments.store)]))
-        print(f'Again: make simulate ARGS="--lake {failures[0].lake} --seed {failures[0].seed}"')
+        seed, lake = failures[0].seed, failures[0].lake
+        print("\n".join(["", *timeline(seed, lake, store, others)]))
+        again = f"--lake {lake} --seed {seed}" + (f" --others {' '.join(others)}" if others else "")
+        print(f'Again: make simulate ARGS="{again}"')
     return int(bool(failures))
 
 

@@ -85,7 +85,7 @@ def judge(number: int, seeds_max: int) -> Verdict:
     seeds = (seed for seed in itertools.count() if mutation.needs <= Plan.of(random.Random(seed)).parts)
     for number, seed in enumerate(itertools.islice(seeds, seeds_max), start=1):
         lake = mutation.lakes[number % len(mutation.lakes)]
-        failure = play(seed, lake)
+        failure = play(seed, lake, others=mutation.others)
         if failure is not None:
             return Verdict(mutation, number, failure.problems[0], seed, lake)
     return Verdict(mutation, seeds_max, "")
@@ -95,11 +95,11 @@ def _judge(task: tuple[int, int]) -> Verdict:
     return judge(*task)
 
 
-def breaks(seed: int, lake: str) -> bool:
+def breaks(seed: int, lake: str, others: tuple[str, ...]) -> bool:
     """Does the history break with all guards in place? In a process without mutations."""
     from tests.simulation.playing import play
 
-    return play(seed, lake) is not None
+    return play(seed, lake, others=others) is not None
 
 
 def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Verdict]:
@@ -110,9 +110,10 @@ def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Ve
     with context.Pool(processes, maxtasksperchild=1) as pool, context.Pool(1) as unmutated:
         tasks = [(number, seeds_max) for number in numbers]
         for verdict in pool.imap(_judge, tasks, chunksize=1):
-            history = (verdict.seed, verdict.lake)
-            if verdict.seed is not None and unmutated.apply(breaks, history):
+            others = verdict.mutation.others
+            if verdict.seed is not None and unmutated.apply(breaks, (verdict.seed, verdict.lake, others)):
                 again = f"BROKEN WITH ALL GUARDS, --lake {verdict.lake} --seed {verdict.seed}"
+                again += f" --others {' '.join(others)}" if others else ""
                 console.print(again, markup=False, highlight=False, soft_wrap=True)
                 verdict = replace(verdict, problem="")
             found = f"{verdict.seeds:,} histories: {verdict.problem}" if verdict.problem else "NOT FOUND"

@@ -30,6 +30,7 @@ class Mutation:
         lakes: where it is looked for
         needs: what a history must have for the guard to matter: `decoupled`, `mixed`, `twins`, `one_store` or
             `own_stores` for copies of a checkpoint, or what others do in it; only such histories are played
+        others: what others do in them, often, and nothing else; for what is too rare among all that they do
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class Mutation:
         *edits: Edit,
         lakes: tuple[str, ...] = BOTH,
         needs: tuple[str, ...] = (),
+        others: tuple[str, ...] = (),
     ) -> None:
         self.guard = guard
         self.without = without
         self.file = file
         self.lakes = lakes
         self.needs = frozenset(needs)
+        self.others = others
         self._edits = edits
 
     @property
@@ -821,7 +824,9 @@ MUTATIONS: tuple[Mutation, ...] = (
             return
 """,
         ),
-        needs=("decoupled", "copy_checkpoint", "one_store"),
+        lakes=("delta",),
+        needs=("mixed", "twins"),
+        others=("vacuum",),
     ),
     Mutation(
         "digest of a prepared batch (decoupled)",
@@ -974,7 +979,9 @@ MUTATIONS: tuple[Mutation, ...] = (
             gap = None
 """,
         ),
-        needs=("decoupled", "recover"),
+        lakes=("delta",),
+        needs=("mixed", "twins"),
+        others=("vacuum", "recover"),
     ),
     Mutation(
         "delivered meanwhile",

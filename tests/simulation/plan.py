@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.scheduler import Hazards
 
@@ -29,6 +29,9 @@ OTHERS = (
 
 OTHERS_OF_DELIVERIES = ("skip", "park", "abort", "recover")
 """And what they do to deliveries."""
+
+ACTS_MAX = 8
+"""How often others do something in one history."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,10 @@ class Plan:
     def loses_store(self) -> bool:
         return not {"lose_store", "restore_store"}.isdisjoint(self.others)
 
+    def only(self, others: tuple[str, ...]) -> Plan:
+        """The same, but that others do nothing else than this, and often."""
+        return replace(self, others=others, acts=ACTS_MAX)
+
     @staticmethod
     def of(rng: random.Random) -> Plan:
         def some(rate: float) -> float:
@@ -137,7 +144,7 @@ class Plan:
             dies_prepared=some(0.5),
             empty_batches="copy_checkpoint" not in others and rng.random() < 0.2,
             others=others,
-            acts=rng.randint(1, 8) if others else 0,
+            acts=rng.randint(1, ACTS_MAX) if others else 0,
             stickiness=rng.choice((0.3, 0.7, 0.95)),
             hazards=Hazards(
                 crash=some(0.03),

@@ -71,6 +71,7 @@ class World:
     Args:
         make_lake: the table's format
         make_store: a manifest store, empty, with this clock
+        others: what others do, and nothing else; empty: what the seed says
         is_recorded: is the timeline kept?
     """
 
@@ -80,11 +81,13 @@ class World:
         make_lake: Callable[..., SimulatedLake],
         make_store: Callable[[Clock], SimulatedStore] = MemoryStore,
         *,
+        others: tuple[str, ...] = (),
         is_recorded: bool = False,
     ) -> None:
         self._make_store = make_store
         self.scheduler = Scheduler(seed, is_recorded=is_recorded)
-        self.plan = Plan.of(self.scheduler.rng)
+        plan = Plan.of(self.scheduler.rng)
+        self.plan = plan.only(others) if others else plan
         self.scheduler.stickiness = self.plan.stickiness
         self.lake = make_lake(self.scheduler, is_remote=self.plan.is_remote)
         self.sink = SimulatedSink(self.lake, LakeOptions(commit_attempts_max=6))
