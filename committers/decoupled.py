@@ -115,7 +115,10 @@ class DecoupledCommitter(TwoPhaseCommitter):
         before = self._copies.check_before(manifest.batch, lambda: digest_before, is_delivered=True)
         if before is None:
             self._check_follows_table(manifest.batch, committables)
-        self._prepare_or_take(manifest, committables, None if before is None else before.batch)
+        follows = None if before is None else before.batch
+        prepared = self._prepare_or_take(manifest, committables, follows)
+        if not prepared.is_ours:
+            self._delete_unnamed(committables, prepared.record)
 
     def _check_follows_table(self, batch: Batch, committables: Sequence[Committable]) -> None:
         """The store does not know the batch before. If the table has it, nothing hides behind this one.

@@ -37,6 +37,7 @@ from .errors import (
     NEXT_TRY,
     CheckpointMismatchError,
     FencedError,
+    PenstockError,
     RetryableError,
     SchemaMismatchError,
     TableChangedError,
@@ -205,7 +206,7 @@ class TwoPhaseCommitter:
         except (SchemaMismatchError, TableChangedError) as error:
             if not is_replayed:
                 raise
-            return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {error}")
+            return self._left_for_replay(record, replay, str(error))
         return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
 
     def _supersede(self, record: ManifestRecord) -> None:
@@ -222,8 +223,8 @@ class TwoPhaseCommitter:
         if not self._store.give_up_from(record, reason):
             raise RetryableError(being_delivered(record.batch, reason))
 
-    def _left_for_replay(self, record: ManifestRecord, replay: Batch | None, missing: str) -> Recovered:
-        """The batch's files are gone. That is no loss as long as Spark runs the batch again.
+    def _left_for_replay(self, record: ManifestRecord, replay: Batch | None, why: str) -> Recovered:
+        """Its files are gone, or fit the table no more: no loss as long as Spark runs the batch again.
 
         Until its replay takes its place it stays PREPARED: a decoupled twin may have gone on behind it.
 
@@ -233,18 +234,16 @@ class TwoPhaseCommitter:
         """
         batch = record.batch
         if replay is None:
-            return Recovered(
-                record, ManifestState.PREPARED, f"{missing}; the query's next start writes it again"
-            )
+            return Recovered(record, ManifestState.PREPARED, f"{why}; the query's next start writes it again")
         if replay.batch_id != batch.batch_id:
             raise TableChangedError(
-                f"Batch {batch.batch_id} of {batch.stream} cannot be committed ({missing}), and the "
+                f"Batch {batch.batch_id} of {batch.stream} cannot be committed ({why}), and the "
                 f"checkpoint has moved on to batch {replay.batch_id}: its rows would be lost. Restore the "
                 "files (was the table vacuumed with a short retention?), or set the checkpoint back to that "
                 "batch."
             )
-        check_replaceable(record, missing)
-        return Recovered(record, ManifestState.PREPARED, f"the replay writes it again: {missing}")
+        check_replaceable(record, why)
+        return Recovered(record, ManifestState.PREPARED, f"the replay writes it again: {why}")
 
     def _finish(self, record: ManifestRecord, state: ManifestState, reason: str) -> Recovered:
         """
@@ -267,7 +266,8 @@ class TwoPhaseCommitter:
         """Phase one and two of a batch whose tasks have all succeeded.
 
         If an earlier manifest holds for the batch, that one is committed instead, and the files of this
-        one, which nothing names, are deleted. If files of the earlier one are gone, this one takes its place.
+        one, which nothing names, are deleted. If files of the earlier one are gone, or the table takes them
+        no more, this one takes its place.
 
         Raises:
             FencedError: a newer run of the query has taken over.
@@ -275,7 +275,24 @@ class TwoPhaseCommitter:
             CommitStateUnknownError: the batch may have landed; it stays PREPARED.
         """
         prepared = self._prepare_or_take(manifest, committables)
-        return self._land(manifest if prepared.is_ours else self._manifest(manifest.batch))
+        if prepared.is_ours:
+            return self._land(manifest)
+        return self._land_earlier(prepared.record, manifest, committables)
+
+    def _land_earlier(
+        self, earlier: ManifestRecord, manifest: Manifest, committables: Sequence[Committable]
+    ) -> Committed | AlreadyCommitted:
+        try:
+            outcome = self._land(self._manifest(manifest.batch))
+        except PenstockError as error:
+            is_refused = isinstance(error, (SchemaMismatchError, TableChangedError))
+            is_refused = is_refused and earlier.state is ManifestState.PREPARED
+            if is_refused and self._prepare(manifest, committables, replacing=earlier).is_ours:
+                return self._land(manifest)
+            self._delete_unnamed(committables, earlier)
+            raise
+        self._delete_unnamed(committables, earlier)
+        return outcome
 
     def _prepare_or_take(
         self, manifest: Manifest, committables: Sequence[Committable], follows: Batch | None = None
@@ -289,24 +306,20 @@ class TwoPhaseCommitter:
         Raises:
             RetryableError: it is being delivered, or it was changed by another run, or what it follows.
         """
-        batch, run_id = manifest.batch, committables[0].run_id
+        batch = manifest.batch
         prepared = self._prepare(manifest, committables, follows)
         is_same = prepared.record.batch.digest == batch.digest
         if is_same and not prepared.is_ours and self._is_void(prepared.record):
             prepared = self._prepare(manifest, committables, follows, replacing=prepared.record)
-        if prepared.is_ours:
-            return prepared
-        if prepared.record.batch.digest != batch.digest:
+        if not prepared.is_ours and prepared.record.batch.digest != batch.digest:
             raise mismatch(batch, "prepared from other source offsets by another run")
-        if prepared.record.run_id != run_id:  # file names carry the run: that manifest names none of these
-            self._delete(committables)
         return prepared
 
     def _prepare(
         self,
         manifest: Manifest,
         committables: Sequence[Committable],
-        follows: Batch | None,
+        follows: Batch | None = None,
         replacing: ManifestRecord | None = None,
     ) -> Prepared:
         batch, run_id = manifest.batch, committables[0].run_id
@@ -341,6 +354,11 @@ class TwoPhaseCommitter:
             raise RetryableError(
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is not in the table."
             )
+
+    def _delete_unnamed(self, committables: Sequence[Committable], earlier: ManifestRecord) -> None:
+        """Delete what was written in vain, for an earlier manifest of the batch holds."""
+        if earlier.run_id != committables[0].run_id:  # file names carry the run: that one names none of these
+            self._delete(committables)
 
     def _delete(self, committables: Sequence[Committable]) -> int:
         return self._table.delete_files(file.path for c in committables for file in c.files)
@@ -422,13 +440,13 @@ def _holds(token: Token, batch: Batch) -> bool:
     return token.batch_id == batch.batch_id and token.matches(batch.digest)
 
 
-def check_replaceable(record: ManifestRecord, missing: str) -> None:
+def check_replaceable(record: ManifestRecord, why: str) -> None:
     """
     Raises:
-        RetryableError: the batch, whose files are gone, is being delivered.
+        RetryableError: the batch, which has to be written again, is being delivered.
     """
     if record.delivery_id is not None:
-        raise RetryableError(being_delivered(record.batch, missing))
+        raise RetryableError(being_delivered(record.batch, why))
 
 
 def being_delivered(batch: Batch, reason: str) -> str:

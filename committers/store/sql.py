@@ -399,9 +399,9 @@ def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool
     if record == replacing and record.delivery_id is None:
         return True
     raise RetryableError(
-        f"Batch {record.batch.batch_id} of {record.batch.stream} was to be written again, for files of it "
-        "are gone, but it is being delivered, or was just changed by another run. Nothing was prepared. "
-        "Start the query again."
+        f"Batch {record.batch.batch_id} of {record.batch.stream} was to be written again, for its files are "
+        "gone or fit the table no more, but it is being delivered, or was just changed by another run. "
+        "Nothing was prepared. Start the query again."
     )
 
 

@@ -37,12 +37,12 @@ from tests.tables import rows
 from penstock import testing
 from penstock.committers.contract import (
     AlreadyCommitted,
-    Batch,
     Committed,
     Manifest,
     ManifestRecord,
     ManifestState,
     ManifestStore,
+    Prepared,
     StreamKey,
 )
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
@@ -548,30 +548,32 @@ def test_a_manifest_that_arrives_late_and_without_its_files_is_written_again(
     assert holds(query, store, [1, 2, 3])
 
 
-def test_what_a_twin_has_prepared_anew_is_not_given_up(query_by_day: Query, store: SqlManifestStore) -> None:
-    """The table takes the batch of an earlier run no more. The one that sleeps must not abort what the other
-    wrote in its place.
+def test_what_a_twin_has_prepared_anew_stays(query_by_day: Query, store: SqlManifestStore) -> None:
+    """The table takes the batch of an earlier run no more. The one that is slower must not replace what the
+    other wrote in its place.
     """
     query, batch = query_by_day, query_by_day.batch(0)
     prepare_only(query, store)
     query.lake.partition_by_day()
+    ours = query.write(query.plan(store, batch), batch, "r2", PARTS)
     anew: list[Written] = []
 
     class TwinActs(ForgetfulStore):
-        def finish(self, batch: Batch, state: ManifestState, **known: Any) -> bool:
-            if not anew:
+        def prepare(self, manifest: Manifest, run_id: str, **known: Any) -> Prepared:
+            if known["replacing"] is not None and not anew:
                 anew.append(query.write(query.plan(store, batch), batch, "twin", PARTS))
-                with crash_at("prepare.done"):
+                with crash_at("commit.start"):
                     query.commit_or_abort(store, anew[0])
-            return store.finish(batch, state, **known)
+            return store.prepare(manifest, run_id, **known)
 
-    with pytest.raises(RetryableError, match="changed by another run"):
-        query.committer(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
+    with pytest.raises(FencedError):
+        query.commit(cast("SqlManifestStore", TwinActs(store, "")), ours)
     record = store.record(query.stream, 0)
     assert record is not None
     assert (record.state, record.run_id) == (PREPARED, "twin")
     query.commit(store, anew[0])
     assert holds(query, store, [-1, 1, 2, 3])
+    assert not ours.paths & data_files(query)
 
 
 def test_a_vacuum_that_takes_uncommitted_files_costs_no_rows(query: Query, store: SqlManifestStore) -> None:

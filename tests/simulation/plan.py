@@ -120,7 +120,12 @@ class Plan:
 
     def only(self, others: tuple[str, ...]) -> Plan:
         """The same, but that others do nothing else than this, and often."""
-        return replace(self, others=others, acts=ACTS_MAX)
+        return replace(
+            self,
+            others=others,
+            acts=ACTS_MAX,
+            empty_batches=self.empty_batches and "copy_checkpoint" not in others,
+        )
 
     @staticmethod
     def of(rng: random.Random) -> Plan:
