@@ -16,7 +16,7 @@ from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tests.simulation.plan import OTHERS, OTHERS_OF_DELIVERIES
+from tests.simulation.plan import ONLY
 from tests.simulation.playing import LAKES, Failure, play, timeline
 
 SEEDS_PER_TASK = 100
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument(
         "--others",
         nargs="+",
-        choices=sorted({*OTHERS, *OTHERS_OF_DELIVERIES}),
+        choices=sorted(ONLY),
         default=(),
         help="what others do, and nothing else, in place of what the seed says",
     )

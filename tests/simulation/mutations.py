@@ -811,24 +811,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
-        "a batch that was skipped is there indeed (decoupled)",
-        "lets Spark go on although the batch was given up while it was skipped",
-        DECOUPLED,
-        Edit(
-            """
-        if is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
-            return
-""",
-            """
-        if True:
-            return
-""",
-        ),
-        lakes=("delta",),
-        needs=("mixed", "twins"),
-        others=("vacuum",),
-    ),
-    Mutation(
         "digest of a prepared batch (decoupled)",
         "skips a batch that is prepared from other offsets",
         DECOUPLED,
@@ -979,9 +961,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             gap = None
 """,
         ),
-        lakes=("delta",),
-        needs=("mixed", "twins"),
-        others=("vacuum", "recover"),
+        needs=("mixed", "own_stores"),
+        others=("copy_checkpoint", "recover"),
     ),
     Mutation(
         "delivered meanwhile",
@@ -996,6 +977,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
         ),
         needs=("mixed",),
+        others=("deliver",),
     ),
     Mutation(
         "what an operator has given up is not written again",
@@ -1035,7 +1017,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "",
         ),
         lakes=("iceberg",),
-        needs=("decoupled", "copy_checkpoint", "own_stores", "expire"),
+        needs=("decoupled", "own_stores"),
+        others=("copy_checkpoint", "expire", "deliver"),
     ),
     Mutation(
         "sources: named by the table",

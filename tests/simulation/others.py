@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.lake import Seen
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.query import HEALED_BY_RESTART, Query
@@ -189,6 +190,13 @@ class Others:
             check_skippable(store, stream, record.batch.batch_id, cast("TableAccess", None))
             self.give_up(query, [record])
             store.deliveries.skip(query.stream, record.batch.batch_id, "operator", "why not")
+
+    def deliver(self) -> None:
+        """`penstock deliver --drain`, and at once the removal of what was replaced."""
+        process = DeliveryProcess(self.world, "drain")
+        for query in self.world.queries:
+            process.turn(query, "drain")
+            process.remove_sources(query, 0.0)
 
     def park(self) -> None:
         """`penstock park`, and `penstock retry` if it is parked."""

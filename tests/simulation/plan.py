@@ -30,6 +30,9 @@ OTHERS = (
 OTHERS_OF_DELIVERIES = ("skip", "park", "abort", "recover")
 """And what they do to deliveries."""
 
+ONLY = frozenset({*OTHERS, *OTHERS_OF_DELIVERIES, "deliver"})
+"""What others can be told to do, and nothing else."""
+
 ACTS_MAX = 8
 """How often others do something in one history."""
 
