@@ -43,14 +43,14 @@ class CheckpointCopies:
             return before
         digest, what = digest_before(), ""
         if before.awaits_replay:
-            what = _never_came_back(before)
+            what = never_came_back(before)
         elif digest is not None and digest != before.batch.digest:
             what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
         if what and (is_delivered or not self._has_landed(before.batch, digest)):
             raise mismatch(batch, what)
         if before.is_skipped:
             if (gap := self.gap_before(before.batch)) is not None:
-                raise mismatch(batch, _never_came_back(gap))
+                raise mismatch(batch, never_came_back(gap))
             self.check_token(batch.stream)
         return before
 
@@ -97,7 +97,7 @@ def is_of_another(token: Token, known: ManifestRecord) -> bool:
     return not is_given_up and not token.matches(known.batch.digest)
 
 
-def _never_came_back(given_up: ManifestRecord) -> str:
+def never_came_back(given_up: ManifestRecord) -> str:
     return f"begun although batch {given_up.batch.batch_id} was given up and never written again"
 
 

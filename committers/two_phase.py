@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from . import crash_points
-from .checkpoint_copies import CheckpointCopies, DigestBefore, mismatch
+from .checkpoint_copies import CheckpointCopies, DigestBefore, mismatch, never_came_back
 from .contract import (
     AlreadyCommitted,
     Batch,
@@ -149,6 +149,8 @@ class TwoPhaseCommitter:
                 those after it (the checkpoint was rewound) are left for their own.
 
         Raises:
+            CheckpointMismatchError: a batch before the replay waits behind one that was given up and has not
+                come back.
             TableChangedError, TableNotSupportedError, SchemaMismatchError: the table cannot take a pending
                 batch and no replay will write it again. The batch stays PREPARED.
         """
@@ -160,6 +162,8 @@ class TwoPhaseCommitter:
             if replay is not None and record.batch.batch_id > replay.batch_id:
                 return
             gap = self._copies.gap_before(record.batch)
+            if gap is not None and replay is not None and record.batch.batch_id < replay.batch_id:
+                raise mismatch(replay, never_came_back(gap))  # its token would hide both
             recovered = self._recover_one(record, replay) if gap is None else _left_behind(record, gap)
             yield recovered
             if recovered.state is not ManifestState.COMMITTED:

@@ -653,6 +653,9 @@ def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
     assert recovered.state is PREPARED
     assert "batch 0 before it was given up" in recovered.reason
     assert [record.batch.batch_id for record in store.pending(query.stream)] == [2]
+
+    with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+        query.committer(store).begin(query.batch(3), lambda: query.batch(2).digest)
     assert query.open_table().token(query.query_id) is None
 
 
@@ -674,6 +677,8 @@ def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_ro
         (recovered,) = query.committer(ours).recover(query.stream)
         assert recovered.state is PREPARED
         assert "batch 0 before it was given up" in recovered.reason
+        with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+            query.committer(ours).begin(query.batch(2), lambda: query.batch(1).digest)
         assert [record.batch.batch_id for record in ours.pending(query.stream)] == [1]
 
 

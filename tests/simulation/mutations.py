@@ -950,6 +950,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         needs=("copy_checkpoint", "one_store", "twins"),
     ),
     Mutation(
+        "a start stops at batches behind one that waits for its replay",
+        "writes the next batch, whose token says that they landed",
+        TWO_PHASE,
+        Edit(
+            """
+            if gap is not None and replay is not None and record.batch.batch_id < replay.batch_id:
+""",
+            """
+            if False:
+""",
+        ),
+        needs=("mixed", "own_stores"),
+        others=("copy_checkpoint", "expire", "deliver"),
+    ),
+    Mutation(
         "recovery stops behind a batch that waits for its replay",
         "lands what was prepared behind it",
         TWO_PHASE,
