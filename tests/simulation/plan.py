@@ -123,10 +123,11 @@ class Plan:
 
     def only(self, others: tuple[str, ...]) -> Plan:
         """The same, but that others do nothing else than this, and often."""
+        others = possible(others, self.delivery)
         return replace(
             self,
             others=others,
-            acts=ACTS_MAX,
+            acts=ACTS_MAX if others else 0,
             empty_batches=self.empty_batches and "copy_checkpoint" not in others,
         )
 
@@ -139,9 +140,7 @@ class Plan:
         others = tuple([name for name in OTHERS if rng.random() < 0.3])
         if delivery is not None:
             others += tuple([name for name in OTHERS_OF_DELIVERIES if rng.random() < 0.3])
-        if delivery is not None and delivery.decoupled < 1:
-            # A coupled start takes a store that knows nothing for what it is: it is the way out of a loss.
-            others = tuple([name for name in others if name not in ("lose_store", "restore_store", "abort")])
+        others = possible(others, delivery)
         return Plan(
             is_remote=rng.random() < 0.5,
             has_shared_store=rng.random() < 0.5,
@@ -166,3 +165,13 @@ class Plan:
             ),
             delivery=delivery,
         )
+
+
+def possible(others: tuple[str, ...], delivery: DeliveryPlan | None) -> tuple[str, ...]:
+    """Of what others may do, what is of any use in such a history."""
+    if delivery is None:
+        return tuple([name for name in others if name in OTHERS])
+    if delivery.decoupled < 1:
+        # A coupled start takes a store that knows nothing for what it is: it is the way out of a loss.
+        return tuple([name for name in others if name not in ("lose_store", "restore_store", "abort")])
+    return others
