@@ -307,6 +307,8 @@ class ManifestStore(Protocol):
     def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
         """Abort all PREPARED batches of the stream from this one on.
 
+        Those after it that an operator has skipped wait for their replay from now on, like these.
+
         False, and nothing is aborted, if the record is not as it was seen any more, or one of them is in an
         unfinished delivery.
         """

@@ -13,6 +13,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import (
+    ABORTED_BY,
+    SKIPPED_BY,
     Batch,
     Manifest,
     ManifestState,
@@ -149,16 +151,12 @@ def find_gap(connection: Connection, of_stream: sa.ColumnElement[bool]) -> int |
     landed = sa.select(sa.func.max(manifests.c.batch_id)).where(
         of_stream, manifests.c.state == ManifestState.COMMITTED.value
     )
-    is_operators = sa.exists().where(
-        decisions.c.stream_id == manifests.c.stream_id,
-        decisions.c.batch_id == manifests.c.batch_id,
-        decisions.c.what.in_(("skip", "abort")),
-    )
+    by_operators = sa.or_(*[manifests.c.reason.startswith(word) for word in (SKIPPED_BY, ABORTED_BY)])
     query = sa.select(sa.func.min(manifests.c.batch_id)).where(
         of_stream,
         manifests.c.state == ManifestState.ABORTED.value,
         manifests.c.batch_id > sa.func.coalesce(landed.scalar_subquery(), -1),
-        ~is_operators,
+        ~by_operators,
     )
     gap: int | None = connection.scalar(query)
     return gap

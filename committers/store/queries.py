@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import (
+    SKIPPED_BY,
     Batch,
     Manifest,
     ManifestRecord,
@@ -259,13 +260,22 @@ def update_prepared(
 
 
 def abort_from(connection: Connection, stream_id: int, batch_id: int, now: datetime, reason: str) -> bool:
-    """PREPARED -> ABORTED, of this batch and all after it; False if one of them is being delivered."""
+    """PREPARED -> ABORTED, of this batch and all after it; False if one of them is being delivered.
+
+    An operator's word on those after it is void, too: they followed on rows that are not written.
+    """
     are_waiting = (manifests.c.stream_id == stream_id, IS_PREPARED, manifests.c.batch_id >= batch_id)
     taken = sa.select(sa.func.count()).where(*are_waiting, manifests.c.delivery_id.is_not(None))
     if connection.scalar(taken):
         return False
     values = {"state": ManifestState.ABORTED.value, "finished_at": now, "reason": storable(reason)}
     connection.execute(sa.update(manifests).where(*are_waiting).values(values))
+    are_behind = (manifests.c.stream_id == stream_id, manifests.c.batch_id > batch_id)
+    are_skipped = (
+        manifests.c.state == ManifestState.ABORTED.value,
+        manifests.c.reason.startswith(SKIPPED_BY),
+    )
+    connection.execute(sa.update(manifests).where(*are_behind, *are_skipped).values(reason=values["reason"]))
     return True
 
 

@@ -78,9 +78,8 @@ class StoredStream:
         landed = max(
             (one.batch.batch_id for one in self.records.values() if one.state is COMMITTED), default=-1
         )
-        by_operators = {said.batch_id for said in self.decisions if said.what in ("skip", "abort")}
-        aborted = {batch_id for batch_id, one in self.records.items() if one.state is ABORTED}
-        return min((one for one in aborted - by_operators if one > landed), default=None)
+        waiting = (batch_id for batch_id, one in self.records.items() if one.awaits_replay)
+        return min((batch_id for batch_id in waiting if batch_id > landed), default=None)
 
 
 class MemoryDeliveries:

@@ -100,6 +100,9 @@ class MemoryStore:
             return False
         for one in waiting:
             self.finish(one.batch, ManifestState.ABORTED, reason=reason)
+        for batch_id, one in known.records.items():
+            if one.is_skipped and batch_id > seen.batch.batch_id:
+                known.records[batch_id] = replace(one, reason=reason)
         return True
 
     def prepare(

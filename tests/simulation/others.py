@@ -195,8 +195,9 @@ class Others:
         """`penstock deliver --drain`, and at once the removal of what was replaced."""
         process = DeliveryProcess(self.world, "drain")
         for query in self.world.queries:
-            process.turn(query, "drain")
-            process.remove_sources(query, 0.0)
+            if not query.is_retired:
+                process.turn(query, "drain")
+                process.remove_sources(query, 0.0)
 
     def park(self) -> None:
         """`penstock park`, and `penstock retry` if it is parked."""
