@@ -337,11 +337,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
         if prepared.is_ours:
-            return prepared
+            return self._land(manifest)
 """,
             """
         if True:
-            return Prepared(prepared.record, is_ours=True)
+            return self._land(manifest)
 """,
         ),
     ),
@@ -351,7 +351,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         TWO_PHASE,
         Edit(
             """
-        if prepared.record.batch.digest != batch.digest:
+        if not prepared.is_ours and prepared.record.batch.digest != batch.digest:
 """,
             """
         if False:
@@ -382,17 +382,6 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             """
         except PenstockError:
-""",
-        ),
-        Edit(
-            """
-    FencedError,
-    RetryableError,
-""",
-            """
-    FencedError,
-    PenstockError,
-    RetryableError,
 """,
         ),
     ),
@@ -869,7 +858,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        before = self._copies.check_before(manifest.batch, lambda: digest_before)
+        before = self._copies.check_before(manifest.batch, lambda: digest_before, is_delivered=True)
 """,
             """
         before = self._copies.check_before(manifest.batch, lambda: None)
@@ -901,7 +890,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
         if decision is Decision.WRITE:
-            self._copies.check_before(batch, digest_before)
+            self._copies.check_before(batch, digest_before, is_delivered=True)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)
 """,
@@ -909,7 +898,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)
         if decision is Decision.WRITE:
-            self._copies.check_before(batch, digest_before)
+            self._copies.check_before(batch, digest_before, is_delivered=True)
 """,
         ),
         Edit(
@@ -928,7 +917,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
             if (gap := self.gap_before(before.batch)) is not None:
-                raise mismatch(batch, _never_came_back(gap))
+                raise mismatch(batch, never_came_back(gap))
 """,
             "",
             file=COPIES,
@@ -948,6 +937,61 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
         ),
         needs=("copy_checkpoint", "one_store", "twins"),
+    ),
+    Mutation(
+        "a batch whose files are gone stays prepared until its replay is",
+        "gives it up, though a decoupled twin may have gone on behind it",
+        TWO_PHASE,
+        Edit(
+            """
+        return Recovered(record, ManifestState.PREPARED, f"the replay writes it again: {why}")
+""",
+            """
+        return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {why}")
+""",
+        ),
+        lakes=("delta",),
+        needs=("mixed", "twins"),
+        others=("vacuum",),
+    ),
+    Mutation(
+        "a batch that the table takes no more gives way to its replay",
+        "tries the earlier manifest again and again",
+        TWO_PHASE,
+        Edit(
+            """
+            if is_refused and self._prepare(manifest, committables, replacing=earlier).is_ours:
+""",
+            """
+            if False:
+""",
+        ),
+        others=("go_back",),
+    ),
+    Mutation(
+        "a delivery goes by the store alone",
+        "prepares a batch behind one that the store has given up, if the table has that",
+        COPIES,
+        Edit(
+            """
+        if what and (is_delivered or not self._has_landed(before.batch, digest)):
+""",
+            """
+        if what and not self._has_landed(before.batch, digest):
+""",
+        ),
+        needs=("mixed", "copy_checkpoint", "one_store"),
+    ),
+    Mutation(
+        "what was skipped behind a batch that is given up waits for its replay",
+        "leaves the operator's word on rows that followed on others",
+        QUERIES,
+        Edit(
+            """
+    connection.execute(sa.update(manifests).where(*are_behind, *are_skipped).values(reason=values["reason"]))
+""",
+            "",
+        ),
     ),
     Mutation(
         "a start stops at batches behind one that waits for its replay",
