@@ -220,6 +220,7 @@ class Others:
                 aborted = abort(
                     store, stream, cast("TableAccess", None), "operator", "the checkpoint is gone"
                 )
+                self.give_up(query, aborted.records)  # a copy may have prepared more of them meanwhile
                 self.world.scheduler.tell(
                     f"  {len(aborted.records)} batches, {aborted.deleted} files deleted"
                 )
