@@ -59,10 +59,15 @@ class SqlDecisions:
             queries.update_stream(connection, stream_id, values)
             delivery_queries.put_decisions(connection, stream_id, now, who, "retry", why)
 
-    def skip(self, stream: StreamKey, batch_id: int, who: str, why: str) -> bool:
+    def skip(
+        self, stream: StreamKey, batch_id: int, who: str, why: str, *, seen: Batch | None = None
+    ) -> bool:
         """Give a PREPARED batch up for good: its rows never get into the table. False if it is not PREPARED.
 
         The caller has looked at the table: a batch that it holds already is not to be given up.
+
+        Args:
+            seen: false also if other rows than these have come under the batch id since
 
         Raises:
             RetryableError: the batch is in a delivery that may land.
@@ -71,6 +76,8 @@ class SqlDecisions:
             stream_id, now = self._lock(connection, stream), self._clock()
             row = queries.find_manifest(connection, stream_id, batch_id)
             if row is None or row.state != ManifestState.PREPARED.value:
+                return False
+            if seen is not None and seen.digest != row.digest:
                 return False
             if row.delivery_id is not None:
                 raise _being_delivered(stream, batch_id, row.delivery_id)

@@ -378,7 +378,8 @@ def test_what_operators_decided_is_kept_with_who_and_why(store: SqlManifestStore
 
 def test_a_skipped_batch_is_given_up_with_the_reason(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 2)
-    assert store.deliveries.skip(STREAM, 0, "ann", "bad rows")
+    assert not store.deliveries.skip(STREAM, 0, "ann", "bad rows", seen=batch(0, "other rows"))
+    assert store.deliveries.skip(STREAM, 0, "ann", "bad rows", seen=batch(0))
     assert not store.deliveries.skip(STREAM, 0, "ann", "bad rows")
     assert not store.deliveries.skip(STREAM, 7, "ann", "bad rows")
     record = store.record(STREAM, 0)

@@ -39,10 +39,12 @@ class CheckedDeliveries(SqlDeliveries):
         assert all(one.delivery_id is None for one in free), "a batch is in two deliveries"
         return delivery
 
-    def skip(self, stream: StreamKey, batch_id: int, who: str, why: str) -> bool:
+    def skip(
+        self, stream: StreamKey, batch_id: int, who: str, why: str, *, seen: Batch | None = None
+    ) -> bool:
         """Not what a delivery may bring into the table."""
         taken = [one.batch.batch_id for one in self._pending(stream) if one.delivery_id is not None]
-        is_skipped = super().skip(stream, batch_id, who, why)
+        is_skipped = super().skip(stream, batch_id, who, why, seen=seen)
         assert not is_skipped or batch_id not in taken, "a batch was skipped while it is delivered"
         return is_skipped
 

@@ -280,10 +280,12 @@ class MemoryDeliveries:
         known.state = replace(anew, parked_at=None, parked_by="", parked_why="")
         known.decisions.append(Decision(self._store.now(), who, "retry", None, why))
 
-    def skip(self, stream: StreamKey, batch_id: int, who: str, why: str) -> bool:
+    def skip(
+        self, stream: StreamKey, batch_id: int, who: str, why: str, *, seen: Batch | None = None
+    ) -> bool:
         known = self._store.known(stream)
         record = known.records.get(batch_id)
-        if record is None or record.state is not PREPARED:
+        if record is None or record.state is not PREPARED or (seen is not None and record.batch != seen):
             return False
         self._give_up(known, [record], f"skipped by {who}: {why}")
         known.decisions.append(Decision(self._store.now(), who, "skip", batch_id, why))

@@ -922,7 +922,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "",
             file=COPIES,
         ),
-        needs=("decoupled", "skip", "copy_checkpoint", "one_store", "twins"),
+        needs=("decoupled", "one_store", "twins"),
+        others=("skip", "copy_checkpoint"),
     ),
     Mutation(
         "the manifest of other rows is not taken",
@@ -991,6 +992,19 @@ MUTATIONS: tuple[Mutation, ...] = (
     connection.execute(sa.update(manifests).where(*are_behind, *are_skipped).values(reason=values["reason"]))
 """,
             "",
+        ),
+    ),
+    Mutation(
+        "what an operator gives up is what was seen",
+        "skips whatever rows have come under the batch id meanwhile",
+        "committers/store/decisions.py",
+        Edit(
+            """
+            if seen is not None and seen.digest != row.digest:
+""",
+            """
+            if False:
+""",
         ),
     ),
     Mutation(

@@ -187,9 +187,11 @@ class Others:
             record = rng.choice(waiting)
             stream: Any = SimpleNamespace(key=query.stream)
             store: Any = query.connect()
-            check_skippable(store, stream, record.batch.batch_id, cast("TableAccess", None))
+            record = check_skippable(store, stream, record.batch.batch_id, cast("TableAccess", None))
             self.give_up(query, [record])
-            store.deliveries.skip(query.stream, record.batch.batch_id, "operator", "why not")
+            store.deliveries.skip(
+                query.stream, record.batch.batch_id, "operator", "why not", seen=record.batch
+            )
 
     def deliver(self) -> None:
         """`penstock deliver --drain`, and at once the removal of what was replaced."""

@@ -222,6 +222,14 @@ moves: st.SearchStrategy[tuple[str, Move]] = st.one_of(
     ),
     st.builds(lambda n: ("skip", lambda play: play.deliveries.skip(ONE_STREAM, n, "me", "why")), small),
     st.builds(
+        lambda n, digest: (
+            "skip what was seen",
+            lambda play: play.deliveries.skip(ONE_STREAM, n, "me", "why", seen=Batch(ONE_STREAM, n, digest)),
+        ),
+        small,
+        digests,
+    ),
+    st.builds(
         lambda n: ("abort", lambda play: play.deliveries.abort_pending(ONE_STREAM, n, "me", "why")),
         st.integers(-1, 2),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, TypeVar
 
 from tests.simulation.manifest_store import SimulatedStore
@@ -276,8 +277,11 @@ class DeliveriesConnection:
     def retry(self, stream: StreamKey, who: str, why: str) -> None:
         self._write("retry", lambda: self._stored.retry(stream, who, why), stream)
 
-    def skip(self, stream: StreamKey, batch_id: int, who: str, why: str) -> bool:
-        return self._write("skip", lambda: self._stored.skip(stream, batch_id, who, why), batch_id)
+    def skip(
+        self, stream: StreamKey, batch_id: int, who: str, why: str, *, seen: Batch | None = None
+    ) -> bool:
+        skipped = partial(self._stored.skip, stream, batch_id, who, why, seen=seen)
+        return self._write("skip", skipped, batch_id)
 
     def abort_pending(
         self, stream: StreamKey, after_batch: int, who: str, why: str

@@ -105,8 +105,10 @@ def skip(
             stderr=True,
         )
         confirm("Give the batch up for good?", yes)
-        if not opened.deliveries.skip(found.key, batch, name, why):
-            raise ConfigurationError(f"Batch {batch} of {found.key} was delivered or given up meanwhile.")
+        if not opened.deliveries.skip(found.key, batch, name, why, seen=record.batch):
+            raise ConfigurationError(
+                f"Batch {batch} of {found.key} was delivered or given up meanwhile, or has other rows by now."
+            )
         skipped = opened.record(found.key, batch) or record
     if as_json:
         print_json({**stream_json(found), **record_json(skipped), "decision": "skip", "who": name})
