@@ -45,7 +45,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         """
         record = self._store.record(batch.stream, batch.batch_id)
         decision = self._decide(batch, record, seen)
-        if decision is Decision.WRITE:
+        if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
             self._copies.check_before(batch, digest_before, is_delivered=True)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)

@@ -459,6 +459,11 @@ def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_t
             late.committer().prepare(following.manifest, following.committables, before)
         assert late.states() == {0: ABORTED}
 
+        late.coupled().begin(stream.batch(1), lambda: before)
+        store.prepare(following.manifest, "r2")  # by a coupled start
+        with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+            late.committer().begin(stream.batch(1), lambda: before)
+
 
 def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
     for batch_id in range(3):

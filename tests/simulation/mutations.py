@@ -889,7 +889,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        if decision is Decision.WRITE:
+        if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
             self._copies.check_before(batch, digest_before, is_delivered=True)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)
@@ -897,7 +897,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             """
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)
-        if decision is Decision.WRITE:
+        if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
             self._copies.check_before(batch, digest_before, is_delivered=True)
 """,
         ),
