@@ -194,7 +194,7 @@ class Others:
             )
 
     def deliver(self) -> None:
-        """`penstock deliver --drain`, and at once the removal of what was replaced."""
+        """`penstock deliver --once`, and at once the removal of what was replaced."""
         process = DeliveryProcess(self.world, "drain")
         for query in self.world.queries:
             if not query.is_retired:
