@@ -39,14 +39,13 @@ class CheckpointCopies:
         before = self._before(batch)
         if before is None:
             return None
-        if before.state is ManifestState.ABORTED and not (before.awaits_replay or before.is_skipped):
-            return before
         digest, what = digest_before(), ""
         if before.awaits_replay:
             what = never_came_back(before)
         elif digest is not None and digest != before.batch.digest:
             what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
-        if what and (is_delivered or not self._has_landed(before.batch, digest)):
+        stops_delivery = is_delivered and not before.is_dropped
+        if what and (stops_delivery or not self._has_landed(before.batch, digest)):
             raise mismatch(batch, what)
         if before.is_skipped:
             if (gap := self.gap_before(before.batch)) is not None:

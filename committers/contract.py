@@ -172,8 +172,13 @@ class ManifestRecord:
     @property
     def awaits_replay(self) -> bool:
         """It was given up and by no operator: its rows are nowhere until Spark runs it again."""
-        by_operator = self.reason.startswith((SKIPPED_BY, ABORTED_BY))
+        by_operator = self.is_skipped or self.is_dropped
         return self.state is ManifestState.ABORTED and not by_operator
+
+    @property
+    def is_dropped(self) -> bool:
+        """An operator has given it up with all that was undelivered, for the checkpoint is gone."""
+        return self.state is ManifestState.ABORTED and self.reason.startswith(ABORTED_BY)
 
     @property
     def is_skipped(self) -> bool:

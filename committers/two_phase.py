@@ -65,7 +65,7 @@ class Recovered:
 class Retry:
     """Bounds of the commit loop. The wait doubles from `wait_s` up to `wait_s_max`, with full jitter."""
 
-    attempts_max: int = 20
+    attempts_max: int = 100
     wait_s: float = 0.05
     wait_s_max: float = 5.0
 

@@ -50,8 +50,7 @@ def check(
         ConfigurationError: no such table, store, source or columns, or packages are missing.
         RetryableError: the Iceberg catalog or the store does not answer now.
     """
-    duckdb = load("duckdb")
-    with duckdb.connect() if connection is None else nullcontext(connection) as reader:
+    with duckdb_reader.connect() if connection is None else nullcontext(connection) as reader:
         version = table.read(reader)
         missing = duckdb_reader.missing_files(reader, version.live, version.stored)
         relation = f"(FROM {version.relation} LIMIT 0)" if missing else version.relation

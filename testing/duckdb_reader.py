@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,26 @@ from ..committers.errors import ConfigurationError
 from .extra import load, not_installed
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from duckdb import DuckDBPyConnection
+
+
+def connect() -> DuckDBPyConnection:
+    """A new connection to this process's database in memory, which keeps the extensions: each takes most of a
+    second to load.
+
+    Raises:
+        ConfigurationError: duckdb is not installed.
+    """
+    return _database(load("duckdb")).cursor()
+
+
+@cache
+def _database(duckdb: ModuleType) -> DuckDBPyConnection:
+    """It reads each file anew: tables are dropped, and others take their place."""
+    connection: DuckDBPyConnection = duckdb.connect(config={"enable_external_file_cache": False})
+    return connection
 
 
 def load_extensions(connection: DuckDBPyConnection, *names: str) -> None:

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import duckdb
 
-from penstock.testing.duckdb_reader import load_extensions
+from penstock.testing.duckdb_reader import connect, load_extensions
 
 
 def duckdb_with_delta() -> duckdb.DuckDBPyConnection:
     """A connection that knows `delta_scan('path')`."""
-    connection = duckdb.connect()
+    connection = connect()
     load_extensions(connection, "delta")
     return connection
 
 
 def duckdb_with_iceberg() -> duckdb.DuckDBPyConnection:
     """A connection that knows `iceberg_scan('metadata location')`."""
-    connection = duckdb.connect()
+    connection = connect()
     load_extensions(connection, "avro", "iceberg")
     return connection
 

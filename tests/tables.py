@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import duckdb
-
 from penstock import testing
+from penstock.testing.duckdb_reader import connect
 from penstock.testing.table import Table, TableVersion
 
 
 def rows(table: Table, columns: str = "*", order: str = "ALL") -> list[tuple[object, ...]]:
     """The table's rows as duckdb reads them."""
-    with duckdb.connect() as connection:
+    with connect() as connection:
         query = f"SELECT {columns} FROM {table.relation(connection)} ORDER BY {order}"
         return connection.execute(query).fetchall()
 
@@ -41,7 +40,7 @@ class TableOnDisk(Table, Protocol):
         return self._version().tokens
 
     def _version(self) -> TableVersion:
-        with duckdb.connect() as connection:
+        with connect() as connection:
             return self.read(connection)
 
     def data_files(self) -> set[str]:

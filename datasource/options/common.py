@@ -31,7 +31,7 @@ class LakeOptions:
     max_open_partitions: int = 100
     compression: str | None = None
     sort_within: tuple[str, ...] = ()
-    commit_attempts_max: int = 20
+    commit_attempts_max: int = 100
     is_decoupled: bool = False
     deliver_after_s: int = 60
     deliver_after_bytes: int | None = None
@@ -159,7 +159,8 @@ OPTIONS = (
         "maxCommitAttempts",
         "commit_attempts_max",
         count(1, 10_000),
-        "Attempts to commit a batch against other writers before the query fails. Default 20.",
+        "Attempts to commit a batch against other writers, over a few minutes, before the query fails. "
+        "Default 100.",
     ),
     Option(
         "eventTime",

@@ -13,6 +13,7 @@ from tests.chaos.source import Progress, Source
 from penstock import testing
 from penstock.committers.errors import ConfigurationError
 from penstock.committers.store.sql import open_store
+from penstock.testing.duckdb_reader import connect
 from penstock.testing.table import Table
 
 ROW = "id, day"
@@ -55,7 +56,7 @@ def check_after_life(site: Site, source: Source) -> Verdict:
 
 
 def _verdict(table: Table, source: Source, must_be_there: Sequence[Path], pending: Sequence[str]) -> Verdict:
-    with duckdb.connect() as connection:
+    with connect() as connection:
         if not must_be_there and not _has_rows(table, connection):
             return Verdict()
         found = testing.check(table, source.relation, columns=ROW, connection=connection)

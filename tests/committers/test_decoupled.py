@@ -297,6 +297,18 @@ def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -
         stream.committer().begin(stream.batch(1), digest_before=lambda: stream.batch(0).digest)
 
 
+def test_copies_part_with_an_error_even_behind_an_aborted_batch(stream: Stream) -> None:
+    """The copy gave up what the query had logged, for rows of its own, and an operator gave those up."""
+    mine, other = stream.batch(0), stream.batch(0, "of the copy")
+    stream.run(0, [0, 1])
+    assert stream.begin(other) is Decision.WRITE
+    stream.prepare(stream.write(other, "r2", [0]))
+    stream.store.deliveries.abort_pending(stream.query.stream, -1, "ann", "starts anew")
+    with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
+        stream.committer().begin(stream.batch(1), digest_before=lambda: mine.digest)
+    assert stream.committer().begin(stream.batch(1), digest_before=lambda: other.digest) is Decision.WRITE
+
+
 def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: Stream) -> None:
     """A copy of the checkpoint, on the same store, runs the one before anew, to another end maybe."""
     stream.run(0, [0])

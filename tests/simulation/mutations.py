@@ -839,6 +839,23 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        "an aborted batch before is the same",
+        "writes a batch behind one that a copy had put in its place and an operator has aborted",
+        COPIES,
+        Edit(
+            """
+        digest, what = digest_before(), ""
+""",
+            """
+        if before.is_dropped:
+            return before
+        digest, what = digest_before(), ""
+""",
+        ),
+        needs=("decoupled", "one_store"),
+        others=("abort", "copy_checkpoint", "reset_checkpoint", "deliver"),
+    ),
+    Mutation(
         "the batch before waits for no replay",
         "writes a batch behind one that was given up and never written again",
         COPIES,

@@ -167,7 +167,7 @@ def test_foreign_appends_during_the_stream_are_kept(ids: IdStream) -> None:
         if ids.data_files():
             ids.table.append(rows.slice(appended % 20, 1))
             appended += 1
-        time.sleep(0.05)
+        time.sleep(0.1)
     query.awaitTermination()
 
     written = [number for (number,) in ids.read("id")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
@@ -368,6 +369,15 @@ def test_a_connection_of_the_users_is_used_and_stays_open(lake: LakeTable) -> No
         assert _check(lake, "given", connection=connection).problems == []
 
 
+def test_a_table_in_another_ones_place_is_read_anew(tmp_path: Path) -> None:
+    """Connections of `check` share a database, which must remember nothing of files."""
+    for ids in ([1, 2, 3], [4, 5, 6]):
+        shutil.rmtree(tmp_path / "table", ignore_errors=True)
+        write_deltalake(tmp_path / "table", pa.table({"id": ids}))
+        written = f"(SELECT unnest({ids}::BIGINT[]) AS id)"
+        assert testing.check(testing.DeltaTable(tmp_path / "table"), written).problems == []
+
+
 @pytest.mark.parametrize(
     ("module", "act"),
     [
@@ -398,8 +408,11 @@ def test_an_extension_that_is_not_for_this_duckdb_is_an_error(
             return path
 
     monkeypatch.setattr("penstock.testing.duckdb_reader.distribution", lambda _name: OtherPackage())
-    with pytest.raises(ConfigurationError, match=r"(?s)does not load its extension .*penstock\[testing\]"):
-        _check(lake)
+    with (
+        duckdb.connect() as connection,
+        pytest.raises(ConfigurationError, match=r"(?s)does not load its extension .*penstock\[testing\]"),
+    ):
+        _check(lake, connection=connection)
 
 
 def test_a_missing_extension_is_an_error_that_names_the_extra(
@@ -409,5 +422,8 @@ def test_a_missing_extension_is_an_error_that_names_the_extra(
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("penstock.testing.duckdb_reader.distribution", absent)
-    with pytest.raises(ConfigurationError, match=r"(?s)duckdb-extension-.*penstock\[testing\]"):
-        _check(lake)
+    with (
+        duckdb.connect() as connection,
+        pytest.raises(ConfigurationError, match=r"(?s)duckdb-extension-.*penstock\[testing\]"),
+    ):
+        _check(lake, connection=connection)
