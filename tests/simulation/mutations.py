@@ -992,7 +992,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         COPIES,
         Edit(
             """
-        if what and (is_delivered or not self._has_landed(before.batch, digest)):
+        if what and (stops_delivery or not self._has_landed(before.batch, digest)):
 """,
             """
         if what and not self._has_landed(before.batch, digest):
