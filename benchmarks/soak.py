@@ -15,9 +15,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -94,9 +96,11 @@ def run(options: Options) -> Report:
         f"Batches of {ROWS} rows, one after the other, planned and committed as on Spark's driver in a "
         "process that lives as long as the stream, with default settings. What goes by the clock goes by one "
         "on which a batch takes a second. Compared are the second and the last tenth of each run; times are "
-        "those of the processor, which other programs on the machine do not change.",
+        "those of the processor. As many runs as there are cores go side by side.",
     )
-    runs = {case: soak(case, batches) for case in CASES if options.wants(case)}
+    cases = [case for case in CASES if options.wants(case)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = dict(zip(cases, pool.map(partial(soak, batches=batches), cases), strict=True))
     for case, soaked in runs.items():
         _bound(report, case, soaked)
     _tell(report, runs)
@@ -117,14 +121,7 @@ def soak(case: str, batches: int) -> Soaked:
         theirs.close()
         soaked = Soaked()
         with _maintainer(context, kind, folder, bool(is_alone)) as maintain:
-            try:
-                _follow(ours, maintain, soaked)
-            except KeyboardInterrupt:
-                say(
-                    f"  {case}: cut short after {soaked.samples[-1].batch if soaked.samples else 0:,} batches"
-                )
-                process.terminate()
-                return soaked
+            _follow(ours, maintain, soaked)
         process.join()
         if process.exitcode:
             raise RuntimeError(f"the stream ended with {process.exitcode}")
