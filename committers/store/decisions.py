@@ -5,7 +5,7 @@ Runs in the command line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -87,12 +87,22 @@ class SqlDecisions:
         return True
 
     def abort_pending(
-        self, stream: StreamKey, after_batch: int, who: str, why: str
+        self,
+        stream: StreamKey,
+        after_batch: int,
+        who: str,
+        why: str,
+        *,
+        seen: Collection[Batch] | None = None,
     ) -> Sequence[ManifestRecord]:
         """Give up all PREPARED batches after this one; which they were, in ascending order.
 
+        Args:
+            seen: that they have to be, or nothing is given up
+
         Raises:
-            RetryableError: one of them is in a delivery that may land; nothing was given up.
+            RetryableError: one of them is in a delivery that may land, or they are others than were seen;
+                nothing was given up.
         """
         are_chosen = (IS_PREPARED, manifests.c.batch_id > after_batch)
         with self._database.write() as connection:
@@ -100,6 +110,11 @@ class SqlDecisions:
             chosen = (manifests.c.stream_id == stream_id, *are_chosen)
             query = sa.select(manifests).where(*chosen).order_by(manifests.c.batch_id)
             records = [queries.to_record(stream, row) for row in connection.execute(query)]
+            if seen is not None and {record.batch for record in records} != set(seen):
+                raise RetryableError(
+                    f"Other batches of {stream} wait to be delivered than a moment ago: it was delivered, or "
+                    "a query has prepared more. Nothing was given up. Look again: penstock status"
+                )
             for record in records:
                 if record.delivery_id is not None:
                     raise _being_delivered(stream, record.batch.batch_id, record.delivery_id)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...committers.contract import (
+    Batch,
     ManifestRecord,
     StreamKey,
 )
@@ -101,17 +102,28 @@ def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:
     )
 
 
-def abort(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, who: str, why: str) -> Aborted:
+def abort(
+    store: SqlManifestStore,
+    stream: StreamStatus,
+    access: TableAccess,
+    who: str,
+    why: str,
+    seen: Collection[Batch],
+) -> Aborted:
     """Give up what is not in the table, then delete the files of these batches.
 
     Under the stream's lease: nobody delivers them meanwhile.
 
+    Args:
+        seen: what the operator knows to be given up; nothing is, if it is not the same any more
+
     Raises:
-        RetryableError: a delivery process works on the stream, or the table cannot be read now.
+        RetryableError: a delivery process works on the stream, other batches wait than were seen, or the
+            table cannot be read now.
     """
     with HeldLease(store.deliveries, _leased(store, stream.key), LEASE_S):
         last = last_in_table(stream, access)
-        records = store.deliveries.abort_pending(stream.key, last, who, why)
+        records = store.deliveries.abort_pending(stream.key, last, who, why, seen=seen)
         paths = [
             file.path
             for record in records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -292,10 +292,18 @@ class MemoryDeliveries:
         return True
 
     def abort_pending(
-        self, stream: StreamKey, after_batch: int, who: str, why: str
+        self,
+        stream: StreamKey,
+        after_batch: int,
+        who: str,
+        why: str,
+        *,
+        seen: Collection[Batch] | None = None,
     ) -> Sequence[ManifestRecord]:
         known = self._store.known(stream)
         chosen = [one for one in known.pending() if one.batch.batch_id > after_batch]
+        if seen is not None and {one.batch for one in chosen} != set(seen):
+            raise RetryableError("other batches wait than were seen")
         self._give_up(known, chosen, f"aborted by {who}: {why}")
         now = self._store.now()
         known.decisions += [Decision(now, who, "abort", one.batch.batch_id, why) for one in chosen]

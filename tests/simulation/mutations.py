@@ -856,6 +856,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         others=("abort", "copy_checkpoint", "reset_checkpoint", "deliver"),
     ),
     Mutation(
+        "what an operator aborts is what was seen",
+        "gives up whatever is prepared by then",
+        "datasource/cli/decide.py",
+        Edit(
+            """
+        records = store.deliveries.abort_pending(stream.key, last, who, why, seen=seen)
+""",
+            """
+        records = store.deliveries.abort_pending(stream.key, last, who, why)
+""",
+        ),
+        needs=("decoupled", "one_store"),
+        others=("abort", "copy_checkpoint", "reset_checkpoint", "deliver"),
+    ),
+    Mutation(
         "the batch before waits for no replay",
         "writes a batch behind one that was given up and never written again",
         COPIES,

@@ -22,7 +22,7 @@ from penstock.committers.contract import Manifest, ManifestRecord, ManifestState
 from penstock.committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
 from penstock.committers.lake_manifest import decode
 from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.datasource.cli.decide import abort, check_skippable
+from penstock.datasource.cli.decide import abort, check_skippable, undelivered
 from penstock.datasource.sinks.sink import check_same_table
 from penstock.writers.plan import parse_file_name
 
@@ -212,17 +212,17 @@ class Others:
         """`penstock abort`, once a checkpoint is gone."""
         for query in self.world.queries:
             if query.is_retired and query.store.settings(query.stream):
-                self.give_up(query, query.store.pending(query.stream))
                 # Another copy of the checkpoint may be there, with a store that names the same files.
                 self.took_files |= any(
                     one.stream == query.stream for one in self.world.queries if one is not query
                 )
                 stream: Any = SimpleNamespace(key=query.stream)
                 store: Any = query.connect()
-                aborted = abort(
-                    store, stream, cast("TableAccess", None), "operator", "the checkpoint is gone"
-                )
-                self.give_up(query, aborted.records)  # a copy may have prepared more of them meanwhile
+                access = cast("TableAccess", None)
+                _, waiting = undelivered(store, stream, access)
+                self.give_up(query, waiting)
+                seen = [record.batch for record in waiting]
+                aborted = abort(store, stream, access, "operator", "the checkpoint is gone", seen)
                 self.world.scheduler.tell(
                     f"  {len(aborted.records)} batches, {aborted.deleted} files deleted"
                 )

@@ -233,6 +233,16 @@ moves: st.SearchStrategy[tuple[str, Move]] = st.one_of(
         lambda n: ("abort", lambda play: play.deliveries.abort_pending(ONE_STREAM, n, "me", "why")),
         st.integers(-1, 2),
     ),
+    st.builds(
+        lambda n, digest: (
+            "abort what was seen",
+            lambda play: play.deliveries.abort_pending(
+                ONE_STREAM, n - 1, "me", "why", seen=[Batch(ONE_STREAM, n, digest)]
+            ),
+        ),
+        small,
+        digests,
+    ),
     st.just(("park", lambda play: play.deliveries.park(ONE_STREAM, "me", "why"))),
     st.just(("retry", lambda play: play.deliveries.retry(ONE_STREAM, "me", "why"))),
     st.just(("wait", lambda play: play.deliveries.wait(ONE_STREAM, NOW))),

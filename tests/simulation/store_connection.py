@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
@@ -284,11 +284,16 @@ class DeliveriesConnection:
         return self._write("skip", skipped, batch_id)
 
     def abort_pending(
-        self, stream: StreamKey, after_batch: int, who: str, why: str
+        self,
+        stream: StreamKey,
+        after_batch: int,
+        who: str,
+        why: str,
+        *,
+        seen: Collection[Batch] | None = None,
     ) -> Sequence[ManifestRecord]:
-        return self._write(
-            "abort pending", lambda: self._stored.abort_pending(stream, after_batch, who, why), after_batch
-        )
+        aborted = partial(self._stored.abort_pending, stream, after_batch, who, why, seen=seen)
+        return self._write("abort pending", aborted, after_batch)
 
     def _read(self, what: str, act: Callable[[], T], about: object) -> T:
         return self._connection.read(what, act, about)

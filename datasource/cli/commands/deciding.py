@@ -153,7 +153,8 @@ def abort(
                 stderr=True,
             )
             confirm("Give them up for good, and delete their files?", yes)
-        aborted = abort_stream(opened, found, access, name, why) if waiting else None
+        seen = [record.batch for record in waiting]
+        aborted = abort_stream(opened, found, access, name, why, seen) if waiting else None
     ids = [] if aborted is None else [record.batch.batch_id for record in aborted.records]
     deleted = 0 if aborted is None else aborted.deleted
     if as_json:

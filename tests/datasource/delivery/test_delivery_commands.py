@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
 from penstock.datasource.cli.app import app
+from penstock.datasource.cli.commands import deciding
 from penstock.datasource.delivery.figures import figures_of
 
 REASON = ("--reason", "rows are bad")
@@ -306,6 +307,19 @@ def test_abort_keeps_files_that_the_table_names(lake: DecoupledLake) -> None:
     assert ended.json["deleted"] == 6
     assert paths(files) <= lake.on_disk()
     assert len(lake.rows()) == 2
+
+
+def test_abort_gives_up_no_others_than_it_has_named(
+    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the checkpoint prepares one more while the operator thinks."""
+    monkeypatch.setattr(deciding, "confirm", lambda *_: delta.fill(1, first=3))
+    before = delta.on_disk()
+    ended = Ended("abort", "ids", *REASON, "--yes")
+    assert ended.code == 3
+    assert "Nothing was given up. Look again" in ended.err
+    assert delta.left == 4
+    assert before < delta.on_disk()
 
 
 def test_abort_waits_for_who_delivers_the_stream(
