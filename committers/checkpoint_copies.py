@@ -38,6 +38,7 @@ class CheckpointCopies:
         """
         before = self._before(batch)
         if before is None:
+            self._check_follows_table(batch, digest_before)
             return None
         digest, what = digest_before(), ""
         if before.awaits_replay:
@@ -50,8 +51,18 @@ class CheckpointCopies:
         if before.is_skipped:
             if (gap := self.gap_before(before.batch)) is not None:
                 raise mismatch(batch, never_came_back(gap))
-            self.check_token(batch.stream)
+            self.check_token(batch.stream, self._table.token(batch.stream.query_id))
         return before
+
+    def _check_follows_table(self, batch: Batch, digest_before: DigestBefore) -> None:
+        """The store does not know the batch before; the table may, if the store was lost."""
+        token = self._table.token(batch.stream.query_id) if batch.batch_id > 0 else None
+        if token is None or token.batch_id != batch.batch_id - 1:
+            return
+        digest = digest_before()
+        if digest is not None and not token.matches(digest):
+            what = f"behind batch {token.batch_id}, which the table has from other source offsets"
+            raise mismatch(batch, what)
 
     def gap_before(self, batch: Batch) -> ManifestRecord | None:
         """The last batch before this one, but for what operators have skipped, if it was given up for its
@@ -72,15 +83,14 @@ class CheckpointCopies:
     def _before(self, batch: Batch) -> ManifestRecord | None:
         return self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
 
-    def check_token(self, stream: StreamKey) -> None:
+    def check_token(self, stream: StreamKey, token: Token | None) -> None:
         """Look at the table's last batch of the stream. The other copy may have a store of its own.
 
         Raises:
             CheckpointMismatchError: it has other offsets than the store knows it with.
         """
-        token = self._table.token(stream.query_id)
         known = None if token is None else self._store.record(stream, token.batch_id)
-        if token is not None and known is not None and is_of_another(token, known):
+        if token is not None and known is not None and _is_of_another(token, known):
             raise mismatch(known.batch, "in the table from other source offsets")
 
     def _has_landed(self, batch: Batch, digest: str | None) -> bool:
@@ -90,7 +100,7 @@ class CheckpointCopies:
         return is_last and token is not None and digest is not None and token.matches(digest)
 
 
-def is_of_another(token: Token, known: ManifestRecord) -> bool:
+def _is_of_another(token: Token, known: ManifestRecord) -> bool:
     """Does the table hold the batch from other offsets than the store, which has not given it up for them?"""
     is_given_up = known.state is ManifestState.ABORTED and not known.is_skipped
     return not is_given_up and not token.matches(known.batch.digest)

@@ -11,7 +11,7 @@ after, and recovers at start).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -233,6 +233,9 @@ class Conflict:
 
 Outcome: TypeAlias = Committed | AlreadyCommitted | Conflict
 
+CheckToken: TypeAlias = Callable[[Token | None], None]
+"""Raises if a batch must not go into a table with this token."""
+
 
 class TableCommitter(Protocol):
     """Commits manifests to one table. Runs on the driver and in the delivery process, one per call.
@@ -248,10 +251,13 @@ class TableCommitter(Protocol):
         """Files that the manifest names and that are gone."""
         ...
 
-    def commit(self, manifest: Manifest) -> Outcome:
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         """Add all files of the manifest and its token in one table commit, if the token is not there yet.
 
         The token is checked on the very table version that the commit is based on. Idempotent.
+
+        Args:
+            check_token: asked about the token that the batch comes behind; what it raises ends the attempt
 
         Raises:
             SchemaMismatchError: the table can no longer take these files; the batch did not land.

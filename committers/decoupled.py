@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from .checkpoint_copies import DigestBefore, mismatch
 from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
 from .errors import CheckpointMismatchError, RetryableError
-from .two_phase import Decision, TwoPhaseCommitter, check_replaceable, is_skipped
+from .recovery import check_replaceable
+from .two_phase import Decision, TwoPhaseCommitter, is_skipped
 
 
 class DecoupledCommitter(TwoPhaseCommitter):
@@ -142,7 +143,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         record = self._store.record(batch.stream, batch.batch_id)
         if is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
             return
-        if not self._is_in_table(batch):
+        if not self._landing.is_in_table(batch):
             raise RetryableError(
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is neither prepared nor in the "
                 "table: it was given up meanwhile. Start the query again, and it is written."

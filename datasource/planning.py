@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ..committers.checkpoint_copies import DigestBefore
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
 from ..committers.errors import ConfigurationError, TableChangedError
+from ..committers.landing import Retry
 from ..committers.store.sql import sqlite_url
-from ..committers.two_phase import Decision, Retry, TwoPhaseCommitter
+from ..committers.two_phase import Decision, TwoPhaseCommitter
 from ..writers.filesystem import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint

@@ -20,8 +20,8 @@ from penstock.committers.contract import Batch, DataFile, Manifest, ManifestStat
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.committers.lake_manifest import build_manifest, decode
+from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
-from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.sinks.sink import PlannedTable, Sink
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames, parse_file_name
@@ -127,7 +127,7 @@ class Lake:
         self.recover()
 
     def recover(self) -> None:
-        TwoPhaseCommitter(self.store, self.committer()).recover(self.stream)
+        Recovery(self.store, self.committer()).recover(self.stream)
 
     def cleanup(self) -> Cleanup:
         known = [stream.key for stream in self.store.streams()]

@@ -25,7 +25,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Protocol, TypeAlias
 
 from .. import crash_points
-from ..checkpoint_copies import is_of_another
+from ..checkpoint_copies import CheckpointCopies
 from ..contract import (
     AlreadyCommitted,
     Committed,
@@ -45,7 +45,7 @@ from ..errors import (
     RetryableError,
     TableChangedError,
 )
-from ..two_phase import Retry, commit_with_retries
+from ..landing import Landing, Retry
 from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease
 from .merge import merge, mergeable
 from .policy import DeliveryPolicy, due
@@ -137,15 +137,15 @@ class StreamDelivery:
         self._store = store
         self._deliveries = deliveries
         self._table = table
+        self._copies = CheckpointCopies(store, table)
         self._policy = policy
         self._compact = compact
         self._check = check
         self._last_checkpointed = last_checkpointed
         self._seen_version = seen_version
-        self._commit_retry = commit_retry or Retry()
         self._clock = clock
-        self._sleep = sleep
         self._rng = rng or random.Random()
+        self._landing = Landing(store, table, commit_retry, sleep=sleep, rng=self._rng)
 
     def round(self, lease: Lease, trigger: str | None = None) -> Round:
         """Deliver once, if something is due.
@@ -260,23 +260,18 @@ class StreamDelivery:
             RetryableError: the store has yet to hear of the batch that the table has as the last one.
             _RefusedError: it knows it with other source offsets.
         """
-        known = self._store.record(self._stream, token.batch_id)
-        holds = f"The table {self._stream.table_uri} holds batch {token.batch_id} of {self._stream.query_id}"
-        if known is None and newest < token.batch_id:
+        if newest < token.batch_id and self._store.record(self._stream, token.batch_id) is None:
             raise RetryableError(
-                f"{holds}, of which the manifest store knows nothing yet: the store was put back from a "
-                "copy, or a copy of the query's checkpoint is delivered too. Nothing was committed. It is "
-                "looked at again once the query has come that far; `penstock recover` takes the table's word."
+                f"The table {self._stream.table_uri} holds batch {token.batch_id} of "
+                f"{self._stream.query_id}, of which the manifest store knows nothing yet: the store was put "
+                "back from a copy, or a copy of the query's checkpoint is delivered too. Nothing was "
+                "committed. It is looked at again once the query has come that far; `penstock recover` takes "
+                "the table's word."
             )
-        if known is not None and is_of_another(token, known):
-            error = CheckpointMismatchError(
-                f"{holds} with other source offsets than the manifest store: the checkpoint was copied, and "
-                "its copy has delivered. Nothing was committed. Compare with\n"
-                f"    penstock show {self._stream.query_id} {token.batch_id}\n"
-                "and stop one of the two; give the copy's checkpoint a new query id with\n"
-                "    penstock renew <checkpoint>"
-            )
-            raise _RefusedError(error, self._manifest(waiting), None)
+        try:
+            self._copies.check_token(self._stream, token)
+        except CheckpointMismatchError as error:
+            raise _RefusedError(error, self._manifest(waiting), None) from error
 
     # Choose -----------------------------------------------------------------------------------------
 
@@ -344,7 +339,7 @@ class StreamDelivery:
 
     def _commit(self, manifest: Manifest, delivery: Delivery | None) -> Committed | AlreadyCommitted:
         try:
-            return commit_with_retries(self._table, manifest, self._commit_retry, self._sleep, self._rng)
+            return self._landing.commit(manifest)
         except (FencedError, *PASSING):
             raise
         except PenstockError as error:

@@ -98,7 +98,7 @@ def noted_digest(note: str, batch_id: int) -> str | None:
     return next((one.removeprefix(beginning) for one in note.split(" ") if one.startswith(beginning)), None)
 
 
-def check_none_landed(manifest: Manifest, token: Token | None, table_uri: str) -> None:
+def check_none_landed(manifest: Manifest, token: Token, table_uri: str) -> None:
     """The batches of a delivery land together or not at all: the table must not hold some of them.
 
     It does if another process has delivered a part of them meanwhile.
@@ -107,7 +107,7 @@ def check_none_landed(manifest: Manifest, token: Token | None, table_uri: str) -
         FencedError: nothing was committed.
     """
     first = manifest.batches[0].batch_id
-    if token is not None and first <= token.batch_id < manifest.batch.batch_id:
+    if first <= token.batch_id < manifest.batch.batch_id:
         raise FencedError(
             f"The table {table_uri} holds batches up to {token.batch_id} of query "
             f"{manifest.batch.stream.query_id} already, and this delivery has the batches {first} to "

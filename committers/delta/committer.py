@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
+from ..contract import AlreadyCommitted, Batch, CheckToken, Committed, Conflict, Manifest, Outcome, Token
 from ..delivery.merge import check_none_landed
 from ..errors import (
     NEXT_TRY,
@@ -201,11 +201,14 @@ class DeltaTableCommitter:
 
     # Commit ---------------------------------------------------------------------------------------
 
-    def commit(self, manifest: Manifest) -> Outcome:
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         """Add all files of the manifest and its token in one table commit, if the token is not there yet.
 
         Idempotent. A batch behind the table's token counts as committed: the batches of a query land in
         order. Whether the earlier one had the same offsets is for the store to know.
+
+        Args:
+            check_token: asked about the token that the batch comes behind; what it raises ends the attempt
 
         Raises:
             SchemaMismatchError, TableNotSupportedError: the table can no longer take these files; the batch
@@ -218,34 +221,37 @@ class DeltaTableCommitter:
         """
         self._first_look = None
         content = decode(manifest)
-        attempt = self._prepare_attempt(manifest, content)
+        attempt = self._prepare_attempt(manifest, content, check_token)
         if isinstance(attempt, DeltaTable) and (lacking := self._lacking(attempt, manifest.batch, content)):
             if not self._add_columns(attempt, manifest.batch, content, lacking):
                 return Conflict("another writer committed while the table's columns were added")
-            attempt = self._prepare_attempt(manifest, content)
+            attempt = self._prepare_attempt(manifest, content, check_token)
             if isinstance(attempt, DeltaTable) and self._lacking(attempt, manifest.batch, content):
                 return Conflict("another writer took away the columns just added")
         return self._land(attempt, manifest, content) if isinstance(attempt, DeltaTable) else attempt
 
-    def _prepare_attempt(self, manifest: Manifest, content: LakeManifest) -> DeltaTable | Outcome:
+    def _prepare_attempt(
+        self, manifest: Manifest, content: LakeManifest, check_token: CheckToken
+    ) -> DeltaTable | Outcome:
         """A handle that the batch may be committed on; or how the batch has ended."""
         batch = manifest.batch
         table = load(self._uri, self._options, content.table_id)
         landed = landed_version(table, batch.stream.query_id, self._app_versions)
         commits = self._check_log_since(table, content.table_version, landed)
-        if token := self._token_if_in(table, manifest):
+        token = token_of(table, batch.stream.query_id, self._app_versions)
+        if token is not None and self._is_in(table, token, manifest):
             return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
+        check_token(token)
         self._check_not_vacuumed(commits, manifest)
         check_supported(table, overwrite=content.mode == "overwrite")
         return table
 
-    def _token_if_in(self, table: DeltaTable, manifest: Manifest) -> Token | None:
-        """The query's token if the batch is in the table: its own, or a later batch's."""
+    def _is_in(self, table: DeltaTable, token: Token, manifest: Manifest) -> bool:
+        """Is the batch in the table? Then the query's token there is its own, or a later batch's."""
         batch = manifest.batch
-        token = token_of(table, batch.stream.query_id, self._app_versions)
         check_none_landed(manifest, token, self._uri)
-        if token is None or token.batch_id < batch.batch_id:
-            return None
+        if token.batch_id < batch.batch_id:
+            return False
         if not self._may_be(table, token, batch):
             raise CheckpointMismatchError(
                 f"The Delta table {self._uri} holds batch {batch.batch_id} of query "
@@ -254,7 +260,7 @@ class DeltaTableCommitter:
                 f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
                 "and put back the checkpoint that wrote the table, or start the query with a new one."
             )
-        return token
+        return True
 
     def _may_be(self, table: DeltaTable, token: Token, batch: Batch) -> bool:
         """Has the batch id that the table holds the same offsets? Of an earlier one only the log may tell."""
@@ -334,11 +340,12 @@ class DeltaTableCommitter:
             ) from error
         try:
             table = load(self._uri, self._options, content.table_id)
-            token = self._token_if_in(table, manifest)
+            token = token_of(table, batch.stream.query_id, self._app_versions)
+            has_landed = token is not None and self._is_in(table, token, manifest)
             landed = landed_version(table, batch.stream.query_id, self._app_versions)
         except RetryableError as unreadable:
             raise self._state_unknown(batch, error) from unreadable
-        if token is not None:
+        if has_landed:
             crash_points.reach("commit.landed", batch.batch_id)
             return Committed(version if landed is None else landed)
         if isinstance(error, CommitFailedError) and table.version() >= version:

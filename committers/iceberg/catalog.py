@@ -118,15 +118,24 @@ _open: OrderedDict[tuple[object, ...], Catalog] = OrderedDict()
 _open_lock = threading.Lock()
 
 
-def open_catalog(config: CatalogConfig) -> Catalog:
-    """The catalog; an embedded one is created if it is not there. Kept per process, as a cache.
+class MissingCatalogError(RetryableError):
+    """The file of an embedded catalog is not there."""
+
+
+def open_catalog(config: CatalogConfig, *, create: bool = True) -> Catalog:
+    """The catalog. Kept per process, as a cache.
+
+    Args:
+        create: an embedded one that is not there. Who only looks must not take the empty folder under a disk
+            that is not mounted for a catalog without tables, nor leave one there.
 
     Raises:
         ConfigurationError: it cannot be opened as configured. Shows no secret.
+        MissingCatalogError: it is not there, and `create` is False.
         RetryableError: it cannot be reached now. Shows no secret.
     """
     try:
-        key = _identity(config)
+        key = _identity(config, create)
         with _open_lock:
             if key not in _open:
                 _open[key] = _load(config)
@@ -138,16 +147,28 @@ def open_catalog(config: CatalogConfig) -> Catalog:
         raise catalog_error(error, "cannot be opened", config) from None
 
 
-def _identity(config: CatalogConfig) -> tuple[object, ...]:
+def _identity(config: CatalogConfig, create: bool) -> tuple[object, ...]:
     """A forked process must not use its parent's connections, nor one that of a SQLite file now deleted."""
     file: tuple[int, int] | None = None
     if config.warehouse is not None:
-        folder = Path(config.warehouse)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / SQLITE_FILE).touch()
-        status = (folder / SQLITE_FILE).stat()
+        path = Path(config.warehouse, SQLITE_FILE)
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingCatalogError(_missing(config)) from None
         file = (status.st_dev, status.st_ino)
     return os.getpid(), config.name, tuple(sorted(config.properties.items())), config.warehouse, file
+
+
+def _missing(config: CatalogConfig) -> str:
+    return (
+        f"There is no Iceberg catalog in the warehouse {config.warehouse}. Nothing was committed. Is its "
+        f"disk mounted? {NEXT_TRY} If the folder was deleted, put it back, or start the query with a new "
+        "checkpoint to write a new table from the beginning."
+    )
 
 
 def _load(config: CatalogConfig) -> Catalog:

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, Outcome, Token
+from ..contract import AlreadyCommitted, Batch, CheckToken, Committed, Conflict, Manifest, Outcome, Token
 from ..delivery.merge import check_none_landed
 from ..errors import (
     NEXT_TRY,
@@ -183,11 +183,14 @@ class IcebergTableCommitter:
 
     # Commit ---------------------------------------------------------------------------------------
 
-    def commit(self, manifest: Manifest) -> Outcome:
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         """Add all files of the manifest and its token in one snapshot, if the token is not there yet.
 
         Idempotent. A batch behind the table's token counts as committed: the batches of a query land in
         order. Whether the earlier one had the same offsets is for the store to know.
+
+        Args:
+            check_token: asked about the token that the batch comes behind; what it raises ends the attempt
 
         Raises:
             SchemaMismatchError, TableNotSupportedError: the table can no longer take these files; the batch
@@ -202,9 +205,11 @@ class IcebergTableCommitter:
         content = decode(manifest)
         table = load(self._catalog, self._address, content.table_id)
         landed = self._landed(table.metadata, manifest.batch.stream.query_id)
-        check_none_landed(manifest, None if landed is None else landed.token, self._address.uri)
-        if landed is not None and self._is_in(table.metadata, landed, manifest.batch):
-            return AlreadyCommitted(landed.snapshot_id if landed.holds(manifest.batch) else None)
+        if landed is not None:
+            check_none_landed(manifest, landed.token, self._address.uri)
+            if self._is_in(table.metadata, landed, manifest.batch):
+                return AlreadyCommitted(landed.snapshot_id if landed.holds(manifest.batch) else None)
+        check_token(None if landed is None else landed.token)
         return self._land(self._prepare(table, manifest, content), manifest, content)
 
     def _is_in(self, metadata: TableMetadata, landed: LandedBatch, batch: Batch) -> bool:

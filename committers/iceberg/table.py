@@ -23,7 +23,7 @@ from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..delivery.merge import noted_digest
 from ..errors import NEXT_TRY, PenstockError, RetryableError, TableChangedError
 from .address import MAIN_BRANCH, IcebergAddress
-from .catalog import CatalogConfig, known_properties, open_catalog, redacted
+from .catalog import CatalogConfig, MissingCatalogError, known_properties, open_catalog, redacted
 from .target import NO_SNAPSHOT
 
 LOADS_MAX = 3
@@ -45,7 +45,14 @@ def load_if_there(config: CatalogConfig, address: IcebergAddress) -> Table | Non
         RetryableError: it cannot be read now.
     """
     try:
-        return _load(open_catalog(config), address)
+        return _read(config, address)
+    except MissingCatalogError:
+        return None
+
+
+def _read(config: CatalogConfig, address: IcebergAddress) -> Table | None:
+    try:
+        return _load(open_catalog(config, create=False), address)
     except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError):
         return None
     except PenstockError:
@@ -73,7 +80,7 @@ def load(config: CatalogConfig, address: IcebergAddress, table_id: str | None = 
         TableChangedError: there is none any more, or not the one with `table_id`.
         RetryableError: it cannot be read now.
     """
-    table = load_if_there(config, address)
+    table = _read(config, address)
     if table is None:
         raise TableChangedError(
             f"There is no Iceberg table {address.uri} any more: it was dropped or renamed under the stream. "

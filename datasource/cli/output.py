@@ -18,8 +18,8 @@ from rich.text import Text
 
 from ...committers.cleanup import StoredFile
 from ...committers.contract import Batch, DataFile, ManifestRecord, Token
+from ...committers.recovery import Recovered
 from ...committers.store.sql import StreamStatus, WrittenTable
-from ...committers.two_phase import Recovered
 from ..table_access import TableNow
 from .access import short_id
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from ...committers.contract import ManifestState
 from ...committers.errors import ConfigurationError, PenstockError, TableChangedError
+from ...committers.recovery import Recovered, Recovery
 from ...committers.store.sql import SqlManifestStore, StreamStatus
-from ...committers.two_phase import Recovered, TwoPhaseCommitter
 from ..delivery.stream_settings import StreamSettings
 from ..sinks.sink import check_same_table
 from ..table_access import TableAccess, TableNow, look_at_table, open_table
@@ -15,7 +15,7 @@ from . import output
 
 
 @dataclass(slots=True)
-class Recovery:
+class RecoveredStream:
     """How recovery ended for one stream; after an error the rest of its batches stay pending."""
 
     stream: StreamStatus
@@ -36,15 +36,15 @@ def is_decoupled(stream: StreamStatus) -> bool:
     return StreamSettings.parse(stream.settings).is_decoupled
 
 
-def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> Recovery:
+def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> RecoveredStream:
     """Finish the stream's pending batches as the query's next start would, but for what a replay decides."""
-    recovery = Recovery(stream)
+    recovery = RecoveredStream(stream)
     name = output.title(stream)
     try:
         table = open_table(stream, access)
         check_same_table(table, stream.key, store.written_table(stream.key))
         with output.console(stderr=True).status(f"{name}: {stream.pending} batches") as progress:
-            for batch in TwoPhaseCommitter(store, table).recover_each(stream.key):
+            for batch in Recovery(store, table).recover_each(stream.key):
                 recovery.batches.append(batch)
                 progress.update(f"{name}: {len(recovery.batches)} of {stream.pending} batches")
     except PenstockError as error:
@@ -52,7 +52,7 @@ def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableA
     return recovery
 
 
-def print_recoveries(recoveries: list[Recovery]) -> None:
+def print_recoveries(recoveries: list[RecoveredStream]) -> None:
     if not recoveries:
         output.print_line("Nothing is pending.")
     for recovery in recoveries:
@@ -95,4 +95,4 @@ def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, access:
     """Take the table as it is now for the stream's own; batches that it claims to hold are done with."""
     store.accept_table(stream.key, now.table_id, now.version)
     open_table(stream, access).accept(stream.key.query_id)
-    TwoPhaseCommitter(store, open_table(stream, access)).accept_pending(stream.key)
+    Recovery(store, open_table(stream, access)).accept_pending(stream.key)

@@ -21,7 +21,7 @@ from ...committers.errors import (
     PenstockError,
     RetryableError,
 )
-from ...committers.two_phase import Retry
+from ...committers.landing import Retry
 from ..checkpoint import Checkpoint
 from ..sinks.sink import Sink, check_same_table
 from .lease import HeldLease

@@ -19,6 +19,7 @@ from tests.committers.lakes import LakeTable
 from penstock.committers import crash_points
 from penstock.committers.contract import (
     Batch,
+    CheckToken,
     Committable,
     Conflict,
     DataFile,
@@ -31,8 +32,9 @@ from penstock.committers.contract import (
 )
 from penstock.committers.errors import CommitStateUnknownError
 from penstock.committers.lake_manifest import Mode, build_manifest
+from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.committers.two_phase import Retry, TwoPhaseCommitter
+from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import abort_batch
 from penstock.datasource.planning import plan_batch
@@ -269,20 +271,20 @@ class FaultyTable:
     def delete_files(self, paths: Iterable[str]) -> int:
         return self._table.delete_files(paths)
 
-    def commit(self, manifest: Manifest) -> Outcome:
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         self.commits += 1
         if self._fault is Fault.NOT_SENT:
             raise CommitStateUnknownError("the request got lost")
         if self._fault is Fault.LATE:
-            return self._commit_late(manifest)
-        outcome = self._table.commit(manifest)
+            return self._commit_late(manifest, check_token)
+        outcome = self._table.commit(manifest, check_token)
         if self._fault is Fault.RESPONSE_LOST:
             raise CommitStateUnknownError("the response got lost")
         return outcome
 
-    def _commit_late(self, manifest: Manifest) -> Outcome:
+    def _commit_late(self, manifest: Manifest, check_token: CheckToken) -> Outcome:
         outcomes: list[Outcome] = []
-        request = Strand("request", lambda: outcomes.append(self._table.commit(manifest)))
+        request = Strand("request", lambda: outcomes.append(self._table.commit(manifest, check_token)))
         request.resume({"commit.start"})
         if not request.ended:
             assert self._in_flight is not None
@@ -319,11 +321,11 @@ class BusyTable(FaultyTable):
         super().__init__(table, Fault.NONE)
         self._conflicts = conflicts
 
-    def commit(self, manifest: Manifest) -> Outcome:
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         if self.commits < self._conflicts:
             self.commits += 1
             return Conflict("taken")
-        return super().commit(manifest)
+        return super().commit(manifest, check_token)
 
 
 # Several processes, one at a time ---------------------------------------------------------------------

@@ -19,8 +19,10 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.lake_manifest import build_manifest
+from penstock.committers.landing import Retry
+from penstock.committers.recovery import Recovered
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import Decision, Recovered, Retry, TwoPhaseCommitter
+from penstock.committers.two_phase import Decision, TwoPhaseCommitter
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.iceberg import IcebergSink
 from penstock.writers.data_files import DataFileWriter
@@ -77,7 +79,7 @@ class IcebergQuery:
 
     def recover(self) -> list[Recovered]:
         with open_store(self.store_url) as store:
-            return self._committer(store).recover(self.key)
+            return self._committer(store).recovery.recover(self.key)
 
     def _committer(self, store: SqlManifestStore) -> TwoPhaseCommitter:
         """Waits for nothing."""

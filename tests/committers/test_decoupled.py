@@ -85,7 +85,7 @@ class Stream:
         return written
 
     def deliver(self) -> None:
-        self.coupled().recover(self.query.stream)
+        self.coupled().recovery.recover(self.query.stream)
 
     def states(self) -> dict[int, ManifestState]:
         records = self.store.history(self.query.stream, 100)

@@ -31,6 +31,7 @@ from tests.tables import rows
 from penstock import testing
 from penstock.committers.contract import (
     AlreadyCommitted,
+    CheckToken,
     Committed,
     Manifest,
     ManifestState,
@@ -49,8 +50,8 @@ from penstock.committers.errors import (
     TableChangedError,
 )
 from penstock.committers.lake_manifest import build_manifest, decode
+from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import Retry
 from penstock.datasource.sinks.sink import check_same_table
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
@@ -359,8 +360,10 @@ def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -
     assert isinstance(table.commit(manifests[0]), Committed)
     with pytest.raises(FencedError, match="holds batches up to 0"):
         stream.query.open_table().commit(merge(manifests))
+    token = table.token("q1")
+    assert token is not None
     with pytest.raises(FencedError):
-        check_none_landed(merge(manifests), table.token("q1"), "t")
+        check_none_landed(merge(manifests), token, "t")
 
 
 # Failing ----------------------------------------------------------------------------------------------
@@ -370,10 +373,10 @@ def refuse(batch_id: int, error: PenstockError) -> Callable[[TableCommitter], Ta
     """A table that takes all batches but this one."""
 
     class Refusing(FaultyTable):
-        def commit(self, manifest: Manifest) -> Any:
+        def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Any:
             if any(batch.batch_id == batch_id for batch in manifest.batches):
                 raise error
-            return self._table.commit(manifest)
+            return self._table.commit(manifest, check_token)
 
     return lambda table: Refusing(table, Fault.NONE)
 
@@ -615,10 +618,10 @@ class ForgetfulTable(FaultyTable):
     def __init__(self, table: TableCommitter) -> None:
         super().__init__(table, Fault.NONE)
 
-    def commit(self, manifest: Manifest) -> Any:
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Any:
         token = self._table.token(manifest.batch.stream.query_id)
         is_past = token is not None and token.batch_id > manifest.batch.batch_id
-        return AlreadyCommitted() if is_past else self._table.commit(manifest)
+        return AlreadyCommitted() if is_past else self._table.commit(manifest, check_token)
 
 
 def test_only_batches_that_spark_has_logged_are_delivered_if_asked(stream: Stream) -> None:

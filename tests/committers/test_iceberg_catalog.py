@@ -30,6 +30,7 @@ from penstock.committers.iceberg.catalog import (
     open_catalog,
     redacted,
 )
+from penstock.committers.iceberg.table import load, load_if_there
 
 # Which one ---------------------------------------------------------------------------------------------
 
@@ -110,6 +111,20 @@ def test_a_catalog_is_kept_until_its_file_is_another(tmp_path: Path) -> None:
     assert open_catalog(tables.config) is not first
     assert open_catalog(tables.config).list_namespaces() == []
     assert tables.create()[1]
+
+
+def test_a_catalog_that_is_away_is_neither_made_anew_nor_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """Its disk is not mounted, say: nobody has dropped the table."""
+    tables = tables_in(tmp_path)
+    tables.create()
+    shutil.move(tmp_path / "lake", tmp_path / "away")
+    assert load_if_there(tables.config, tables.address("db.t")) is None
+    with pytest.raises(RetryableError, match="There is no Iceberg catalog in the warehouse"):
+        load(tables.config, tables.address("db.t"))
+    assert not (tmp_path / "lake").exists()
+
+    shutil.move(tmp_path / "away", tmp_path / "lake")
+    assert load(tables.config, tables.address("db.t")).name() == ("db", "t")
 
 
 def test_the_number_of_open_catalogs_is_bounded(tmp_path: Path) -> None:

@@ -418,7 +418,7 @@ class Protocol(RuleBasedStateMachine):
     def an_operator_recovers(self) -> None:
         self.world.tell("an operator recovers")
         try:
-            self.world.query.committer(self.world.store).recover(self.world.query.stream)
+            self.world.query.committer(self.world.store).recovery.recover(self.world.query.stream)
         except PenstockError as error:
             self.world.tell(f"recovery: {error!r}")
 

@@ -57,8 +57,10 @@ from penstock.committers.errors import (
     SchemaMismatchError,
     TableChangedError,
 )
+from penstock.committers.landing import Retry
+from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import Decision, Retry, TwoPhaseCommitter
+from penstock.committers.two_phase import Decision
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 PARTS: Sequence[Ids] = ([1, 2], [3])
@@ -312,7 +314,7 @@ def test_a_pending_batch_that_the_table_has_otherwise_is_not_forgotten_once_spar
         query.run(copy, query.batch(0, "of the copy"), [[4]], "c1")
     for look in (
         lambda: query.plan(store, query.batch(1)),
-        lambda: query.committer(store).recover(query.stream),
+        lambda: query.committer(store).recovery.recover(query.stream),
     ):
         with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
             look()
@@ -330,8 +332,38 @@ def test_a_pending_batch_is_not_landed_on_the_batch_of_a_copy(
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
         query.run(copy, query.batch(0, "of the copy"), [[4]], "c1")
     with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
-        query.committer(store).recover(query.stream)
+        query.committer(store).recovery.recover(query.stream)
     assert state(store, query, 1) is PREPARED
+
+
+def test_no_batch_lands_behind_one_that_a_copy_has_landed_meanwhile(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """As above, and the copy is faster than this one's commit. Both may have read the same rows."""
+    query.run(store, query.batch(0), [[1]], "r1")
+    prepare_only(query, store, 1, "skipped")
+    store.deliveries.skip(query.stream, 1, "ann", "broken")
+    written = query.write(query.plan(store, query.batch(2)), query.batch(2), "r2", [[9]])
+    with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
+        ahead = query.batch(1, "of the copy")
+        with (
+            at_point("prepare.done", lambda: query.run(copy, ahead, [[9]], "c1")),
+            pytest.raises(CheckpointMismatchError, match=r"Batch 1 of .* in the table from"),
+        ):
+            query.commit_or_abort(store, written)
+    assert state(store, query, 2) is ABORTED
+    assert holds(query, store, [1, 9])
+
+
+def test_copies_of_a_checkpoint_part_with_an_error_if_the_store_was_lost(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
+    with open_store(f"sqlite:///{tmp_path}/empty.db") as empty:
+        with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the table has from other"):
+            query.committer(empty).begin(query.batch(1), lambda: query.batch(0).digest)
+        same = query.batch(0, "of the copy").digest
+        assert query.committer(empty).begin(query.batch(1), lambda: same) is Decision.WRITE
 
 
 def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManifestStore) -> None:
@@ -441,7 +473,7 @@ def test_a_pending_batch_of_a_copied_checkpoint_does_not_count_as_delivered_with
         query.run(store, query.batch(2), [[5]], "r1")
 
         for look in (
-            lambda: query.committer(copy).recover(query.stream),
+            lambda: query.committer(copy).recovery.recover(query.stream),
             lambda: query.plan(copy, query.batch(1, "of the copy")),
         ):
             with pytest.raises(CheckpointMismatchError):
@@ -617,7 +649,7 @@ def test_recovery_without_a_replay_leaves_a_batch_whose_files_are_gone(
 ) -> None:
     """The command line does not know what Spark will do; only the query's next start may give it up."""
     delete(query, prepare_only(query, store))
-    (recovered,) = query.committer(store).recover(query.stream)
+    (recovered,) = query.committer(store).recovery.recover(query.stream)
     assert recovered.state is PREPARED
     assert "2 of 2 files are gone" in recovered.reason
     assert state(store, query) is PREPARED
@@ -632,7 +664,7 @@ def test_recovery_never_overtakes_a_batch_that_stays_prepared(query: Query, stor
         store.prepare(written.manifest, "r1")
     delete(query, first)
 
-    recovered = query.committer(store).recover(query.stream)
+    recovered = query.committer(store).recovery.recover(query.stream)
     assert [batch.state for batch in recovered] == [PREPARED]
     assert [record.batch.batch_id for record in store.pending(query.stream)] == [0, 1]
     assert query.open_table().token(query.query_id) is None
@@ -649,7 +681,7 @@ def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
     store.finish(query.batch(0), ABORTED, reason="the replay writes it again")
     store.finish(query.batch(1), ABORTED, reason="skipped by ann: broken")
 
-    (recovered,) = query.committer(store).recover(query.stream)
+    (recovered,) = query.committer(store).recovery.recover(query.stream)
     assert recovered.state is PREPARED
     assert "batch 0 before it was given up" in recovered.reason
     assert [record.batch.batch_id for record in store.pending(query.stream)] == [2]
@@ -674,7 +706,7 @@ def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_ro
             ours.prepare(query.write(target, query.batch(number), "r2", [[number]]).manifest, "r2")
         ours.finish(query.batch(0), ABORTED, reason="the table holds it with other source offsets")
 
-        (recovered,) = query.committer(ours).recover(query.stream)
+        (recovered,) = query.committer(ours).recovery.recover(query.stream)
         assert recovered.state is PREPARED
         assert "batch 0 before it was given up" in recovered.reason
         with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
@@ -705,7 +737,7 @@ def test_a_batch_that_no_longer_fits_the_table_is_an_error_without_a_replay(
     query.lake.partition_by_day()
     replay = None if next_batch is None else query.batch(next_batch)
     with pytest.raises(SchemaMismatchError, match=r"can no\s+longer take its files"):
-        query.committer(store).recover(query.stream, replay)
+        query.committer(store).recovery.recover(query.stream, replay)
     assert state(store, query) is PREPARED
     assert written.paths <= data_files(query)
 
@@ -863,7 +895,7 @@ def test_a_batch_that_is_delivered_while_its_files_are_looked_for_is_no_loss(
             return ["gone.parquet"]
 
     table = DeliveredMeanwhile(query.open_table(), Fault.NONE)
-    (recovered,) = TwoPhaseCommitter(store, table).recover(query.stream, replay=query.batch(1))
+    (recovered,) = Recovery(store, table).recover(query.stream, replay=query.batch(1))
     assert recovered.state is COMMITTED
 
 
@@ -1199,11 +1231,11 @@ def test_an_operator_lets_the_stream_go_on_with_a_table_that_was_rolled_back(
     before = query.lake.version()
     prepare_only(query, store, batch_id=1)
     with crash_at("commit.landed"):
-        query.committer(store).recover(query.stream)
+        query.committer(store).recovery.recover(query.stream)
     query.lake.go_back(before)
 
     query.open_table().accept(query.query_id)
-    query.committer(store).accept_pending(query.stream)
+    query.committer(store).recovery.accept_pending(query.stream)
     query.run(store, query.batch(1), PARTS, "r2")
     query.run(store, query.batch(2), [[4]], "r2")
     assert holds(query, store, [0, 4])

@@ -22,7 +22,7 @@ from tests.lake import GRACE, NOW, YOUNG, Lake, paths
 from typer.testing import CliRunner
 
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
-from penstock.committers.two_phase import Recovered
+from penstock.committers.recovery import Recovered
 from penstock.datasource.checkpoint import STORE_FILE
 from penstock.datasource.cli import output
 from penstock.datasource.cli.app import app

@@ -26,8 +26,8 @@ from penstock.committers.errors import (
     RetryableError,
     TableChangedError,
 )
+from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.committers.two_phase import Retry
 from penstock.datasource.delivery.compaction import _compact
 from penstock.datasource.delivery.sources import remove_sources
 from penstock.datasource.delivery.stream_settings import StreamSettings

@@ -78,7 +78,7 @@ class IcebergSimLake:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        def open_catalog(config: object) -> Any:
+        def open_catalog(config: object, *, create: bool = True) -> Any:
             return self._catalog
 
         def known_properties(config: object) -> dict[str, str]:

@@ -79,6 +79,8 @@ class Mutation:
 
 
 TWO_PHASE = "committers/two_phase.py"
+LANDING = "committers/landing.py"
+RECOVERY = "committers/recovery.py"
 COPIES = "committers/checkpoint_copies.py"
 DELTA = "committers/delta/committer.py"
 ICEBERG = "committers/iceberg/committer.py"
@@ -102,10 +104,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         DELTA,
         Edit(
             """
-        if token := self._token_if_in(table, manifest):
+        if token is not None and self._is_in(table, token, manifest):
 """,
             """
-        if (token := self._token_if_in(table, manifest)) and False:
+        if token is not None and False:
 """,
         ),
         lakes=("delta",),
@@ -116,10 +118,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         ICEBERG,
         Edit(
             """
-        if landed is not None and self._is_in(table.metadata, landed, manifest.batch):
+            if self._is_in(table.metadata, landed, manifest.batch):
 """,
             """
-        if False:
+            if False:
 """,
         ),
         lakes=("iceberg",),
@@ -252,7 +254,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "digest of the token, before the write",
         "skips when the table holds the batch id from whatever offsets",
-        TWO_PHASE,
+        LANDING,
         Edit(
             """
     return token.batch_id == batch.batch_id and token.matches(batch.digest)
@@ -293,7 +295,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "other offsets supersede a pending batch",
         "commits the old manifest under a batch id that has other offsets now",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
         if is_replayed and replay is not None and replay.digest != batch.digest:
@@ -306,7 +308,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "existence check",
         "recovers a manifest whose files are gone",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
         if missing:
@@ -321,7 +323,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "recovery leaves batches after the replayed one",
         "commits pending batches of a rewound checkpoint before their replay",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
             if replay is not None and record.batch.batch_id > replay.batch_id:
@@ -337,11 +339,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
         if prepared.is_ours:
-            return self._land(manifest)
+            return self._landing.land(manifest)
 """,
             """
         if True:
-            return self._land(manifest)
+            return self._landing.land(manifest)
 """,
         ),
     ),
@@ -388,7 +390,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "mark only what has landed",
         "marks a batch COMMITTED whatever the table said",
-        TWO_PHASE,
+        LANDING,
         Edit(
             """
         batch = manifest.batch
@@ -404,10 +406,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a batch given up while it landed is no success",
         "goes on although another run has given the batch up",
-        TWO_PHASE,
+        LANDING,
         Edit(
             """
-        if not marked and self._state(batch) is not ManifestState.COMMITTED:
+        if not marked and self.state(batch) is not ManifestState.COMMITTED:
 """,
             """
         if False:
@@ -417,7 +419,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "what can never land is given up at once",
         "leaves a manifest pending that the table has refused for its offsets",
-        TWO_PHASE,
+        LANDING,
         Edit(
             """
             self._store.finish(batch, ManifestState.ABORTED, reason=str(error))
@@ -695,7 +697,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "recovery ends at the first batch that stays pending",
         "goes on with the batches after it",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
             if recovered.state is not ManifestState.COMMITTED:
@@ -713,7 +715,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "committers/delivery/merge.py",
         Edit(
             """
-    if token is not None and first <= token.batch_id < manifest.batch.batch_id:
+    if first <= token.batch_id < manifest.batch.batch_id:
 """,
             """
     if False:
@@ -960,7 +962,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "the manifest of other rows is not taken",
         "lands whatever the store has under the batch id by now",
-        TWO_PHASE,
+        LANDING,
         Edit(
             """
         if manifest is None or manifest.batch != batch:
@@ -974,7 +976,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a batch whose files are gone stays prepared until its replay is",
         "gives it up, though a decoupled twin may have gone on behind it",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
         return Recovered(record, ManifestState.PREPARED, f"the replay writes it again: {why}")
@@ -1042,7 +1044,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a start stops at batches behind one that waits for its replay",
         "writes the next batch, whose token says that they landed",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
             if gap is not None and replay is not None and record.batch.batch_id < replay.batch_id:
@@ -1057,7 +1059,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "recovery stops behind a batch that waits for its replay",
         "lands what was prepared behind it",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
             gap = self._copies.gap_before(record.batch)
@@ -1072,10 +1074,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "delivered meanwhile",
         "calls a batch lost whose files a delivery has just rewritten",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
-        if missing and self._state(batch) is ManifestState.COMMITTED:  # delivered just now, in other files
+        if missing and self._landing.state(batch) is ManifestState.COMMITTED:  # just now, in other files
 """,
             """
         if False:
@@ -1100,7 +1102,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "only a replay gives up a batch that is in the table from other offsets",
         "aborts it although Spark does not run it again",
-        TWO_PHASE,
+        RECOVERY,
         Edit(
             """
             if not is_replayed:  # nobody would write it again
@@ -1110,6 +1112,22 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
         ),
         needs=("copy_checkpoint", "recover"),
+    ),
+    Mutation(
+        "a batch lands only behind what its store knows of",
+        "lands behind a batch that a copy of the checkpoint has landed meanwhile",
+        LANDING,
+        Edit(
+            """
+        check_token = partial(self._copies.check_token, batch.stream)
+""",
+            """
+        check_token = partial(lambda _stream, _token: None, batch.stream)
+""",
+        ),
+        lakes=("delta",),
+        needs=("own_stores", "skip"),
+        others=("abort", "copy_checkpoint", "skip"),
     ),
     Mutation(
         "the token is of this very stream",

@@ -21,7 +21,8 @@ from penstock.committers.cleanup import Cleanup
 from penstock.committers.contract import Manifest, ManifestRecord, ManifestState
 from penstock.committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
 from penstock.committers.lake_manifest import decode
-from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.committers.landing import Landing
+from penstock.committers.recovery import Recovery
 from penstock.datasource.cli.decide import abort, check_skippable, undelivered
 from penstock.datasource.sinks.sink import check_same_table
 from penstock.writers.plan import parse_file_name
@@ -146,8 +147,8 @@ class Others:
         query.is_unharmed = False  # what was pending is committed, whatever its checkpoint says by now
         table = world.sink.open_table()
         check_same_table(table, query.stream, store.written_table(query.stream))
-        committer = TwoPhaseCommitter(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
-        for recovered in committer.recover_each(query.stream):
+        landing = Landing(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
+        for recovered in Recovery(store, table, landing).recover_each(query.stream):
             batch_id, state = recovered.record.batch.batch_id, recovered.state.value
             world.scheduler.tell(f"  recovered batch {batch_id}: {state}, {recovered.reason}")
 
@@ -159,7 +160,7 @@ class Others:
         now = lake.plan_table(lake.open_table(), 0).content
         query.store.accept_table(query.stream, now.table_id, now.table_version)
         lake.open_table().accept(query.checkpoint.query_id)
-        TwoPhaseCommitter(query.store, lake.open_table()).accept_pending(query.stream)
+        Recovery(query.store, lake.open_table()).accept_pending(query.stream)
 
     def collect_garbage(self) -> None:
         """`penstock gc --delete`, with whatever grace period."""

@@ -14,8 +14,8 @@ from tests.spark.id_stream import IdStream, write_ids
 from typer.testing import CliRunner
 
 from penstock.committers.contract import ManifestState, StreamKey
+from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
-from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.cli.app import app
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.options.iceberg import IcebergOptions
@@ -37,7 +37,7 @@ def deliver(ids: IdStream) -> None:
     )
     with open_store(ids.store_url) as store:
         for status in store.streams():
-            TwoPhaseCommitter(store, sink.open_table()).recover(status.key)
+            Recovery(store, sink.open_table()).recover(status.key)
 
 
 def states(ids: IdStream) -> dict[int, ManifestState]:

@@ -1,0 +1,136 @@
+"""Landing one manifest: commit with bounded retries, then mark; and what store and table say of its batch.
+
+Runs on the driver and in the delivery process.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from . import crash_points
+from .checkpoint_copies import CheckpointCopies
+from .contract import (
+    AlreadyCommitted,
+    Batch,
+    Committed,
+    Conflict,
+    Manifest,
+    ManifestState,
+    ManifestStore,
+    TableCommitter,
+    Token,
+)
+from .errors import NEXT_TRY, CheckpointMismatchError, FencedError, RetryableError
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Bounds of the commit loop. The wait doubles from `wait_s` up to `wait_s_max`, with full jitter."""
+
+    attempts_max: int = 100
+    wait_s: float = 0.05
+    wait_s_max: float = 5.0
+
+    def waits(self, rng: random.Random) -> Iterator[float]:
+        for attempt in range(self.attempts_max - 1):
+            yield rng.uniform(0, min(self.wait_s * 2**attempt, self.wait_s_max))
+
+
+class Landing:
+    """Takes prepared manifests of one stream into the table.
+
+    Args:
+        store: the manifest store
+        table: commits to the stream's table
+        retry: bounds of the commit loop
+        sleep, rng: injected, so that tests run without waiting
+    """
+
+    def __init__(
+        self,
+        store: ManifestStore,
+        table: TableCommitter,
+        retry: Retry | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._copies = CheckpointCopies(store, table)
+        self._retry = retry or Retry()
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+
+    def land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
+        """Commit with bounded retries, then mark. The token is checked anew on every attempt."""
+        batch = manifest.batch
+        try:
+            outcome = self.commit(manifest)
+        except CheckpointMismatchError as error:  # it can never land, and later tokens must not hide that
+            self._store.finish(batch, ManifestState.ABORTED, reason=str(error))
+            raise
+        marked = self._store.finish(batch, ManifestState.COMMITTED, table_version=outcome.table_version)
+        crash_points.reach("mark.done", batch.batch_id)
+        if not marked and self.state(batch) is not ManifestState.COMMITTED:
+            raise FencedError(
+                f"Batch {batch.batch_id} of {batch.stream} landed, but another run has given it up "
+                "meanwhile. Let one driver run the query; its next start finds the batch in the table."
+            )
+        return outcome
+
+    def commit(self, manifest: Manifest) -> Committed | AlreadyCommitted:
+        """Commit, again after each conflict, up to a bound; raises as `TableCommitter.commit`.
+
+        Raises:
+            CheckpointMismatchError: the batch would come behind one of another copy of the checkpoint.
+            RetryableError: the table was too busy; the batch did not land.
+        """
+        if manifest.is_empty:
+            return AlreadyCommitted()
+        batch, waits = manifest.batch, self._retry.waits(self._rng)
+        check_token = partial(self._copies.check_token, batch.stream)
+        while True:
+            outcome = self._table.commit(manifest, check_token)
+            if not isinstance(outcome, Conflict):
+                return outcome
+            wait_s = next(waits, None)
+            if wait_s is None:
+                raise RetryableError(
+                    f"Batch {batch.batch_id} of {batch.stream} lost against other writers "
+                    f"{self._retry.attempts_max} times, last: {outcome.reason}. It stays prepared. "
+                    f"{NEXT_TRY} To try longer, raise maxCommitAttempts."
+                )
+            self._sleep(wait_s)
+
+    # What is known of a batch ---------------------------------------------------------------------
+
+    def state(self, batch: Batch) -> ManifestState | None:
+        record = self._store.record(batch.stream, batch.batch_id)
+        return record.state if record is not None and record.batch.digest == batch.digest else None
+
+    def is_in_table(self, batch: Batch) -> bool:
+        """True if the table holds the batch.
+
+        A token ahead of a pending batch means that it landed: the next one is begun only after.
+        """
+        token = self._table.token(batch.stream.query_id)
+        return token is not None and (token.batch_id > batch.batch_id or holds(token, batch))
+
+    def manifest(self, batch: Batch) -> Manifest:
+        manifest = self._store.manifest(batch.stream, batch.batch_id)
+        if manifest is None or manifest.batch != batch:
+            what = "no manifest" if manifest is None else "the manifest of other rows"
+            raise RetryableError(
+                f"The store had a record of batch {batch.batch_id} of {batch.stream} and has {what}: it was "
+                "replaced meanwhile, or changed by hand. Start the query again."
+            )
+        return manifest
+
+
+def holds(token: Token, batch: Batch) -> bool:
+    return token.batch_id == batch.batch_id and token.matches(batch.digest)

@@ -1,0 +1,181 @@
+"""Recovery: finishing phase two of what a crash, an outage or a busy table has left PREPARED.
+
+Runs on the driver at the start of each batch, and in `penstock recover`. The store knows what is pending,
+the table what is committed; where they disagree the table is right. `docs/protocol.md` says, for each crash
+point, what a restart finds and does.
+
+Protocol: RisingWave RFC 0061 (the coordinator recovers at start), with the idempotency token inside the
+table's own commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import crash_points
+from .checkpoint_copies import CheckpointCopies, mismatch, never_came_back
+from .contract import Batch, ManifestRecord, ManifestState, ManifestStore, StreamKey, TableCommitter
+from .errors import RetryableError, SchemaMismatchError, TableChangedError
+from .landing import Landing
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """How recovery ended for one pending batch."""
+
+    record: ManifestRecord
+    state: ManifestState
+    reason: str
+
+
+class Recovery:
+    """Goes through the pending batches of one stream.
+
+    Args:
+        landing: commits them; None takes one with the default bounds of the commit loop
+    """
+
+    def __init__(self, store: ManifestStore, table: TableCommitter, landing: Landing | None = None) -> None:
+        self._store = store
+        self._table = table
+        self._landing = landing or Landing(store, table)
+        self._copies = CheckpointCopies(store, table)
+
+    def recover(self, stream: StreamKey, replay: Batch | None = None) -> list[Recovered]:
+        """Finish phase two of every pending batch of the stream, in ascending order.
+
+        Ends with the first one that is not committed: the token of a later one would say that it landed.
+
+        Args:
+            replay: the batch that Spark is about to run. Only that batch may be given up for its replay;
+                those after it (the checkpoint was rewound) are left for their own.
+
+        Raises:
+            CheckpointMismatchError: a batch before the replay waits behind one that was given up and has not
+                come back.
+            TableChangedError, TableNotSupportedError, SchemaMismatchError: the table cannot take a pending
+                batch and no replay will write it again. The batch stays PREPARED.
+        """
+        return list(self.recover_each(stream, replay))
+
+    def recover_each(self, stream: StreamKey, replay: Batch | None = None) -> Iterator[Recovered]:
+        """`recover`, batch by batch, for who wants to see how it goes on."""
+        for record in self._store.pending(stream):
+            if replay is not None and record.batch.batch_id > replay.batch_id:
+                return
+            gap = self._copies.gap_before(record.batch)
+            if gap is not None and replay is not None and record.batch.batch_id < replay.batch_id:
+                raise mismatch(replay, never_came_back(gap))  # its token would hide both
+            recovered = self._recover_one(record, replay) if gap is None else _left_behind(record, gap)
+            yield recovered
+            if recovered.state is not ManifestState.COMMITTED:
+                return
+
+    def accept_pending(self, stream: StreamKey) -> list[Recovered]:
+        """Mark pending batches whose token the table has, whatever became of their rows.
+
+        Only on an operator's word: the table was restored after they had landed, and shall stay so.
+        """
+        landed = [record for record in self._store.pending(stream) if self._landing.is_in_table(record.batch)]
+        reason = "accepted by an operator with the table as it is"
+        return [self._finish(record, ManifestState.COMMITTED, reason) for record in landed]
+
+    def _recover_one(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
+        batch = record.batch
+        crash_points.reach("recover.start", batch.batch_id)
+        recovered = self._recovery_of(record, replay)
+        crash_points.reach("recover.done", batch.batch_id)
+        return recovered
+
+    def _recovery_of(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
+        batch = record.batch
+        if self._landing.is_in_table(batch):
+            manifest = self._landing.manifest(batch)
+            self._landing.land(manifest)  # adds nothing: it learns the version, and of a RESTORE since
+            return Recovered(record, ManifestState.COMMITTED, "found in the table")
+        is_replayed = replay is not None and replay.batch_id == batch.batch_id
+        if self._has_token_of(batch.batch_id, batch.stream):
+            if not is_replayed:  # nobody would write it again
+                raise mismatch(batch, "in the table from other source offsets")
+            return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
+        if is_replayed and replay is not None and replay.digest != batch.digest:
+            return Recovered(record, ManifestState.PREPARED, "the checkpoint has other offsets")
+        manifest = self._landing.manifest(batch)
+        missing = self._table.missing_files(manifest)
+        if missing and self._landing.state(batch) is ManifestState.COMMITTED:  # just now, in other files
+            return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
+        if missing:
+            reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
+            return self._left_for_replay(record, replay, reason)
+        self._copies.check_token(batch.stream, self._table.token(batch.stream.query_id))
+        try:
+            outcome = self._landing.land(manifest)
+        except (SchemaMismatchError, TableChangedError) as error:
+            if not is_replayed:
+                raise
+            return self._left_for_replay(record, replay, str(error))
+        return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
+
+    def _has_token_of(self, batch_id: int, stream: StreamKey) -> bool:
+        token = self._table.token(stream.query_id)
+        return token is not None and token.batch_id == batch_id
+
+    def _left_for_replay(self, record: ManifestRecord, replay: Batch | None, why: str) -> Recovered:
+        """Its files are gone, or fit the table no more: no loss as long as Spark runs the batch again.
+
+        Until its replay takes its place it stays PREPARED: a decoupled twin may have gone on behind it.
+
+        Raises:
+            RetryableError: it is being delivered.
+            TableChangedError: Spark will not run it again.
+        """
+        batch = record.batch
+        if replay is None:
+            return Recovered(record, ManifestState.PREPARED, f"{why}; the query's next start writes it again")
+        if replay.batch_id != batch.batch_id:
+            raise TableChangedError(
+                f"Batch {batch.batch_id} of {batch.stream} cannot be committed ({why}), and the "
+                f"checkpoint has moved on to batch {replay.batch_id}: its rows would be lost. Restore the "
+                "files (was the table vacuumed with a short retention?), or set the checkpoint back to that "
+                "batch."
+            )
+        check_replaceable(record, why)
+        return Recovered(record, ManifestState.PREPARED, f"the replay writes it again: {why}")
+
+    def _finish(self, record: ManifestRecord, state: ManifestState, reason: str) -> Recovered:
+        """
+        Raises:
+            RetryableError: the batch cannot be given up, for it is part of a delivery that may land, or was
+                prepared anew by another run.
+        """
+        batch = record.batch
+        # Given up is only what was seen: a twin may have prepared the batch anew since, with other files.
+        seen = record if state is ManifestState.ABORTED else None
+        is_finished = self._store.finish(batch, state, reason=reason, seen=seen)
+        is_kept = not is_finished and self._landing.state(batch) is ManifestState.PREPARED
+        if is_kept and state is ManifestState.ABORTED:
+            raise RetryableError(being_delivered(batch, reason))
+        return Recovered(record, state, reason)
+
+
+def check_replaceable(record: ManifestRecord, why: str) -> None:
+    """
+    Raises:
+        RetryableError: the batch, which has to be written again, is being delivered.
+    """
+    if record.delivery_id is not None:
+        raise RetryableError(being_delivered(record.batch, why))
+
+
+def being_delivered(batch: Batch, reason: str) -> str:
+    return (
+        f"Batch {batch.batch_id} of {batch.stream} must be written again ({reason}), but it or one behind it "
+        "is being delivered, or has just been changed by another run. Nothing was written. Start the query "
+        "again, once its delivery has ended; `penstock status` shows how that goes."
+    )
+
+
+def _left_behind(record: ManifestRecord, gap: ManifestRecord) -> Recovered:
+    reason = f"batch {gap.batch.batch_id} before it was given up and comes back with the query's next start"
+    return Recovered(record, ManifestState.PREPARED, reason)
