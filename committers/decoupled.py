@@ -143,7 +143,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         record = self._store.record(batch.stream, batch.batch_id)
         if is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
             return
-        if not self._landing.is_in_table(batch):
+        if not self._lander.is_in_table(batch):
             raise RetryableError(
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is neither prepared nor in the "
                 "table: it was given up meanwhile. Start the query again, and it is written."

@@ -40,7 +40,7 @@ class Retry:
             yield rng.uniform(0, min(self.wait_s * 2**attempt, self.wait_s_max))
 
 
-class Landing:
+class Lander:
     """Takes prepared manifests of one stream into the table.
 
     Args:
@@ -110,6 +110,7 @@ class Landing:
     # What is known of a batch ---------------------------------------------------------------------
 
     def state(self, batch: Batch) -> ManifestState | None:
+        """What the store says of it; None if it knows nothing of the batch, or other rows under its id."""
         record = self._store.record(batch.stream, batch.batch_id)
         return record.state if record is not None and record.batch.digest == batch.digest else None
 
@@ -122,6 +123,10 @@ class Landing:
         return token is not None and (token.batch_id > batch.batch_id or holds(token, batch))
 
     def manifest(self, batch: Batch) -> Manifest:
+        """
+        Raises:
+            RetryableError: the store has it no more.
+        """
         manifest = self._store.manifest(batch.stream, batch.batch_id)
         if manifest is None or manifest.batch != batch:
             what = "no manifest" if manifest is None else "the manifest of other rows"
@@ -133,4 +138,5 @@ class Landing:
 
 
 def holds(token: Token, batch: Batch) -> bool:
+    """Is it the token of this very batch?"""
     return token.batch_id == batch.batch_id and token.matches(batch.digest)

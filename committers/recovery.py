@@ -17,7 +17,7 @@ from . import crash_points
 from .checkpoint_copies import CheckpointCopies, mismatch, never_came_back
 from .contract import Batch, ManifestRecord, ManifestState, ManifestStore, StreamKey, TableCommitter
 from .errors import RetryableError, SchemaMismatchError, TableChangedError
-from .landing import Landing
+from .landing import Lander
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Recovery:
     """Goes through the pending batches of one stream.
 
     Args:
-        landing: commits them; None takes one with the default bounds of the commit loop
+        lander: commits them; None takes one with the default bounds of the commit loop
     """
 
-    def __init__(self, store: ManifestStore, table: TableCommitter, landing: Landing | None = None) -> None:
+    def __init__(self, store: ManifestStore, table: TableCommitter, lander: Lander | None = None) -> None:
         self._store = store
         self._table = table
-        self._landing = landing or Landing(store, table)
+        self._lander = lander or Lander(store, table)
         self._copies = CheckpointCopies(store, table)
 
     def recover(self, stream: StreamKey, replay: Batch | None = None) -> list[Recovered]:
@@ -77,7 +77,7 @@ class Recovery:
 
         Only on an operator's word: the table was restored after they had landed, and shall stay so.
         """
-        landed = [record for record in self._store.pending(stream) if self._landing.is_in_table(record.batch)]
+        landed = [record for record in self._store.pending(stream) if self._lander.is_in_table(record.batch)]
         reason = "accepted by an operator with the table as it is"
         return [self._finish(record, ManifestState.COMMITTED, reason) for record in landed]
 
@@ -90,9 +90,9 @@ class Recovery:
 
     def _recovery_of(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
-        if self._landing.is_in_table(batch):
-            manifest = self._landing.manifest(batch)
-            self._landing.land(manifest)  # adds nothing: it learns the version, and of a RESTORE since
+        if self._lander.is_in_table(batch):
+            manifest = self._lander.manifest(batch)
+            self._lander.land(manifest)  # adds nothing: it learns the version, and of a RESTORE since
             return Recovered(record, ManifestState.COMMITTED, "found in the table")
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
         if self._has_token_of(batch.batch_id, batch.stream):
@@ -101,16 +101,16 @@ class Recovery:
             return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return Recovered(record, ManifestState.PREPARED, "the checkpoint has other offsets")
-        manifest = self._landing.manifest(batch)
+        manifest = self._lander.manifest(batch)
         missing = self._table.missing_files(manifest)
-        if missing and self._landing.state(batch) is ManifestState.COMMITTED:  # just now, in other files
+        if missing and self._lander.state(batch) is ManifestState.COMMITTED:  # just now, in other files
             return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
         if missing:
             reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
             return self._left_for_replay(record, replay, reason)
         self._copies.check_token(batch.stream, self._table.token(batch.stream.query_id))
         try:
-            outcome = self._landing.land(manifest)
+            outcome = self._lander.land(manifest)
         except (SchemaMismatchError, TableChangedError) as error:
             if not is_replayed:
                 raise
@@ -153,7 +153,7 @@ class Recovery:
         # Given up is only what was seen: a twin may have prepared the batch anew since, with other files.
         seen = record if state is ManifestState.ABORTED else None
         is_finished = self._store.finish(batch, state, reason=reason, seen=seen)
-        is_kept = not is_finished and self._landing.state(batch) is ManifestState.PREPARED
+        is_kept = not is_finished and self._lander.state(batch) is ManifestState.PREPARED
         if is_kept and state is ManifestState.ABORTED:
             raise RetryableError(being_delivered(batch, reason))
         return Recovered(record, state, reason)

@@ -32,7 +32,7 @@ from .contract import (
     Token,
 )
 from .errors import FencedError, PenstockError, RetryableError, SchemaMismatchError, TableChangedError
-from .landing import Landing, Retry, holds
+from .landing import Lander, Retry, holds
 from .recovery import Recovery, being_delivered
 
 
@@ -66,8 +66,8 @@ class TwoPhaseCommitter:
         self._store = store
         self._table = table
         self._copies = CheckpointCopies(store, table)
-        self._landing = Landing(store, table, retry, sleep=sleep, rng=rng)
-        self.recovery = Recovery(store, table, self._landing)
+        self._lander = Lander(store, table, retry, sleep=sleep, rng=rng)
+        self.recovery = Recovery(store, table, self._lander)
 
     # Before the write -----------------------------------------------------------------------------
 
@@ -136,19 +136,19 @@ class TwoPhaseCommitter:
         """
         prepared = self._prepare_or_take(manifest, committables)
         if prepared.is_ours:
-            return self._landing.land(manifest)
+            return self._lander.land(manifest)
         return self._land_earlier(prepared.record, manifest, committables)
 
     def _land_earlier(
         self, earlier: ManifestRecord, manifest: Manifest, committables: Sequence[Committable]
     ) -> Committed | AlreadyCommitted:
         try:
-            outcome = self._landing.land(self._landing.manifest(manifest.batch))
+            outcome = self._lander.land(self._lander.manifest(manifest.batch))
         except PenstockError as error:
             is_refused = isinstance(error, (SchemaMismatchError, TableChangedError))
             is_refused = is_refused and earlier.state is ManifestState.PREPARED
             if is_refused and self._prepare(manifest, committables, replacing=earlier).is_ours:
-                return self._landing.land(manifest)
+                return self._lander.land(manifest)
             self._delete_unnamed(committables, earlier)
             raise
         self._delete_unnamed(committables, earlier)
@@ -200,8 +200,8 @@ class TwoPhaseCommitter:
         """Which files of a PREPARED batch are gone; empty if none, or if the table holds them already."""
         if not record.files:
             return ""
-        missing = self._table.missing_files(self._landing.manifest(record.batch))
-        if not missing or self._landing.is_in_table(record.batch):
+        missing = self._table.missing_files(self._lander.manifest(record.batch))
+        if not missing or self._lander.is_in_table(record.batch):
             return ""
         return f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
 
@@ -210,7 +210,7 @@ class TwoPhaseCommitter:
         record = self._store.record(batch.stream, batch.batch_id)
         if is_skipped(record, batch) or (record is not None and record.state is ManifestState.COMMITTED):
             return
-        if not self._landing.is_in_table(batch):
+        if not self._lander.is_in_table(batch):
             raise RetryableError(
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is not in the table."
             )

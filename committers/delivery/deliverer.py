@@ -45,7 +45,7 @@ from ..errors import (
     RetryableError,
     TableChangedError,
 )
-from ..landing import Landing, Retry
+from ..landing import Lander, Retry
 from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease
 from .merge import merge, mergeable
 from .policy import DeliveryPolicy, due
@@ -145,7 +145,7 @@ class StreamDelivery:
         self._seen_version = seen_version
         self._clock = clock
         self._rng = rng or random.Random()
-        self._landing = Landing(store, table, commit_retry, sleep=sleep, rng=self._rng)
+        self._lander = Lander(store, table, commit_retry, sleep=sleep, rng=self._rng)
 
     def round(self, lease: Lease, trigger: str | None = None) -> Round:
         """Deliver once, if something is due.
@@ -339,7 +339,7 @@ class StreamDelivery:
 
     def _commit(self, manifest: Manifest, delivery: Delivery | None) -> Committed | AlreadyCommitted:
         try:
-            return self._landing.commit(manifest)
+            return self._lander.commit(manifest)
         except (FencedError, *PASSING):
             raise
         except PenstockError as error:

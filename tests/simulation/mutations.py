@@ -339,11 +339,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
         if prepared.is_ours:
-            return self._landing.land(manifest)
+            return self._lander.land(manifest)
 """,
             """
         if True:
-            return self._landing.land(manifest)
+            return self._lander.land(manifest)
 """,
         ),
     ),
@@ -1077,7 +1077,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         RECOVERY,
         Edit(
             """
-        if missing and self._landing.state(batch) is ManifestState.COMMITTED:  # just now, in other files
+        if missing and self._lander.state(batch) is ManifestState.COMMITTED:  # just now, in other files
 """,
             """
         if False:

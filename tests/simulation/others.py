@@ -21,7 +21,7 @@ from penstock.committers.cleanup import Cleanup
 from penstock.committers.contract import Manifest, ManifestRecord, ManifestState
 from penstock.committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
 from penstock.committers.lake_manifest import decode
-from penstock.committers.landing import Landing
+from penstock.committers.landing import Lander
 from penstock.committers.recovery import Recovery
 from penstock.datasource.cli.decide import abort, check_skippable, undelivered
 from penstock.datasource.sinks.sink import check_same_table
@@ -147,8 +147,8 @@ class Others:
         query.is_unharmed = False  # what was pending is committed, whatever its checkpoint says by now
         table = world.sink.open_table()
         check_same_table(table, query.stream, store.written_table(query.stream))
-        landing = Landing(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
-        for recovered in Recovery(store, table, landing).recover_each(query.stream):
+        lander = Lander(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
+        for recovered in Recovery(store, table, lander).recover_each(query.stream):
             batch_id, state = recovered.record.batch.batch_id, recovered.state.value
             world.scheduler.tell(f"  recovered batch {batch_id}: {state}, {recovered.reason}")
 
