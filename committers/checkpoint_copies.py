@@ -38,23 +38,24 @@ class CheckpointCopies:
         """
         before = self._before(batch)
         if before is None:
-            self._check_follows_table(batch, digest_before)
+            self._check_last_in_table(batch, digest_before)
             return None
         digest, what = digest_before(), ""
         if before.awaits_replay:
             what = never_came_back(before)
         elif digest is not None and digest != before.batch.digest:
             what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
-        stops_delivery = is_delivered and not before.is_dropped
-        if what and (stops_delivery or not self._has_landed(before.batch, digest)):
+        if what and not self._has_landed(before.batch, digest):
             raise mismatch(batch, what)
+        if what and is_delivered and not before.is_dropped:
+            raise mismatch(batch, what, _COUPLED_ONCE)
         if before.is_skipped:
             if (gap := self.gap_before(before.batch)) is not None:
                 raise mismatch(batch, never_came_back(gap))
             self.check_token(batch.stream, self._table.token(batch.stream.query_id))
         return before
 
-    def _check_follows_table(self, batch: Batch, digest_before: DigestBefore) -> None:
+    def _check_last_in_table(self, batch: Batch, digest_before: DigestBefore) -> None:
         """The store does not know the batch before; the table may, if the store was lost."""
         token = self._table.token(batch.stream.query_id) if batch.batch_id > 0 else None
         if token is None or token.batch_id != batch.batch_id - 1:
@@ -110,7 +111,13 @@ def never_came_back(given_up: ManifestRecord) -> str:
     return f"begun although batch {given_up.batch.batch_id} was given up and never written again"
 
 
-def mismatch(batch: Batch, what: str) -> CheckpointMismatchError:
+_COUPLED_ONCE = (
+    "Or, as the table has the batch before from this very checkpoint, start the query once with "
+    "delivery=coupled, until a batch is through."
+)
+
+
+def mismatch(batch: Batch, what: str, hint: str = "") -> CheckpointMismatchError:
     """The error for a batch that is not as the checkpoint has it, with what to do."""
     query_id = batch.stream.query_id
     return CheckpointMismatchError(
@@ -119,5 +126,5 @@ def mismatch(batch: Batch, what: str) -> CheckpointMismatchError:
         f"    penstock show {query_id} {batch.batch_id}\n"
         "and then either put back the checkpoint that wrote the table, or, to write these rows as a new "
         "stream beside what the table holds, give the checkpoint a new query id with\n"
-        "    penstock renew <checkpoint>"
+        "    penstock renew <checkpoint>" + (f"\n{hint}" if hint else "")
     )

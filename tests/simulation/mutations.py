@@ -1009,10 +1009,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         COPIES,
         Edit(
             """
-        if what and (stops_delivery or not self._has_landed(before.batch, digest)):
+        if what and is_delivered and not before.is_dropped:
 """,
             """
-        if what and not self._has_landed(before.batch, digest):
+        if False:
 """,
         ),
         needs=("mixed", "copy_checkpoint", "one_store"),
