@@ -82,7 +82,8 @@ def judge(number: int, seeds_max: int) -> Verdict:
     from tests.simulation.plan import Plan
     from tests.simulation.playing import play
 
-    seeds = (seed for seed in itertools.count() if mutation.needs <= Plan.of(random.Random(seed)).parts)
+    parts = ((seed, Plan.of(random.Random(seed)).parts) for seed in itertools.count(mutation.first))
+    seeds = (seed for seed, has in parts if mutation.needs <= has)
     for number, seed in enumerate(itertools.islice(seeds, seeds_max), start=1):
         lake = mutation.lakes[number % len(mutation.lakes)]
         failure = play(seed, lake, others=mutation.others)
