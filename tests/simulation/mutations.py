@@ -1118,6 +1118,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         needs=("copy_checkpoint", "recover"),
     ),
     Mutation(
+        "a batch before that only the table knows is the same",
+        "writes a batch behind one that a copy has landed, if the store was lost",
+        COPIES,
+        Edit(
+            """
+            self._check_last_in_table(batch, digest_before)
+            return None
+""",
+            """
+            return None
+""",
+        ),
+        others=("copy_checkpoint", "lose_store"),
+    ),
+    Mutation(
         "a batch lands only behind what its store knows of",
         "lands behind a batch that a copy of the checkpoint has landed meanwhile",
         LANDING,
