@@ -13,7 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.committers.contract import Batch, Committable, DataFile, Manifest, Outcome, StreamKey
+from penstock.committers.contract import (
+    Batch,
+    CheckToken,
+    Committable,
+    DataFile,
+    Manifest,
+    Outcome,
+    StreamKey,
+)
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.options.delta import DeltaOptions
@@ -73,9 +81,9 @@ class TimedTable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._table, name)
 
-    def commit(self, manifest: Manifest) -> Outcome:
+    def commit(self, manifest: Manifest, check_token: CheckToken) -> Outcome:
         with timed(self._spent, "table"):
-            outcome: Outcome = self._table.commit(manifest)
+            outcome: Outcome = self._table.commit(manifest, check_token)
         return outcome
 
 
