@@ -13,8 +13,8 @@ from typing import TypeAlias
 from .contract import Batch, ManifestRecord, ManifestState, ManifestStore, StreamKey, TableCommitter, Token
 from .errors import CheckpointMismatchError
 
-DigestBefore: TypeAlias = Callable[[], "str | None"]
-"""Of the batch before the one at hand, as the checkpoint has it; None if it does not know any more."""
+DigestOf: TypeAlias = Callable[[int], "str | None"]
+"""Of an earlier batch, as the checkpoint has it; None if it does not know any more."""
 
 
 class CheckpointCopies:
@@ -25,7 +25,7 @@ class CheckpointCopies:
         self._table = table
 
     def check_before(
-        self, batch: Batch, digest_before: DigestBefore, *, is_delivered: bool = False
+        self, batch: Batch, digest_of: DigestOf, *, is_delivered: bool = False
     ) -> ManifestRecord | None:
         """Look at the batch before one that is about to be written; None if the store does not know it.
 
@@ -38,9 +38,9 @@ class CheckpointCopies:
         """
         before = self._before(batch)
         if before is None:
-            self._check_last_in_table(batch, digest_before)
+            self._check_last_in_table(batch, digest_of)
             return None
-        digest, what = digest_before(), ""
+        digest, what = digest_of(before.batch.batch_id), ""
         if before.awaits_replay:
             what = never_came_back(before)
         elif digest is not None and digest != before.batch.digest:
@@ -55,12 +55,12 @@ class CheckpointCopies:
             self.check_token(batch.stream, self._table.token(batch.stream.query_id))
         return before
 
-    def _check_last_in_table(self, batch: Batch, digest_before: DigestBefore) -> None:
-        """The store does not know the batch before; the table may, if the store was lost."""
+    def _check_last_in_table(self, batch: Batch, digest_of: DigestOf) -> None:
+        """The store does not know the batch before, maybe because it was lost: the table has the last one."""
         token = self._table.token(batch.stream.query_id) if batch.batch_id > 0 else None
-        if token is None or token.batch_id != batch.batch_id - 1:
+        if token is None or token.batch_id >= batch.batch_id:
             return
-        digest = digest_before()
+        digest = digest_of(token.batch_id)
         if digest is not None and not token.matches(digest):
             what = f"behind batch {token.batch_id}, which the table has from other source offsets"
             raise mismatch(batch, what)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .checkpoint_copies import DigestBefore, mismatch
+from .checkpoint_copies import DigestOf, mismatch
 from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
 from .errors import CheckpointMismatchError, RetryableError
 from .recovery import check_replaceable
@@ -28,7 +28,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
     def begin(
         self,
         batch: Batch,
-        digest_before: DigestBefore = lambda: None,
+        digest_of: DigestOf = lambda _: None,
         seen: Token | None = None,
     ) -> Decision:
         """Say whether the executors have to write this batch.
@@ -47,7 +47,9 @@ class DecoupledCommitter(TwoPhaseCommitter):
         record = self._store.record(batch.stream, batch.batch_id)
         decision = self._decide(batch, record, seen)
         if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
-            self._copies.check_before(batch, digest_before, is_delivered=True)
+            before = self._copies.check_before(batch, digest_of, is_delivered=True)
+            if before is None and record is None:
+                self._check_nothing_lost(batch)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)
         return decision
@@ -76,11 +78,16 @@ class DecoupledCommitter(TwoPhaseCommitter):
         token = self._table.token(batch.stream.query_id)
         if token is not None and token.batch_id >= batch.batch_id:
             return self._decide_delivered(batch, token)
-        decision = self._decide_by_token(batch, token)
+        return self._decide_by_token(batch, token)
+
+    def _check_nothing_lost(self, batch: Batch) -> None:
+        """The store does not know the batch before. Then the table has it, or it was prepared and is lost."""
+        if batch.batch_id == 0:
+            return
+        token = self._table.token(batch.stream.query_id)
         last = -1 if token is None else token.batch_id
-        if decision is Decision.WRITE and last < batch.batch_id - 1:
+        if last < batch.batch_id - 1:
             raise CheckpointMismatchError(_undelivered_lost(batch, last))
-        return decision
 
     def _decide_delivered(self, batch: Batch, token: Token) -> Decision:
         """Since the store was asked, a twin may have prepared the batch, and somebody delivered it."""
@@ -113,7 +120,12 @@ class DecoupledCommitter(TwoPhaseCommitter):
             FencedError: another run has taken over. The files are deleted.
             RetryableError: the store failed, or was changed by another run meanwhile.
         """
-        before = self._copies.check_before(manifest.batch, lambda: digest_before, is_delivered=True)
+        last = manifest.batch.batch_id - 1
+        before = self._copies.check_before(
+            manifest.batch,
+            lambda batch_id: digest_before if batch_id == last else None,
+            is_delivered=True,
+        )
         if before is None:
             self._check_follows_table(manifest.batch, committables)
         follows = None if before is None else before.batch

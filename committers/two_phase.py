@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from . import crash_points
-from .checkpoint_copies import CheckpointCopies, DigestBefore, mismatch
+from .checkpoint_copies import CheckpointCopies, DigestOf, mismatch
 from .contract import (
     AlreadyCommitted,
     Batch,
@@ -71,7 +71,7 @@ class TwoPhaseCommitter:
 
     # Before the write -----------------------------------------------------------------------------
 
-    def begin(self, batch: Batch, digest_before: DigestBefore = lambda: None) -> Decision:
+    def begin(self, batch: Batch, digest_of: DigestOf = lambda _: None) -> Decision:
         """Recover what is pending, then say whether the executors have to write this batch.
 
         Called once per batch, after Spark has logged its offsets and before any task starts.
@@ -91,7 +91,7 @@ class TwoPhaseCommitter:
         decision = self._decide_by_token(batch, token)
         if decision is Decision.SKIP or is_skipped(record, batch):
             return Decision.SKIP
-        self._copies.check_before(batch, digest_before)
+        self._copies.check_before(batch, digest_of)
         if record is not None and record.batch.digest != batch.digest:
             self._supersede(record)
         return decision

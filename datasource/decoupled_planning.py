@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..committers.checkpoint_copies import DigestBefore
+from ..committers.checkpoint_copies import DigestOf
 from ..committers.contract import Batch, ManifestState, StreamKey, Token
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import RetryableError, TableChangedError
@@ -46,7 +46,7 @@ def plan_decoupled_batch(
     batch: Batch,
     rows: pa.Schema,
     overwrite: bool,
-    digest_before: DigestBefore = lambda: None,
+    digest_of: DigestOf = lambda _: None,
     plans: PlanCache = _plans,
 ) -> BatchPlan:
     """Decide whether to write the batch, wait until the backlog has room for it, and say how to write it.
@@ -54,18 +54,18 @@ def plan_decoupled_batch(
     Raises:
         PenstockError: see its subclasses; no data has moved.
     """
-    digest_before = cache(digest_before)
+    digest_of = cache(digest_of)
     event_time = event_time_column(rows, sink.options.event_time)
     key = PlanKey(batch.stream, sink, rows, overwrite)
     seen = plans.get(key)
     if seen is None:
-        planned = _plan_first(key, store, batch, digest_before, plans)
+        planned = _plan_first(key, store, batch, digest_of, plans)
     else:
-        planned = _plan_known(key, store, batch, digest_before, seen, plans)
+        planned = _plan_known(key, store, batch, digest_of, seen, plans)
     if planned is None:
         return BatchPlan(batch)
     register(sink, store, batch.stream, planned.content.table_id)
-    before = digest_before() if batch.batch_id > 0 else None
+    before = digest_of(batch.batch_id - 1) if batch.batch_id > 0 else None
     return BatchPlan(batch, planned.files, planned.content, event_time=event_time, digest_before=before)
 
 
@@ -82,15 +82,12 @@ def _plan_known(
     key: PlanKey,
     store: SqlManifestStore,
     batch: Batch,
-    digest_before: DigestBefore,
+    digest_of: DigestOf,
     seen: Seen,
     plans: PlanCache,
 ) -> PlannedTable | None:
     """Without a look at the table; None if the batch is not to be written."""
-    if (
-        DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_before, seen.token)
-        is Decision.SKIP
-    ):
+    if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, seen.token) is Decision.SKIP:
         return None
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
@@ -111,7 +108,7 @@ def _plan_first(
     key: PlanKey,
     store: SqlManifestStore,
     batch: Batch,
-    digest_before: DigestBefore,
+    digest_of: DigestOf,
     plans: PlanCache,
 ) -> PlannedTable | None:
     """With a look at the table; None if the batch is not to be written."""
@@ -120,7 +117,7 @@ def _plan_first(
     table, token = patiently(partial(_look_first, key.sink, store, batch.stream), wait_s)
     if is_known:
         register(key.sink, store, batch.stream)  # what is waited for is delivered as this start says
-    if DecoupledCommitter(store, table).begin(batch, digest_before, token) is Decision.SKIP:
+    if DecoupledCommitter(store, table).begin(batch, digest_of, token) is Decision.SKIP:
         return None
     if is_known:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited

@@ -6,7 +6,7 @@ import posixpath
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from ..committers.checkpoint_copies import DigestBefore
+from ..committers.checkpoint_copies import DigestOf
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.landing import Retry
@@ -41,9 +41,7 @@ def plan_stream_batch(sink: Sink[Any], schema: StructType, overwrite: bool) -> B
     running = checkpoint.running_batch()
     batch = Batch(StreamKey(running.query_id, sink.table_uri), running.batch_id, running.digest)
     with borrow_store(store_url(sink.options)) as store:
-        return plan_batch(
-            sink, store, batch, rows, overwrite, lambda: checkpoint.digest_of_logged(batch.batch_id - 1)
-        )
+        return plan_batch(sink, store, batch, rows, overwrite, checkpoint.digest_of_logged)
 
 
 def plan_batch(
@@ -52,20 +50,20 @@ def plan_batch(
     batch: Batch,
     rows: pa.Schema,
     overwrite: bool,
-    digest_before: DigestBefore = lambda: None,
+    digest_of: DigestOf = lambda _: None,
 ) -> BatchPlan:
     """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`.
 
     Args:
-        digest_before: of the batch before, as the checkpoint has it; None if it does not know any more
+        digest_of: an earlier batch, as the checkpoint has it; None if it does not know it any more
     """
     if sink.options.is_decoupled:
-        return plan_decoupled_batch(sink, store, batch, rows, overwrite, digest_before)
+        return plan_decoupled_batch(sink, store, batch, rows, overwrite, digest_of)
     table, written = sink.open_table(), store.written_table(batch.stream)
     event_time = event_time_column(rows, sink.options.event_time)
     try:
         check_same_table(table, batch.stream, written)
-        decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch, digest_before)
+        decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch, digest_of)
         check_same_table(table, batch.stream, written)  # recovery has looked anew, and gives way to a replay
     except TableChangedError:
         # A store that was lost does not know the stream, and the operator could not accept the table.

@@ -271,11 +271,9 @@ def test_copies_of_a_checkpoint_on_one_store_part_with_an_error(stream: Stream) 
     batch = stream.batch(1)
     committer = stream.committer()
     with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
-        committer.begin(batch, digest_before=lambda: stream.batch(0).digest)
-    assert (
-        committer.begin(batch, digest_before=lambda: stream.batch(0, "of the copy").digest) is Decision.WRITE
-    )
-    assert committer.begin(batch, digest_before=lambda: None) is Decision.WRITE
+        committer.begin(batch, digest_of=lambda _: stream.batch(0).digest)
+    assert committer.begin(batch, digest_of=lambda _: stream.batch(0, "of the copy").digest) is Decision.WRITE
+    assert committer.begin(batch, digest_of=lambda _: None) is Decision.WRITE
 
 
 def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Stream) -> None:
@@ -294,7 +292,7 @@ def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -
     stream.run(0, [0], offsets="of the copy")
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
     with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
-        stream.committer().begin(stream.batch(1), digest_before=lambda: stream.batch(0).digest)
+        stream.committer().begin(stream.batch(1), digest_of=lambda _: stream.batch(0).digest)
 
 
 def test_copies_part_with_an_error_even_behind_an_aborted_batch(stream: Stream) -> None:
@@ -305,8 +303,8 @@ def test_copies_part_with_an_error_even_behind_an_aborted_batch(stream: Stream) 
     stream.prepare(stream.write(other, "r2", [0]))
     stream.store.deliveries.abort_pending(stream.query.stream, -1, "ann", "starts anew")
     with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
-        stream.committer().begin(stream.batch(1), digest_before=lambda: mine.digest)
-    assert stream.committer().begin(stream.batch(1), digest_before=lambda: other.digest) is Decision.WRITE
+        stream.committer().begin(stream.batch(1), digest_of=lambda _: mine.digest)
+    assert stream.committer().begin(stream.batch(1), digest_of=lambda _: other.digest) is Decision.WRITE
 
 
 def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: Stream) -> None:
@@ -343,7 +341,7 @@ def test_other_rows_are_not_prepared_in_front_of_what_follows_the_ones_that_were
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
     assert stream.begin(other) is Decision.WRITE
     written = stream.write(other, "r2", [0, 1])
-    stream.committer().begin(stream.batch(1), digest_before=lambda: mine.digest)
+    stream.committer().begin(stream.batch(1), digest_of=lambda _: mine.digest)
     following = stream.write(stream.batch(1), "r1", [1])
     stream.committer().prepare(following.manifest, following.committables, mine.digest)
     with pytest.raises(RetryableError, match="has gone on behind batch 0"):
@@ -360,7 +358,7 @@ def test_a_skipped_batch_waits_for_its_replay_once_what_it_followed_is_given_up(
         stream.store.deliveries.skip(stream.query.stream, batch_id, "ann", "broken")
     stream.run(0, [0, 1, 2], "r2", "of the copy")
     with pytest.raises(CheckpointMismatchError, match="batch 2 was given up and never written again"):
-        stream.committer().begin(stream.batch(3), digest_before=lambda: stream.batch(2).digest)
+        stream.committer().begin(stream.batch(3), digest_of=lambda _: stream.batch(2).digest)
     stream.deliver()
     assert stream.states() == {0: COMMITTED, 1: ABORTED, 2: ABORTED}
 
@@ -465,16 +463,16 @@ def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_t
         before = written.batch.digest
         for committer, is_refused in ((late.committer(), True), (late.coupled(), False)):
             with pytest.raises(CheckpointMismatchError) if is_refused else nullcontext():
-                committer.begin(stream.batch(1), lambda: before)
+                committer.begin(stream.batch(1), lambda _: before)
         following = stream.write(stream.batch(1), "r1", [1])
         with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
             late.committer().prepare(following.manifest, following.committables, before)
         assert late.states() == {0: ABORTED}
 
-        late.coupled().begin(stream.batch(1), lambda: before)
+        late.coupled().begin(stream.batch(1), lambda _: before)
         store.prepare(following.manifest, "r2")  # by a coupled start
         with pytest.raises(CheckpointMismatchError, match="start the query once with delivery=coupled"):
-            late.committer().begin(stream.batch(1), lambda: before)
+            late.committer().begin(stream.batch(1), lambda _: before)
 
 
 def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
@@ -520,6 +518,18 @@ def test_undelivered_batches_that_went_with_the_store_are_an_error(
     with pytest.raises(CheckpointMismatchError, match="went with the store") as refused:
         without_store.begin(without_store.batch(2))
     assert "delivery=coupled" in str(refused.value)
+
+
+def test_a_copy_is_told_so_although_batches_went_with_the_store_too(
+    stream: Stream, without_store: Stream
+) -> None:
+    """Starting it coupled, as the error about these batches says, would write its rows twice."""
+    stream.run(0, [0], offsets="of the copy")
+    stream.deliver()
+    with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the table has from other"):
+        without_store.committer().begin(
+            without_store.batch(2), lambda batch_id: stream.batch(batch_id).digest
+        )
 
 
 def test_a_store_that_was_lost_with_all_delivered_loses_nothing(

@@ -361,18 +361,30 @@ def test_copies_of_a_checkpoint_part_with_an_error_if_the_store_was_lost(
     query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
     with open_store(f"sqlite:///{tmp_path}/empty.db") as empty:
         with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the table has from other"):
-            query.committer(empty).begin(query.batch(1), lambda: query.batch(0).digest)
+            query.committer(empty).begin(query.batch(1), lambda _: query.batch(0).digest)
         same = query.batch(0, "of the copy").digest
-        assert query.committer(empty).begin(query.batch(1), lambda: same) is Decision.WRITE
+        assert query.committer(empty).begin(query.batch(1), lambda _: same) is Decision.WRITE
+
+
+def test_copies_part_with_an_error_if_what_was_prepared_went_with_the_store(
+    query: Query, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """The operator lets the query go on without what was not delivered. The table's last batch is older."""
+    query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
+    with open_store(f"sqlite:///{tmp_path}/empty.db") as empty:
+        with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the table has from other"):
+            query.committer(empty).begin(query.batch(5), lambda batch_id: query.batch(batch_id).digest)
+        ours = {0: query.batch(0, "of the copy").digest}
+        assert query.committer(empty).begin(query.batch(5), ours.get) is Decision.WRITE
 
 
 def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManifestStore) -> None:
     """Each start says what its checkpoint has of the batch before."""
     query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
     with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
-        query.committer(store).begin(query.batch(1), lambda: query.batch(0).digest)
+        query.committer(store).begin(query.batch(1), lambda _: query.batch(0).digest)
     same = query.batch(0, "of the copy").digest
-    assert query.committer(store).begin(query.batch(1), lambda: same) is Decision.WRITE
+    assert query.committer(store).begin(query.batch(1), lambda _: same) is Decision.WRITE
 
 
 def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(
@@ -394,7 +406,7 @@ def test_a_copy_that_must_part_gives_up_nothing(query: Query, store: SqlManifest
     query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
     prepare_only(query, store, 1, "of the copy")
     with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
-        query.committer(store).begin(query.batch(1), lambda: query.batch(0).digest)
+        query.committer(store).begin(query.batch(1), lambda _: query.batch(0).digest)
     assert state(store, query, 1) is PREPARED
 
 
@@ -417,7 +429,7 @@ def test_a_store_from_an_old_backup_gives_way_to_the_table(
     with open_store(f"sqlite:///{tmp_path}/current.db") as current:
         query.run(current, query.batch(0), PARTS, "r2")
     digest = query.batch(0).digest
-    assert query.committer(store).begin(query.batch(1), lambda: digest) is Decision.WRITE
+    assert query.committer(store).begin(query.batch(1), lambda _: digest) is Decision.WRITE
 
 
 def test_a_superseded_batch_takes_those_behind_it_with_it(query: Query, store: SqlManifestStore) -> None:
@@ -687,7 +699,7 @@ def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
     assert [record.batch.batch_id for record in store.pending(query.stream)] == [2]
 
     with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
-        query.committer(store).begin(query.batch(3), lambda: query.batch(2).digest)
+        query.committer(store).begin(query.batch(3), lambda _: query.batch(2).digest)
     assert query.open_table().token(query.query_id) is None
 
 
@@ -710,7 +722,7 @@ def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_ro
         assert recovered.state is PREPARED
         assert "batch 0 before it was given up" in recovered.reason
         with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
-            query.committer(ours).begin(query.batch(2), lambda: query.batch(1).digest)
+            query.committer(ours).begin(query.batch(2), lambda _: query.batch(1).digest)
         assert [record.batch.batch_id for record in ours.pending(query.stream)] == [1]
 
 
@@ -879,8 +891,8 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
 
         committer = query.committer(new)
         with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
-            committer.begin(query.batch(1), lambda: batch.digest)
-        assert committer.begin(query.batch(1), lambda: query.batch(0, "ours").digest) is Decision.WRITE
+            committer.begin(query.batch(1), lambda _: batch.digest)
+        assert committer.begin(query.batch(1), lambda _: query.batch(0, "ours").digest) is Decision.WRITE
 
 
 def test_a_batch_that_is_delivered_while_its_files_are_looked_for_is_no_loss(

@@ -797,7 +797,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        if decision is Decision.WRITE and last < batch.batch_id - 1:
+        if last < batch.batch_id - 1:
 """,
             """
         if False:
@@ -849,12 +849,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         COPIES,
         Edit(
             """
-        digest, what = digest_before(), ""
+        digest, what = digest_of(before.batch.batch_id), ""
 """,
             """
         if before.is_dropped:
             return before
-        digest, what = digest_before(), ""
+        digest, what = digest_of(before.batch.batch_id), ""
 """,
         ),
         needs=("decoupled", "one_store"),
@@ -896,10 +896,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        before = self._copies.check_before(manifest.batch, lambda: digest_before, is_delivered=True)
+        before = self._copies.check_before(
+            manifest.batch,
+            lambda batch_id: digest_before if batch_id == last else None,
+            is_delivered=True,
+        )
 """,
             """
-        before = self._copies.check_before(manifest.batch, lambda: None)
+        before = self._copies.check_before(manifest.batch, lambda _: None)
 """,
         ),
         needs=("decoupled", "copy_checkpoint", "one_store"),
@@ -922,13 +926,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         needs=("decoupled", "skip"),
     ),
     Mutation(
-        "a copy that must part gives up nothing, and nothing hides behind a skipped batch",
-        "gives up the other copy's batch first, and looks no further than the batch before",
+        "a copy that must part gives up nothing",
+        "gives up the other copy's batch before it is refused",
         DECOUPLED,
         Edit(
             """
         if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
-            self._copies.check_before(batch, digest_before, is_delivered=True)
+            before = self._copies.check_before(batch, digest_of, is_delivered=True)
+            if before is None and record is None:
+                self._check_nothing_lost(batch)
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)
 """,
@@ -936,29 +942,37 @@ MUTATIONS: tuple[Mutation, ...] = (
         if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
             self._supersede(record)
         if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
-            self._copies.check_before(batch, digest_before, is_delivered=True)
+            before = self._copies.check_before(batch, digest_of, is_delivered=True)
+            if before is None and record is None:
+                self._check_nothing_lost(batch)
 """,
         ),
         Edit(
             """
-        self._copies.check_before(batch, digest_before)
+        self._copies.check_before(batch, digest_of)
         if record is not None and record.batch.digest != batch.digest:
             self._supersede(record)
 """,
             """
         if record is not None and record.batch.digest != batch.digest:
             self._supersede(record)
-        self._copies.check_before(batch, digest_before)
+        self._copies.check_before(batch, digest_of)
 """,
             file=TWO_PHASE,
         ),
+        needs=("decoupled", "one_store", "twins"),
+        others=("skip", "copy_checkpoint"),
+    ),
+    Mutation(
+        "nothing hides behind a skipped batch",
+        "looks no further than the batch before",
+        COPIES,
         Edit(
             """
             if (gap := self.gap_before(before.batch)) is not None:
                 raise mismatch(batch, never_came_back(gap))
 """,
             "",
-            file=COPIES,
         ),
         needs=("decoupled", "one_store", "twins"),
         others=("skip", "copy_checkpoint"),
@@ -1118,18 +1132,19 @@ MUTATIONS: tuple[Mutation, ...] = (
         needs=("copy_checkpoint", "recover"),
     ),
     Mutation(
-        "a batch before that only the table knows is the same",
+        "the table's last batch is this checkpoint's",
         "writes a batch behind one that a copy has landed, if the store was lost",
         COPIES,
         Edit(
             """
-            self._check_last_in_table(batch, digest_before)
+            self._check_last_in_table(batch, digest_of)
             return None
 """,
             """
             return None
 """,
         ),
+        needs=("decoupled", "own_stores"),
         others=("copy_checkpoint", "lose_store"),
     ),
     Mutation(
@@ -1161,7 +1176,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         lakes=("iceberg",),
         needs=("decoupled", "own_stores"),
-        others=("copy_checkpoint", "expire", "deliver"),
+        others=("copy_checkpoint", "reset_checkpoint", "expire", "deliver"),
+        first=11_600,
     ),
     Mutation(
         "sources: named by the table",

@@ -149,8 +149,10 @@ class Others:
         check_same_table(table, query.stream, store.written_table(query.stream))
         lander = Lander(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
         for recovered in Recovery(store, table, lander).recover_each(query.stream):
-            batch_id, state = recovered.record.batch.batch_id, recovered.state.value
-            world.scheduler.tell(f"  recovered batch {batch_id}: {state}, {recovered.reason}")
+            batch_id, state = recovered.record.batch.batch_id, recovered.state
+            if query.is_diverged and state is ManifestState.COMMITTED:
+                query.believed.add(batch_id)
+            world.scheduler.tell(f"  recovered batch {batch_id}: {state.value}, {recovered.reason}")
 
     def accept_table(self, query: Query) -> None:
         """`penstock recover --accept-table`."""
@@ -231,9 +233,9 @@ class Others:
     def give_up(self, query: Query, records: Sequence[ManifestRecord]) -> None:
         """From now on it is no loss if the rows of these batches are not in the table."""
         for record in records:
-            self.given_up |= self._ids_of(query, record)
+            self.given_up |= self.ids_of(query, record)
 
-    def _ids_of(self, query: Query, record: ManifestRecord) -> set[int]:
+    def ids_of(self, query: Query, record: ManifestRecord) -> set[int]:
         """Whether its files are still there or not."""
         ever, place = self.world.lake.objects.ever, self.world.lake.data_location.rstrip("/")
         paths = [f"{place}/{path}" for path in self._paths_of(query, record)]
@@ -329,8 +331,6 @@ class Others:
         query, plan = self._some_query(), self.world.plan
         if len(self.world.queries) > 1 or query.is_retired:
             return
-        if plan.delivery is not None and plan.loses_store:
-            return  # then nobody knows any more where the copies of a decoupled stream have parted
         original = query.checkpoint
         checkpoint = replace(
             original, name="copy", offsets=dict(original.offsets), commits=set(original.commits)

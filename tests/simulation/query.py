@@ -58,6 +58,8 @@ class Query:
         """Its last start ended in the error that asks for an operator."""
         self.is_told = False
         """The last `penstock recover` has said of it what asks for an operator."""
+        self.believed: set[int] = set()
+        """Batches that an operator's `penstock recover` has found in the table, which may be a copy's."""
         self.is_exhausted = False
         """Its last start has read all of the source."""
         self.is_overruled = False

@@ -19,6 +19,7 @@ from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers.contract import Batch, Committable, DataFile, ManifestState, StreamKey
+from penstock.committers.errors import CheckpointMismatchError
 from penstock.committers.lake_manifest import LakeManifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
@@ -146,7 +147,7 @@ class Driver:
         self._scheduler.step("spark: plan", batch_id)
         # The planner knows no batch id: it takes the newest of the log, which may be a twin's.
         newest = batch_of(self._checkpoint, self._checkpoint.newest, self._sink.table_uri)
-        plan = self._plan(newest)
+        plan = self._plan_or_change_nothing(newest)
         self._scheduler.tell(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
         self._let_late_requests_arrive()
         messages = self._run_tasks(plan, batch_id)
@@ -160,13 +161,22 @@ class Driver:
         if plan.content is not None:
             self._check_prepared(newest)
 
-    def _plan(self, batch: Batch) -> BatchPlan:
+    def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan:
+        """A copy of the checkpoint that is refused has not given up what the other one waits for."""
+        self._connection.last_given_up = None
+        try:
+            return self._plan(batch)
+        except CheckpointMismatchError:
+            given_up = self._connection.last_given_up
+            assert given_up is None, f"batch {batch.batch_id} is refused, and has given up {given_up}"
+            raise
 
-        def digest_before() -> str:
-            return batch_of(self._checkpoint, batch.batch_id - 1, self._sink.table_uri).digest
+    def _plan(self, batch: Batch) -> BatchPlan:
+        def digest_of(batch_id: int) -> str:
+            return batch_of(self._checkpoint, batch_id, self._sink.table_uri).digest
 
         if not self._start.is_decoupled:
-            return plan_batch(self._sink, self._store, batch, ROWS, False, digest_before)
+            return plan_batch(self._sink, self._store, batch, ROWS, False, digest_of)
         if self._scheduler.rng.random() < PLANNER_DIES:
             self._plans = self._new_plans()
         return plan_decoupled_batch(
@@ -175,7 +185,7 @@ class Driver:
             batch,
             ROWS,
             overwrite=False,
-            digest_before=digest_before,
+            digest_of=digest_of,
             plans=self._plans,
         )
 

@@ -44,6 +44,8 @@ class StoreConnection:
         self._is_remote = is_remote
         self.last_prepared: Batch | None = None
         """What the store has said of the last prepare that it answered: its own batch, or an earlier one."""
+        self.last_given_up: Batch | None = None
+        """The last batch that was given up for its replay, and all behind it."""
 
     def register(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
@@ -63,7 +65,10 @@ class StoreConnection:
 
     def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
         about = f"batch {seen.batch.batch_id} {reason}"
-        return self.write("give up from", lambda: self._store.give_up_from(seen, reason), about)
+        is_given_up = self.write("give up from", lambda: self._store.give_up_from(seen, reason), about)
+        if is_given_up:
+            self.last_given_up = seen.batch
+        return is_given_up
 
     def prepare(
         self,
