@@ -923,7 +923,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             self._supersede(record)
 """,
         ),
-        needs=("decoupled", "skip"),
+        needs=("decoupled",),
+        others=("skip", "copy_checkpoint"),
     ),
     Mutation(
         "a copy that must part gives up nothing",
