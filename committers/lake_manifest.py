@@ -94,9 +94,9 @@ def encode(content: LakeManifest) -> bytes:
     sink = pa.BufferOutputStream()
     is_large = len(content.files) > _UNCOMPRESSED_FILES_MAX
     options = pa.ipc.IpcWriteOptions(compression="zstd" if is_large else None)
-    table = _to_table(content)
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
+    columns = _to_columns(content)
+    with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
+        writer.write_batch(columns)
     body: bytes = sink.getvalue().to_pybytes()
     return _PREFIX.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
 
@@ -111,9 +111,7 @@ def decode(manifest: Manifest) -> LakeManifest:
         raise _corrupt(manifest, f"kind {manifest.kind!r} version {manifest.version} is not known here")
     body = _checked_body(manifest)
     try:
-        with pa.ipc.open_stream(body) as reader:
-            table = reader.read_all()
-        content = _from_table(cast("Kind", manifest.kind), table)
+        content = _decode_body(cast("Kind", manifest.kind), body)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise _corrupt(manifest, f"cannot be read ({error})") from error
     if len(content.files) != manifest.files:
@@ -133,7 +131,7 @@ def _checked_body(manifest: Manifest) -> bytes:
     return body
 
 
-def _to_table(content: LakeManifest) -> pa.Table:
+def _to_columns(content: LakeManifest) -> pa.RecordBatch:
     files = content.files
     columns = {
         "path": _texts(pa.string(), [file.path for file in files]),
@@ -155,7 +153,8 @@ def _to_table(content: LakeManifest) -> pa.Table:
         "location": content.location,
         "partition_spec_id": content.partition_spec_id,
     }
-    return pa.table(columns).replace_schema_metadata({_HEADER_KEY: json.dumps(header).encode()})
+    metadata = {_HEADER_KEY: json.dumps(header).encode()}
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns), metadata=metadata)
 
 
 # `pa.array` loads pandas, where that is installed: a third of a second in every process that commits.
@@ -194,7 +193,9 @@ def _check_partition_columns(content: LakeManifest) -> None:
             )
 
 
-def _from_table(kind: Kind, table: pa.Table) -> LakeManifest:
+def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
+    with pa.ipc.open_stream(body) as reader:
+        table = reader.read_all()
     header = json.loads((table.schema.metadata or {})[_HEADER_KEY])
     partition_by = tuple(header["partition_by"])
     if header["mode"] not in ("append", "overwrite"):

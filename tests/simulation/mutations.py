@@ -975,8 +975,9 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
             "",
         ),
-        needs=("decoupled", "one_store", "twins"),
+        needs=("mixed", "own_stores", "twins"),
         others=("skip", "copy_checkpoint"),
+        first=1_117_000,
     ),
     Mutation(
         "the manifest of other rows is not taken",

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -37,7 +37,7 @@ from tests.simulation.spark import SimulatedSink, Start
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.committers import crash_points
+from penstock.committers import crash_points, lake_manifest
 from penstock.committers.contract import (
     Manifest,
     ManifestState,
@@ -46,7 +46,7 @@ from penstock.committers.delivery.contract import Lease
 from penstock.committers.errors import PenstockError
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.datasource import decoupled_planning
+from penstock.datasource import committing, decoupled_planning, planning
 from penstock.datasource.backlog import wait_for_delivery
 from penstock.datasource.cli import decide
 from penstock.datasource.decoupled_planning import patiently
@@ -63,6 +63,9 @@ requests are on their way. In the others these come to their end before.
 
 LEASE_S = 60.0
 """Of operators."""
+
+_decode_body_once = lru_cache(maxsize=100)(lake_manifest._decode_body)
+"""A history reads each of its manifests many times; decoding them again takes a tenth of its time."""
 
 
 class World:
@@ -107,8 +110,9 @@ class World:
         committer = partial(TwoPhaseCommitter, sleep=self.scheduler.sleep, rng=self.scheduler.rng)
         with ExitStack() as stack:
             stack.enter_context(self.lake.installed())
-            for module in ("planning", "committing"):
-                stack.enter_context(patch(f"penstock.datasource.{module}.TwoPhaseCommitter", committer))
+            for module in (planning, committing):
+                stack.enter_context(patch.object(module, "TwoPhaseCommitter", committer))
+            stack.enter_context(patch.object(lake_manifest, "_decode_body", _decode_body_once))
             if self.plan.delivery is not None:
                 self._install_delivery(stack)
             logger = logging.getLogger("penstock")
@@ -257,11 +261,14 @@ class World:
         scheduler.tell("-- from here on nothing goes wrong")
         scheduler.hazards.calm()
         self.is_healing = True
+        drivers = [driver for query in self.queries for driver in query.drivers]
+        is_beside_drivers = not all(map(has_ended, drivers))
         self.source_rows += 1
         for query in self.queries:
             query.heal()
-        if scheduler.actors or scheduler.in_flight or any(query.is_overruled for query in self.queries):
-            self.source_rows += 1
+        is_overruled = any(query.is_overruled for query in self.queries)
+        if is_beside_drivers or is_overruled or scheduler.actors or scheduler.in_flight:
+            self.source_rows += 1  # what one of them has put in the way, the next batch tells
             scheduler.run(STEPS_MAX)
             for query in self.queries:
                 query.heal()
