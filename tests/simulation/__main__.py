@@ -6,7 +6,6 @@ Ends with 1 if the invariant did not hold in one of them; its timeline is printe
 from __future__ import annotations
 
 import argparse
-import gc
 import multiprocessing
 import os
 import sys
@@ -20,12 +19,6 @@ from tests.simulation.plan import ONLY
 from tests.simulation.playing import LAKES, Failure, play, timeline
 
 SEEDS_PER_TASK = 100
-
-
-def collect_rarely() -> None:
-    """Python's search for garbage takes a tenth of the time and finds little: histories leave few cycles."""
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
 
 
 def play_some(
@@ -51,7 +44,7 @@ def play_all(
     played = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began = time.monotonic()
-    with multiprocessing.get_context("fork").Pool(processes, collect_rarely) as pool:
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
         with Progress(*columns, console=console) as progress:
             bar = progress.add_task("histories", total=len(seeds))
             play_part = partial(play_some, lakes=lakes, store=store, others=others)
