@@ -195,9 +195,9 @@ def _check_partition_columns(content: LakeManifest) -> None:
 
 def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
     with pa.ipc.open_stream(body) as reader:
-        table = reader.read_all()
-    header = json.loads((table.schema.metadata or {})[_HEADER_KEY])
-    partition_by = tuple(header["partition_by"])
+        header = json.loads((reader.schema.metadata or {})[_HEADER_KEY])
+        partition_by = tuple(header["partition_by"])
+        files = tuple(file for batch in reader for file in _files(batch, partition_by))
     if header["mode"] not in ("append", "overwrite"):
         raise ValueError(f"mode {header['mode']!r} is not known")
     return LakeManifest(
@@ -208,16 +208,16 @@ def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
         schema_json=header["schema_json"],
         new_columns=tuple(header["new_columns"]),
         partition_by=partition_by,
-        files=tuple(_files(table, partition_by)),
+        files=files,
         location=header["location"],
         partition_spec_id=header["partition_spec_id"],
     )
 
 
-def _files(table: pa.Table, partition_by: tuple[str, ...]) -> list[DataFile]:
-    values = [table.column(f"partition.{index}").to_pylist() for index in range(len(partition_by))]
+def _files(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> list[DataFile]:
+    values = [batch.column(f"partition.{index}").to_pylist() for index in range(len(partition_by))]
     partitions = zip(*values, strict=True) if values else repeat(())
-    columns = (table.column(name).to_pylist() for name in ("path", "size_bytes", "rows", "statistics"))
+    columns = (batch.column(name).to_pylist() for name in ("path", "size_bytes", "rows", "statistics"))
     return [
         DataFile(path, size_bytes, rows, tuple(zip(partition_by, partition, strict=True)), statistics)
         for path, size_bytes, rows, statistics, partition in zip(*columns, partitions, strict=False)

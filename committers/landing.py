@@ -35,7 +35,8 @@ class Retry:
     wait_s: float = 0.05
     wait_s_max: float = 5.0
 
-    def waits(self, rng: random.Random) -> Iterator[float]:
+    def waits(self, rng: random.Random | None = None) -> Iterator[float]:
+        rng = rng or random.Random()
         for attempt in range(self.attempts_max - 1):
             yield rng.uniform(0, min(self.wait_s * 2**attempt, self.wait_s_max))
 
@@ -64,7 +65,7 @@ class Lander:
         self._copies = CheckpointCopies(store, table)
         self._retry = retry or Retry()
         self._sleep = sleep
-        self._rng = rng or random.Random()
+        self._rng = rng
 
     def land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
         """Commit with bounded retries, then mark. The token is checked anew on every attempt."""

@@ -126,11 +126,13 @@ def _column_problems(plan: WritePlan) -> Iterator[str]:
     names = plan.schema.names
     if len(set(names)) != len(names):
         yield "Two columns of the table have the same name."
-    problems = plan.table_format.problems(plan.row_schema)
+    rows = plan.row_schema
+    problems = plan.table_format.problems(rows)
     yield from problems
     if not problems:
-        yield from sort_problems(plan.file_schema, plan.sort)
-        known = {column.path for column in parquet_columns(plan.file_schema)}
+        files = plan.table_format.file_schema(rows)
+        yield from sort_problems(files, plan.sort)
+        known = {column.path for column in parquet_columns(files)}
         for path in plan.parquet.bloom_columns:
             if path not in known:
                 yield f"Column '{'.'.join(path)}' with a Bloom filter is not in the table's data files."

@@ -27,8 +27,9 @@ from .files import delta_files
 
 LOG = "_delta_log"
 
-_NAME = re.compile(rb'[^/\\"]+\.parquet')
-"""The end of a path in a JSON entry, whatever its action: always right before a quote."""
+_NAME = re.compile(rb'[/\\"]([^/\\"]+\.parquet)')
+"""The end of a path in a JSON entry, whatever its action: after a quote or a slash, right before a quote. A
+search that could begin anywhere would begin anew at every byte."""
 _LISTINGS_MAX = 5
 _ROWS_PER_READ = 100_000
 

@@ -81,7 +81,7 @@ def check_names(struct: StructType, table_name: str) -> None:
     Raises:
         SchemaMismatchError: names them.
     """
-    names = [".".join(path) for _, path in _paths(struct, ())]
+    names = [".".join(path) for _, path in _paths(struct.fields, ())]
     counts = Counter(name.lower() for name in names)
     alike = [name for name in names if counts[name.lower()] > 1]
     if alike:
@@ -237,14 +237,14 @@ def column_path(schema: Schema, name: str) -> tuple[str, ...]:
 
 def paths_of(schema: Schema) -> dict[int, tuple[str, ...]]:
     """The path of every field, however deep, by its field id."""
-    return dict(_paths(schema.as_struct(), ()))
+    return dict(_paths(schema.fields, ()))
 
 
-def _paths(kind: IcebergType, prefix: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    for inner in fields_of(kind):
+def _paths(fields: Sequence[NestedField], prefix: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for inner in fields:
         path = (*prefix, inner.name)
         yield inner.field_id, path
-        yield from _paths(inner.field_type, path)
+        yield from _paths(fields_of(inner.field_type), path)
 
 
 # In words -----------------------------------------------------------------------------------------

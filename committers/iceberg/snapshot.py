@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -163,9 +163,11 @@ def _choose_merging(table: Table) -> None:
 
 
 def has_double_partitions(table: Table) -> bool:
-    columns = index_by_id(table.metadata.schema())
+    schema = table.metadata.schema()
     sources = {part.source_id for spec in table.metadata.partition_specs for part in spec.fields}
-    return any(isinstance(columns[one].field_type, DoubleType) for one in sources & columns.keys())
+    return any(
+        isinstance(schema.find_type(one), DoubleType) for one in sources.intersection(schema.field_ids)
+    )
 
 
 def _add_columns(transaction: Transaction, content: LakeManifest, lacking: list[str]) -> None:

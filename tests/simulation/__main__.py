@@ -6,6 +6,7 @@ Ends with 1 if the invariant did not hold in one of them; its timeline is printe
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -44,6 +45,7 @@ def play_all(
     played = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     began = time.monotonic()
+    gc.freeze()  # what was imported need not be looked through again and again
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         with Progress(*columns, console=console) as progress:
             bar = progress.add_task("histories", total=len(seeds))

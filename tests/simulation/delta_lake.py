@@ -6,14 +6,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pytest
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 from tests.simulation.delta_log import LOG, DeltaLog
@@ -70,13 +70,13 @@ class DeltaSimLake:
             assert table_uri.rstrip("/").endswith(self.table_uri)
             return TableFileSystem(self.log)
 
-        with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
             for module in (table, plan, committer, history):
-                stack.enter_context(patch.object(module, "DeltaTable", self.delta_table))
+                patch.setattr(module, "DeltaTable", self.delta_table)
             for module in (files, cleanup, history):
-                stack.enter_context(patch.object(module, "DeltaStorageHandler", open_location))
-                stack.enter_context(patch.object(module, "pafs", library_files))
-            stack.enter_context(patch.object(cleanup, "pq", SimpleNamespace(ParquetFile=CheckpointFile)))
+                patch.setattr(module, "DeltaStorageHandler", open_location)
+                patch.setattr(module, "pafs", library_files)
+            patch.setattr(cleanup, "pq", SimpleNamespace(ParquetFile=CheckpointFile))
             yield
 
     def open_table(self) -> DeltaTableCommitter:

@@ -22,6 +22,7 @@ import pyiceberg.table.metadata
 import pyiceberg.table.snapshots
 import pyiceberg.table.update
 import pyiceberg.table.update.snapshot
+import pytest
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.snapshots import Summary
@@ -251,25 +252,12 @@ class Clock:
 
 
 @contextmanager
-def patched(*names: tuple[object, str, object]) -> Iterator[None]:
-    """Inside, these attributes of these modules or classes are others."""
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in names]
-    for owner, name, value in names:
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
-
-
-@contextmanager
 def pyiceberg_in_memory(clock: Clock) -> Iterator[None]:
     """Inside, pyiceberg reads and writes what lies in memory. It does not log what it cannot delete."""
     update, snapshot = pyiceberg.table.update, cast("Any", pyiceberg.table.update.snapshot)
     silent = logging.getLogger(f"{__name__}.silent")
     silent.disabled = True
-    with patched(
+    fakes: tuple[tuple[object, str, object], ...] = (
         (pyiceberg.manifest, "AvroOutputFile", MemoryAvroOutput),
         (pyiceberg.manifest, "AvroFile", MemoryAvroInput),
         (pyiceberg.manifest.ManifestWriter, "new_writer", _new_writer),
@@ -283,5 +271,8 @@ def pyiceberg_in_memory(clock: Clock) -> Iterator[None]:
         (snapshot, "ExecutorFactory", InlineExecutor),
         (snapshot, "update_snapshot_summaries", _without_totals),
         (snapshot, "logger", silent),
-    ):
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name, fake in fakes:
+            patch.setattr(owner, name, fake)
         yield

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -22,7 +23,7 @@ from tests.simulation.fake_iceberg_catalog import (
     EmbeddedCatalog,
     RemoteCatalog,
 )
-from tests.simulation.fake_pyiceberg import Clock, InlineExecutor, patched, pyiceberg_in_memory
+from tests.simulation.fake_pyiceberg import Clock, InlineExecutor, pyiceberg_in_memory
 from tests.simulation.iceberg_engine import METRICS, IcebergEngine
 from tests.simulation.lake import RewritePlan, Seen
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
@@ -84,26 +85,20 @@ class IcebergSimLake:
         def known_properties(config: object) -> dict[str, str]:
             return {}
 
-        with (
-            pyiceberg_in_memory(self._clock),
-            patched(
-                (table, "open_catalog", open_catalog),
-                (new_table, "open_catalog", open_catalog),
-                *(
-                    (module, "known_properties", known_properties)
-                    for module in (catalog, committer, sink, table)
-                ),
-                (committer, "iceberg_files", self._files),
-                (cleanup, "iceberg_files", self._files),
-                (committer, "check_files_fit", _remembering_fit()),
-                (committer, "plan_target", _remembering_target()),
-                (snapshot, "iceberg_data_files", _data_files),
-                (expiry, "ThreadPoolExecutor", InlineExecutor),
-                (expiry, "uuid", self._clock),
-                (sink, "datetime", self._clock),
-                (sink, "BATCHES_PER_MAINTENANCE", MAINTENANCE_EVERY),
-            ),
-        ):
+        with pyiceberg_in_memory(self._clock), pytest.MonkeyPatch.context() as patch:
+            for module in (table, new_table):
+                patch.setattr(module, "open_catalog", open_catalog)
+            for module in (catalog, committer, sink, table):
+                patch.setattr(module, "known_properties", known_properties)
+            for module in (committer, cleanup):
+                patch.setattr(module, "iceberg_files", self._files)
+            patch.setattr(committer, "check_files_fit", _remembering_fit())
+            patch.setattr(committer, "plan_target", _remembering_target())
+            patch.setattr(snapshot, "iceberg_data_files", _data_files)
+            patch.setattr(expiry, "ThreadPoolExecutor", InlineExecutor)
+            patch.setattr(expiry, "uuid", self._clock)
+            patch.setattr(sink, "datetime", self._clock)
+            patch.setattr(sink, "BATCHES_PER_MAINTENANCE", MAINTENANCE_EVERY)
             yield
 
     def _files(self, location: str, io_properties: Mapping[str, str]) -> TableFiles:

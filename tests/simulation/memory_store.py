@@ -63,7 +63,9 @@ class MemoryStore:
     def register(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
     ) -> None:
-        known = self.streams.setdefault(stream, StoredStream(kind, query_name, table_id, settings))
+        if stream not in self.streams:
+            self.streams[stream] = StoredStream(kind, query_name, table_id, settings)
+        known = self.streams[stream]
         known.query_name = query_name
         known.settings = settings or known.settings
         if known.table_version is None and table_id:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
-from unittest.mock import patch
 
+import pytest
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.lake import Seen, SimulatedLake
 from tests.simulation.manifest_store import SimulatedStore
@@ -108,21 +108,23 @@ class World:
     def installed(self) -> Iterator[None]:
         """Product code runs over the fakes, and sleeps by their clock."""
         committer = partial(TwoPhaseCommitter, sleep=self.scheduler.sleep, rng=self.scheduler.rng)
-        with ExitStack() as stack:
-            stack.enter_context(self.lake.installed())
+        with self.lake.installed(), pytest.MonkeyPatch.context() as patch:
             for module in (planning, committing):
-                stack.enter_context(patch.object(module, "TwoPhaseCommitter", committer))
-            stack.enter_context(patch.object(lake_manifest, "_decode_body", _decode_body_once))
+                patch.setattr(module, "TwoPhaseCommitter", committer)
+            patch.setattr(lake_manifest, "_decode_body", _decode_body_once)
             if self.plan.delivery is not None:
-                self._install_delivery(stack)
+                self._install_delivery(patch)
             logger = logging.getLogger("penstock")
-            stack.callback(logger.setLevel, logger.level)
+            level = logger.level
             logger.setLevel(logging.CRITICAL)  # what is put off to the next batch is no news here
-            stack.callback(crash_points.install, None)
             crash_points.install(self._reach)
-            yield
+            try:
+                yield
+            finally:
+                crash_points.install(None)
+                logger.setLevel(level)
 
-    def _install_delivery(self, stack: ExitStack) -> None:
+    def _install_delivery(self, patch: pytest.MonkeyPatch) -> None:
         """What waits does so by the clock of the simulation; operators have no options to parse."""
         scheduler, now = self.scheduler, clock_of(self.scheduler)
 
@@ -147,7 +149,7 @@ class World:
             (decide, "open_table", lambda *_: self.lake.open_table()),
             (decide, "cleanable_table", lambda stream, store, _: self.lake.cleanable_table(store)),
         ):
-            stack.enter_context(patch.object(module, name, instead))
+            patch.setattr(module, name, instead)
 
     def _reach(self, point: str, batch_id: int) -> None:
         """A crash point is a step like all others."""
