@@ -16,6 +16,10 @@ COLUMN_BYTES = 512
 """What a piece of a column costs beside its values: the bound holds with thousands of tiny pieces too."""
 
 
+ARRAY_BYTES_MAX = 2**31 - 1
+"""Of texts in one array: their offsets have 32 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """Rows of one table partition that are due to be written."""
@@ -77,24 +81,29 @@ class RowBuffers:
             if self._bytes > bytes_max:
                 yield from self._relieve(bytes_max * 3 // 4)
             return
+        size = self._size(batch)
+        if self._pool_bytes + size > ARRAY_BYTES_MAX:
+            yield from self._empty_pool()
         self._pool.append(batch)
-        self._pool_bytes += self._size(batch)
+        self._pool_bytes += size
         if self._pool_bytes > bytes_max * 3 // 8:
-            yield from self.settle()
-            yield from self._relieve(bytes_max * 5 // 8)
-            for waiting in self._waiting.values():
-                waiting.part()
+            yield from self._empty_pool()
+
+    def _empty_pool(self) -> Iterator[RowGroup]:
+        yield from self.settle()
+        yield from self._relieve(self._plan.buffer_bytes_max * 5 // 8)
+        for waiting in self._waiting.values():
+            waiting.part()
 
     def settle(self) -> Iterator[RowGroup]:
         """Split the pool by table partition."""
         if not self._pool:
             return
-        table = pa.Table.from_batches(self._pool).combine_chunks()
+        rows = pa.Table.from_batches(self._pool)
         self._pool = []
         self._pool_bytes = 0
-        for batch in table.to_batches():
-            for part in self._format.split(batch, self._where):
-                yield from self._keep(part.values, part.rows)
+        for part in self._format.split(rows, self._where):
+            yield from self._keep(part.values, part.rows)
 
     def waiting(self) -> list[Values]:
         """The table partitions that have rows here."""

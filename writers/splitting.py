@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def split_by(keys: Sequence[pa.Array], rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+def split_by(keys: Sequence[pa.Array], rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
     """For each combination of keys: the index of its first row, and its rows in arrival order.
 
     All are slices of one gathered copy: who keeps one of them keeps all in memory. The work is one sort of
@@ -17,11 +17,22 @@ def split_by(keys: Sequence[pa.Array], rows: pa.RecordBatch) -> Iterator[tuple[i
     codes = _codes(keys)
     order = pc.sort_indices(codes)
     runs = pc.run_end_encode(codes.take(order))
-    gathered = rows if len(runs.run_ends) == 1 else pc.take(rows, order, boundscheck=False)
+    gathered = in_one(rows, order if len(runs.run_ends) > 1 else None)
     start = 0
     for end in runs.run_ends.to_pylist():
         yield order[start].as_py(), gathered.slice(start, end - start)
         start = end
+
+
+def in_one(rows: pa.Table, order: pa.Array | None = None) -> pa.RecordBatch:
+    """All rows as one batch, by these indices if there are any.
+
+    Column by column: what was just put together is still in the processor's cache when it is gathered from.
+    """
+    columns = (column.combine_chunks() for column in rows.columns)
+    if order is not None:
+        columns = (pc.take(column, order, boundscheck=False) for column in columns)
+    return pa.RecordBatch.from_arrays(list(columns), schema=rows.schema)
 
 
 def _codes(keys: Sequence[pa.Array]) -> pa.Array:

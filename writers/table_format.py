@@ -59,7 +59,7 @@ class TableFormat(Protocol):
         """The columns of the data files of a table whose rows have `schema`."""
         ...
 
-    def split(self, rows: pa.RecordBatch, where: str) -> Iterator[Part]:
+    def split(self, rows: pa.Table, where: str) -> Iterator[Part]:
         """The rows by table partition, in arrival order within each, which may be slices of one copy.
 
         Raises:

@@ -63,16 +63,16 @@ def _column_problems(schema: pa.Schema, name: str) -> Iterator[str]:
         yield f"'{name}' is {kind}. Use one of its fields as a column of its own."
 
 
-def split(batch: pa.RecordBatch, partition_by: Sequence[str], where: str) -> Iterator[Part]:
+def split(rows: pa.Table, partition_by: Sequence[str], where: str) -> Iterator[Part]:
     """The rows by table partition, without the partition columns, in arrival order within each.
 
     Raises:
         SchemaMismatchError: a partition value cannot be spelled, or is '' in a NOT NULL column.
     """
-    keys = [_empty_as_null(batch.column(name)) for name in partition_by]
-    _check_required(batch.schema, partition_by, keys, where)
-    for row, rows in split_by(keys, batch.drop_columns(list(partition_by))):
-        yield Part(_spell(partition_by, keys, row, where), rows)
+    keys = [_empty_as_null(rows.column(name).combine_chunks()) for name in partition_by]
+    _check_required(rows.schema, partition_by, keys, where)
+    for row, own in split_by(keys, rows.drop_columns(list(partition_by))):
+        yield Part(_spell(partition_by, keys, row, where), own)
 
 
 def _empty_as_null(column: pa.Array) -> pa.Array:

@@ -50,7 +50,7 @@ class DeltaFormat:
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([column for column in schema if column.name not in self.partition_by])
 
-    def split(self, rows: pa.RecordBatch, where: str) -> Iterator[Part]:
+    def split(self, rows: pa.Table, where: str) -> Iterator[Part]:
         return split(rows, self.partition_by, where)
 
     def data_path(self, values: Values, file_name: str) -> str:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ...committers.contract import PartitionField
 from ...committers.errors import SchemaMismatchError
 from ..columns import field_at, reach
-from ..splitting import split_by
+from ..splitting import in_one, split_by
 from ..table_format import Part, Values
 from ..transforms import apply_transform, transform_problem
 
@@ -51,21 +51,20 @@ def partition_problems(schema: pa.Schema, partitioning: Sequence[PartitionField]
             )
 
 
-def split(rows: pa.RecordBatch, partitioning: Sequence[PartitionField], where: str) -> Iterator[Part]:
+def split(rows: pa.Table, partitioning: Sequence[PartitionField], where: str) -> Iterator[Part]:
     """The rows by table partition, with all columns, in arrival order within each.
 
     Raises:
         SchemaMismatchError: a partition lies outside the years 1 to 9999, or outside its column's type.
     """
-    for partition in partitioning:
-        if partition.transform != "void":
-            _check_truncated(rows, partition, where)
-            _check_years(rows, partition, where)
-    keys = {
-        partition.name: _key(rows, partition) for partition in partitioning if partition.transform != "void"
-    }
+    effective = [partition for partition in partitioning if partition.transform != "void"]
+    sources = in_one(rows.select(list(dict.fromkeys(partition.column[0] for partition in effective))))
+    for partition in effective:
+        _check_truncated(sources, partition, where)
+        _check_years(sources, partition, where)
+    keys = {partition.name: _key(sources, partition) for partition in effective}
     if not keys:
-        yield Part(tuple((partition.name, None) for partition in partitioning), rows)
+        yield Part(tuple((partition.name, None) for partition in partitioning), in_one(rows))
         return
     for row, own in split_by([_comparable(key) for key in keys.values()], rows):
         values = {name: spell(key.slice(row, 1)) for name, key in keys.items()}

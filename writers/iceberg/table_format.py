@@ -54,7 +54,7 @@ class IcebergFormat:
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema
 
-    def split(self, rows: pa.RecordBatch, where: str) -> Iterator[Part]:
+    def split(self, rows: pa.Table, where: str) -> Iterator[Part]:
         return split(rows, self.partitioning, where)
 
     def data_path(self, values: Values, file_name: str) -> str:

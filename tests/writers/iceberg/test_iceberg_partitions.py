@@ -170,12 +170,12 @@ def test_splitting_keeps_every_row_once_in_order_under_its_key(keys: list[tuple[
     rows = [
         {"id": i, "i": number, "s": {"t": text}, "f": real} for i, (number, text, real) in enumerate(keys)
     ]
-    batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
+    table = pa.Table.from_pylist(rows, SCHEMA)
     expected: dict[tuple[str | None, ...], list[int]] = {}
     for row, (number, text, real) in enumerate(keys):
         tens = None if number is None else str(number // 10 * 10)
         expected.setdefault((tens, None, text, None if real is None else repr(real)), []).append(row)
-    parts = list(split(batch, FIELDS, "here"))
+    parts = list(split(pa.concat_tables([table[:3], table[3:]]), FIELDS, "here"))
     got = {tuple(value for _, value in part.values): part.rows["id"].to_pylist() for part in parts}
     assert [name for name, _ in parts[0].values] == ["i", "gone", "t", "f"]
     assert len(got) == len(parts)
@@ -189,8 +189,7 @@ def test_what_lies_in_a_null_struct_is_null() -> None:
 
 
 def test_only_void_fields_make_one_partition() -> None:
-    batch = pa.RecordBatch.from_pylist([{"id": 1}, {"id": 2}])
-    (part,) = split(batch, [PartitionField("p", ("gone",), "void")], "here")
+    (part,) = split(pa.table({"id": [1, 2]}), [PartitionField("p", ("gone",), "void")], "here")
     assert (part.values, part.rows.num_rows) == ((("p", None),), 2)
 
 
