@@ -43,10 +43,12 @@ def main() -> int:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
     repeat = arguments.repeat or (2 if arguments.quick else 5)
     options = Options(arguments.rows, repeat, arguments.quick, tuple(arguments.cases))
+    asked = [one for one in sys.argv[1:] if one not in (*arguments.names, "--write")]
     held = True
     for name in arguments.names or NAMES:
         say(f"{name}:")
         report: Report = import_module(f"benchmarks.{name}").run(options)
+        report.arguments = " ".join(asked)
         print(report.markdown, flush=True)
         if arguments.write:
             report.write()

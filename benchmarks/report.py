@@ -59,6 +59,9 @@ class Report:
     title: str
     intro: str
     command: str = ""
+    """What writes the page, if it is not a benchmark of this name."""
+    arguments: str = ""
+    """Of the benchmark, where they are not the defaults."""
     bounds: list[Bound] = field(default_factory=list)
     machine: str = field(default_factory=machine)
     _body: list[str] = field(default_factory=list)
@@ -87,6 +90,8 @@ class Report:
     @property
     def markdown(self) -> str:
         command = self.command or f"make bench NAMES={self.name}"
+        if self.arguments:
+            command += f' ARGS="{self.arguments}"'
         parts = [f"# {self.title}", f"Written by `{command}`. {self.intro}", f"{self.machine}."]
         if self.bounds:
             rows = (bound.cells() for bound in self.bounds)

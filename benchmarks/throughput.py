@@ -84,7 +84,7 @@ def _measure(
         seconds = interleaved(
             {case: partial(large.run, case) for case in cases}, options.repeat, warm_up=WARM_UP
         )
-    report.text(f"## {place}")
+    report.text(f"## {place}: {source.rows:,} rows")
     _tell(report, place, source, seconds, large)
 
 

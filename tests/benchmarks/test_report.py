@@ -72,3 +72,10 @@ def test_the_index_has_the_bounds_of_each_page_and_is_not_in_itself(tmp_path: Pa
 
 def _report() -> Report:
     return Report("page", "Title", "Intro")
+
+
+def test_a_page_says_how_it_was_written() -> None:
+    report = _report()
+    assert f"`make bench NAMES={report.name}`" in report.markdown
+    report.arguments = "--rows 1000"
+    assert f'`make bench NAMES={report.name} ARGS="--rows 1000"`' in report.markdown
