@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from benchmarks.report import Bound, Report, bars, lines, number, write_index
+from benchmarks.report import PAGES, Bound, Report, bars, lines, number, write_index
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,10 @@ def test_a_page_says_how_it_was_written() -> None:
     assert f"`make bench NAMES={report.name}`" in report.markdown
     report.arguments = "--rows 1000"
     assert f'`make bench NAMES={report.name} ARGS="--rows 1000"`' in report.markdown
+
+
+def test_the_index_says_what_the_pages_say(tmp_path: Path) -> None:
+    for page in PAGES.glob("*.md"):
+        shutil.copy(page, tmp_path)
+    write_index(tmp_path)
+    assert (tmp_path / "README.md").read_text() == (PAGES / "README.md").read_text()
