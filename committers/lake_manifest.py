@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import Literal, TypeAlias, cast
 
 import pyarrow as pa
 
+from .arrow_values import numbers, texts
 from .contract import Batch, DataFile, Manifest
 from .errors import ManifestCorruptError, PenstockError
 
@@ -134,15 +134,15 @@ def _checked_body(manifest: Manifest) -> bytes:
 def _to_columns(content: LakeManifest) -> pa.RecordBatch:
     files = content.files
     columns = {
-        "path": _texts(pa.string(), [file.path for file in files]),
-        "size_bytes": _numbers([file.size_bytes for file in files]),
-        "rows": _numbers([file.rows for file in files]),
-        "statistics": _texts(pa.large_string(), [file.statistics for file in files]),
+        "path": texts([file.path for file in files]),
+        "size_bytes": numbers([file.size_bytes for file in files]),
+        "rows": numbers([file.rows for file in files]),
+        "statistics": texts([file.statistics for file in files], pa.large_string()),
     }
     _check_partition_columns(content)
     for index in range(len(content.partition_by)):
         values = [file.partition_values[index][1] for file in files]
-        columns[f"partition.{index}"] = _texts(pa.string(), values)
+        columns[f"partition.{index}"] = texts(values)
     header = {
         "mode": content.mode,
         "table_id": content.table_id,
@@ -155,33 +155,6 @@ def _to_columns(content: LakeManifest) -> pa.RecordBatch:
     }
     metadata = {_HEADER_KEY: json.dumps(header).encode()}
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns), metadata=metadata)
-
-
-# `pa.array` loads pandas, where that is installed: a third of a second in every process that commits.
-
-
-def _numbers(values: Sequence[int]) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values))])
-
-
-def _texts(type_: pa.DataType, values: Sequence[str | None]) -> pa.Array:
-    """
-    Args:
-        type_: string or large_string
-    """
-    texts = [b"" if value is None else value.encode() for value in values]
-    ends = accumulate(map(len, texts), initial=0)
-    offsets = array("q" if type_ == pa.large_string() else "i", ends)
-    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
-    return pa.Array.from_buffers(type_, len(values), buffers)
-
-
-def _validity(values: Sequence[object | None]) -> pa.Buffer | None:
-    """A bit for each value, the first one lowest, zero for None; no buffer where all are there."""
-    if all(value is not None for value in values):
-        return None
-    bits = "".join("0" if value is None else "1" for value in reversed(values))
-    return pa.py_buffer(int(bits, 2).to_bytes((len(values) + 7) // 8, "little"))
 
 
 def _check_partition_columns(content: LakeManifest) -> None:

@@ -29,7 +29,7 @@ class Extremes:
     def add(self, arrays: Iterable[pa.Array]) -> None:
         """Look at values that are about to be written."""
         chunks = list(arrays)
-        values = pa.chunked_array(chunks) if chunks else pa.array([], pa.string())
+        values = pa.chunked_array(chunks) if chunks else pa.nulls(0, pa.string())
         if (pc.max(pc.binary_length(values)).as_py() or 0) > FOOTER_LENGTH_MAX:
             self._found += pc.min_max(values).as_py().values()
 

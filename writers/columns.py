@@ -107,7 +107,7 @@ def with_offsets(array: pa.Array) -> pa.Array:
     if not pa.types.is_nested(kind):
         return array
     if len(array) == 0:
-        return pa.array([], kind)
+        return pa.nulls(0, kind)
     if pa.types.is_struct(kind):
         parts = [array.field(i) for i in range(kind.num_fields)]
         fixed = [with_offsets(part) for part in parts]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from ..committers.arrow_values import fixed_size_bytes
 from ..committers.errors import SchemaMismatchError
 from .columns import is_binary, is_list, is_string, is_uuid, over_elements, with_offsets
 from .texts import check_texts, has_texts
@@ -228,14 +229,12 @@ def _uuids(array: pa.Array, target: pa.DataType) -> pa.Array:
     """From texts, which is what Spark has for UUIDs, or from 16 bytes."""
     if is_string(array.type):
         try:
-            array = pa.array(
-                [None if text is None else uuid.UUID(text).bytes for text in array.to_pylist()],
-                target.storage_type,
-            )
+            values = [None if text is None else uuid.UUID(text).bytes for text in array.to_pylist()]
         except ValueError as error:
             raise SchemaMismatchError(
                 f"A text cannot be written as uuid: {error}. Cast it in the query."
             ) from error
+        array = fixed_size_bytes(values, target.storage_type.byte_width)
     return pa.ExtensionArray.from_storage(target, _cast(array, target.storage_type))
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..committers.arrow_values import numbers
 from .columns import ParquetColumn, parquet_columns, reach
 from .parquet_file import DECIMALS_AS_INTEGERS, Encodings, OpenParquetFile
 from .plan import WritePlan
@@ -87,7 +88,7 @@ def _spread(rows: pa.Table) -> list[pa.RecordBatch]:
     batches = rows.to_batches()
     chosen = batches[:: max(len(batches) // _PIECES, 1)]
     step = max(sum(batch.num_rows for batch in chosen) // SAMPLE_ROWS, 1)
-    return [batch.take(pa.array(range(0, batch.num_rows, step))) for batch in chosen]
+    return [batch.take(numbers(range(0, batch.num_rows, step))) for batch in chosen]
 
 
 # Compression --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...committers.arrow_values import null, texts
 from ...committers.errors import SchemaMismatchError
 from ..splitting import split_by
 from ..table_format import Part, Values
@@ -79,7 +80,7 @@ def _empty_as_null(column: pa.Array) -> pa.Array:
     """The empty string and NULL are one partition: the Delta protocol spells both ''."""
     if not pa.types.is_string(column.type):
         return column
-    return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+    return pc.if_else(pc.equal(column, texts([""])[0]), null(column.type), column)
 
 
 def _check_required(schema: pa.Schema, names: Sequence[str], keys: Sequence[pa.Array], where: str) -> None:

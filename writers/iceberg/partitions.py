@@ -13,6 +13,7 @@ from decimal import Context
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...committers.arrow_values import number, texts
 from ...committers.contract import PartitionField
 from ...committers.errors import SchemaMismatchError
 from ..columns import field_at, reach
@@ -126,7 +127,7 @@ def _comparable(key: pa.Array) -> pa.Array:
     """Floating point numbers as their bits: -0.0 and 0.0 are two partitions, every NaN is the same."""
     if not pa.types.is_floating(key.type):
         return key
-    one_nan = pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), key)
+    one_nan = pc.if_else(pc.is_nan(key), number(float("nan"), key.type), key)
     return one_nan.view(pa.int64() if key.type == pa.float64() else pa.int32())
 
 
@@ -190,7 +191,7 @@ def hash_directories(path: str) -> str:
 
     The last bits of the path's 32-bit Murmur3 hash, which are the path's bucket of 2 ** 20.
     """
-    bucket = apply_transform(f"bucket[{2**_HASH_BITS}]", pa.array([path]))[0].as_py()
+    bucket = apply_transform(f"bucket[{2**_HASH_BITS}]", texts([path]))[0].as_py()
     bits = f"{bucket:0{_HASH_BITS}b}"
     ends = [sum(_HASH_DIRECTORIES[: i + 1]) for i in range(len(_HASH_DIRECTORIES))]
     return "/".join(bits[end - length : end] for end, length in zip(ends, _HASH_DIRECTORIES, strict=True))

@@ -1,0 +1,56 @@
+"""Arrow's arrays and scalars of Python values, in place of `pa.array` and `pa.scalar`.
+
+Those load pandas where it is installed: a quarter of a second, and tens of megabytes, in every process of the
+driver and the executors that comes to one of them, for nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+
+import pyarrow as pa
+
+_CODES = {pa.int32(): "i", pa.int64(): "q", pa.float32(): "f", pa.float64(): "d"}
+
+
+def numbers(values: Sequence[float], kind: pa.DataType = pa.int64()) -> pa.Array:
+    """
+    Args:
+        kind: int32, int64, float32 or float64
+    """
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(_CODES[kind], values))])
+
+
+def number(value: float, kind: pa.DataType = pa.int64()) -> pa.Scalar:
+    return numbers([value], kind)[0]
+
+
+def texts(values: Sequence[str | None], kind: pa.DataType = pa.string()) -> pa.Array:
+    """
+    Args:
+        kind: string or large_string
+    """
+    encoded = [b"" if value is None else value.encode() for value in values]
+    ends = accumulate(map(len, encoded), initial=0)
+    offsets = array("q" if kind == pa.large_string() else "i", ends)
+    buffers = [validity(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
+
+
+def fixed_size_bytes(values: Sequence[bytes | None], width: int) -> pa.Array:
+    joined = b"".join(bytes(width) if value is None else value for value in values)
+    return pa.Array.from_buffers(pa.binary(width), len(values), [validity(values), pa.py_buffer(joined)])
+
+
+def null(kind: pa.DataType) -> pa.Scalar:
+    return pa.nulls(1, kind)[0]
+
+
+def validity(values: Sequence[object | None]) -> pa.Buffer | None:
+    """A bit for each value, the first one lowest, zero for None; no buffer where all are there."""
+    if all(value is not None for value in values):
+        return None
+    bits = "".join("0" if value is None else "1" for value in reversed(values))
+    return pa.py_buffer(int(bits, 2).to_bytes((len(values) + 7) // 8, "little"))
