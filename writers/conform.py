@@ -273,7 +273,7 @@ def _null_paths(array: pa.Array, field: pa.Field, path: str) -> Iterator[str]:
     """Dotted paths of required fields with a NULL. A NULL struct has no fields, so none is missing."""
     if not field.nullable and array.null_count:
         yield path
-    if not any(map(_has_required, _fields_of(field.type))):
+    if not pa.types.is_nested(field.type) or not any(map(_has_required, _fields_of(field.type))):
         return
     if pa.types.is_struct(field.type):
         present = array.drop_null()
@@ -294,9 +294,10 @@ def _fill_required(array: pa.Array, field: pa.Field) -> pa.Array:
 
     The Parquet writer takes no NULL there, although it writes none of these values.
     """
-    if not _has_required(field):
+    kind = field.type
+    if not _has_required(field) or (array.null_count == 0 and not pa.types.is_nested(kind)):
         return array
-    kind, own_buffers = field.type, array.buffers()
+    own_buffers = array.buffers()
     if pa.types.is_struct(kind):
         parts = [array.field(i) for i in range(kind.num_fields)]
         children = [_fill_required(part, child) for part, child in zip(parts, kind, strict=True)]

@@ -53,8 +53,8 @@ def _is_ascii(array: pa.Array) -> bool:
     if not pa.types.is_string(array.type) or len(array) == 0:
         return False
     _, offsets, data = array.buffers()
-    ends = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets], offset=array.offset)
-    first, end = ends[0].as_py(), ends[-1].as_py()
+    ends = memoryview(offsets).cast("i")
+    first, end = ends[array.offset], ends[array.offset + len(array)]
     if first == end:
         return True
     signed = pa.Array.from_buffers(pa.int8(), end - first, [None, data], offset=first)
