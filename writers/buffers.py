@@ -15,7 +15,6 @@ from .table_format import Values
 COLUMN_BYTES = 512
 """What a piece of a column costs beside its values: the bound holds with thousands of tiny pieces too."""
 
-
 ARRAY_BYTES_MAX = 2**31 - 1
 """Of texts in one array: their offsets have 32 bits."""
 
