@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -9,6 +10,8 @@ import pyarrow.compute as pc
 
 from ..committers.errors import SchemaMismatchError
 from .columns import is_list, is_string
+
+_OFFSET = struct.Struct("=i")
 
 
 def has_texts(kind: pa.DataType) -> bool:
@@ -53,8 +56,8 @@ def _is_ascii(array: pa.Array) -> bool:
     if not pa.types.is_string(array.type) or len(array) == 0:
         return False
     _, offsets, data = array.buffers()
-    ends = memoryview(offsets).cast("i")
-    first, end = ends[array.offset], ends[array.offset + len(array)]
+    (first,) = _OFFSET.unpack_from(offsets, array.offset * _OFFSET.size)
+    (end,) = _OFFSET.unpack_from(offsets, (array.offset + len(array)) * _OFFSET.size)
     if first == end:
         return True
     signed = pa.Array.from_buffers(pa.int8(), end - first, [None, data], offset=first)
