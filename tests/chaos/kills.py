@@ -16,7 +16,7 @@ from tests.chaos.places import CLUSTER, Place
 if TYPE_CHECKING:
     from tests.chaos.life import Life
 
-AT_WORK_S_MAX = 5.0
+AT_WORK_S_MAX = 30.0
 """How long a worker is watched, to hit it while it works."""
 
 
