@@ -134,6 +134,24 @@ def test_neither_plan_nor_task_nor_commit_loads_pandas(source: str, tmp_path: Pa
     assert duckdb.sql(f"SELECT count(*) FROM '{tmp_path}/**/*.parquet'").fetchall() == [(4000,)]
 
 
+RARE = """
+import json, sys
+import pyarrow as pa
+from penstock.committers.arrow_values import texts
+from penstock.writers.conform import Conformer
+from penstock.writers.iceberg.partitions import hash_directories
+rows = pa.RecordBatch.from_arrays([texts(["{query}", None])], names=["u"])
+assert Conformer(pa.schema([("u", pa.uuid())]), "here")(rows).num_rows == 2
+assert hash_directories("data/file.parquet")
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_neither_uuids_nor_hashed_paths_load_pandas() -> None:
+    pytest.importorskip("pandas")
+    assert "pandas" not in loaded_by(RARE.format(query=QUERY))
+
+
 class Broken(LakeDataSource):
     """Its table library does not load."""
 
