@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from .datasource.distribute import distribute
     from .datasource.iceberg import IcebergDataSource
     from .datasource.registration import register
+    from .datasource.start_settings import START_SETTINGS
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "START_SETTINGS",
     "CheckpointGoneError",
     "CheckpointMismatchError",
     "CommitStateUnknownError",
@@ -56,6 +58,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "START_SETTINGS": "datasource.start_settings",
     "DeliveryHandle": "datasource.delivery.handle",
     "DeltaDataSource": "datasource.delta",
     "IcebergDataSource": "datasource.iceberg",

@@ -18,6 +18,8 @@ from benchmarks.spark.process import LOCAL, Peers, Spark, find_peers, started
 
 ROWS = 100
 FILES, WARM_UP_FILES = 40, 10
+WARM_UP = 1
+"""Rounds that do not count."""
 FLOOR = "empty-python-tuned"
 """What Spark has to do for any Python sink."""
 CASES = (
@@ -53,7 +55,10 @@ def run(options: Options) -> Report:
         f"run, of which the first {WARM_UP_FILES} do not count; the runs of all sinks are interleaved. What "
         f"is told are medians of {options.repeat} runs, of each of which the median batch counts. "
         "`empty-python` is a Python sink that does nothing, `-tuned` the same without Python's search of "
-        "Spark's archives before every task ([profiles](profiles.md#small-batches)). `delta-spark` keeps its "
+        "Spark's archives before every task, and of all modules for garbage after it "
+        "([profiles](profiles.md#small-batches)); where another sink has been in the same Python processes, "
+        "both are without. The processor's milliseconds are those of a batch, all threads, with the start "
+        "and the end of the query; Python's are of the processes that Spark keeps. `delta-spark` keeps its "
         "state in two partitions instead of its default of 50.",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -73,11 +78,11 @@ def _in_a_row(report: Report, peers: Peers, options: Options, folder: Path) -> N
     with started(LOCAL, peers) as spark:
         report.machine = spark.machine
         small = SmallBatches(spark, source, folder)
-        ms = interleaved({case: partial(small.run, case) for case in cases}, options.repeat, warm_up=1)
+        ms = interleaved({case: partial(small.run, case) for case in cases}, options.repeat, warm_up=WARM_UP)
     middle = medians(ms)
     report.table(
-        ("sink", "median batch, ms", *(f"`{step}`" for step in STEPS)),
-        ((f"`{case}`", middle[case], *small.steps(case)) for case in cases),
+        ("sink", "median batch, ms", *(f"`{step}`" for step in STEPS), "processor, JVM", "processor, Python"),
+        ((f"`{case}`", middle[case], *small.steps(case), *small.processor_ms(case)) for case in cases),
     )
     if (floor := ratio(ms, "noop", "iceberg-spark")) is not None:
         report.text(
@@ -104,11 +109,19 @@ class SmallBatches:
         self._spark, self._source, self._folder = spark, source, folder
         self._numbers = itertools.count()
         self._batches: dict[str, list[Mapping[str, float]]] = {}
+        self._processor_ms: dict[str, list[tuple[float, float]]] = {}
+        """Of JVM and Python, for a batch, by run."""
 
     def run(self, sink: str) -> float:
         """Milliseconds of the median batch."""
         folder = self._folder / f"small_{next(self._numbers)}"
+        before = self._spark.processor_s()
         batches = self._spark.call("small_batches", sink=sink, source=self._source.folder, folder=folder)
+        jvm, python = (
+            (s - s_before) * 1000 / FILES
+            for s, s_before in zip(self._spark.processor_s(), before, strict=True)
+        )
+        self._processor_ms.setdefault(sink, []).append((jvm, python))
         assert len(batches) == FILES, f"{sink}: {len(batches)} batches instead of {FILES}"
         counted = batches[WARM_UP_FILES:]
         self._batches.setdefault(sink, []).extend(counted)
@@ -117,6 +130,10 @@ class SmallBatches:
     def steps(self, sink: str) -> list[float]:
         """Median milliseconds of each of STEPS."""
         return [statistics.median(batch.get(step, 0) for batch in self._batches[sink]) for step in STEPS]
+
+    def processor_ms(self, sink: str) -> list[float]:
+        """Median milliseconds of a batch: of the JVM, and of Spark's Python processes."""
+        return [statistics.median(runs) for runs in zip(*self._processor_ms[sink][WARM_UP:], strict=True)]
 
 
 # After a pause --------------------------------------------------------------------------------------

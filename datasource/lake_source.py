@@ -12,7 +12,7 @@ import pyspark.sql.datasource
 from pyspark.sql.datasource import DataSource
 
 from ..committers.errors import PenstockError
-from .spark_archives import forget_finders
+from .spark_workers import tidy_up
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -67,8 +67,10 @@ class LakeDataSource(DataSource):
         with garbage_kept():
             sink = self.sink()
             from .planning import plan_stream_batch
-        plan = plan_stream_batch(sink, schema, overwrite) if self._plans else None
-        forget_finders()
+        plan = None
+        if self._plans:
+            plan = plan_stream_batch(sink, schema, overwrite)
+            tidy_up()
         if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
             from .arrow_stream_writer import ArrowStreamWriter
 

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ..committers.errors import PenstockError
 from .batch_plan import BatchPlan, CommittableMessage, committables_in
 from .sinks.sink import Sink
-from .spark_archives import forget_finders
+from .spark_workers import tidy_up
 from .task import current_task
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class StreamWriter:
             )
         self._plan.check_task(task)
         message = self._plan.write(batches, task)
-        forget_finders()
+        tidy_up()
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -66,6 +66,7 @@ class StreamWriter:
         from .committing import commit_stream_batch
 
         commit_stream_batch(self._driver_side(), _checked(messages, batchId))
+        tidy_up()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""

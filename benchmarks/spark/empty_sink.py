@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.datasource.spark_archives import forget_finders
+from penstock.datasource.spark_workers import tidy_up
 
 
 class EmptyDataSource(DataSource):
@@ -20,7 +20,7 @@ class EmptyDataSource(DataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> EmptyWriter:
         if "tuned" in self.options:
-            forget_finders()
+            tidy_up()
         return EmptyWriter(self.options)
 
 
@@ -32,7 +32,7 @@ class EmptyWriter(DataSourceStreamArrowWriter):
         for _ in iterator:
             pass
         if "tuned" in self._options:
-            forget_finders()
+            tidy_up()
         return WriterCommitMessage()
 
     def commit(self, messages: Any, batchId: int) -> None: ...  # noqa: N803

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import Pipe
@@ -19,8 +19,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 from benchmarks.measure import say
 from tests.maven import MavenUnreachableError, classpath
+
+import penstock
 
 ROOT = Path(__file__).parents[2]
 PEERS_ENVIRONMENT = ROOT / ".venv-spark41"
@@ -29,6 +32,7 @@ JVM_SINKS = ("delta-spark", "iceberg-spark")
 
 LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,2048]"
 SETTINGS = {
+    **penstock.START_SETTINGS,
     "spark.ui.enabled": "false",
     "spark.driver.memory": "4g",
     "spark.executor.memory": "2g",
@@ -36,7 +40,8 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
 }
-"""The room that collecting a large batch needs (foreachBatch); else Spark's defaults."""
+"""Those that Penstock recommends, which JVM sinks do not notice, and the room that collecting a large batch
+needs (foreachBatch); else Spark's defaults."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,8 @@ def find_peers() -> Peers:
 class Spark:
     """Calls the methods of benchmarks.spark.driver.Streams."""
 
-    def __init__(self, connection: Connection, log: Path) -> None:
-        self._connection, self._log = connection, log
+    def __init__(self, connection: Connection, log: Path, pid: int) -> None:
+        self._connection, self._log, self._pid = connection, log, pid
         self.machine = ""
         """The hardware, and the libraries there."""
 
@@ -82,6 +87,18 @@ class Spark:
         if not went_well:
             raise RuntimeError(f"{method} failed in Spark:\n{returned}")
         return returned
+
+    def processor_s(self) -> tuple[float, float]:
+        """Processor seconds so far: of the JVM, and of the Python processes that it keeps."""
+        jvm = python = 0.0
+        for process in psutil.Process(self._pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                if process.name() == "java":
+                    jvm += times.user + times.system
+                else:
+                    python += times.user + times.system + times.children_user + times.children_system
+        return jvm, python
 
 
 @contextmanager
@@ -100,7 +117,7 @@ def started(master: str, peers: Peers, settings: Mapping[str, str] | None = None
                 cwd=folder,
             )
         try:
-            spark = Spark(here, log)
+            spark = Spark(here, log, process.pid)
             all_settings = {**SETTINGS, **(settings or {})}
             spark.machine = spark.call("start_spark", master=master, jars=peers.jars, settings=all_settings)
             say(f"{spark.machine}, {master}")

@@ -19,6 +19,8 @@ def spark() -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]")
     for key, value in SHORT_LIVED.items():
         builder = builder.config(key, value)
+    for key, value in penstock.START_SETTINGS.items():
+        builder = builder.config(key, f"{value} {SHORT_LIVED.get(key, '')}".strip())
     session = (
         builder.config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

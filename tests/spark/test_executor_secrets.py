@@ -125,6 +125,7 @@ def texts() -> set[str]:
     The garbage collector does not track dicts and tuples of mere texts: they are looked into one by one.
     """
     held: set[str | bytes] = set()
+    gc.unfreeze()  # what was there when the process had done its first work is not among its objects
     items = gc.get_referents(*gc.get_objects())
     while items:
         held |= {item for item in items if type(item) in (str, bytes) and len(item) >= SECRET_LENGTH}

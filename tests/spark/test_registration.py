@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -104,3 +107,25 @@ def test_wide_rows_land(spark: SparkSession, tmp_path: Path) -> None:
     assert landed["id"].to_list() == list(range(count))
     assert set(landed["width"]) == {width}
     assert [end.lstrip("x") for end in landed["end"]] == [str(number) for number in range(count)]
+
+
+# What is set when Spark starts ----------------------------------------------------------------------
+
+
+def test_the_readme_has_the_start_settings_for_spark_submit() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "".join(f"--conf {key}={value}\n" for key, value in penstock.START_SETTINGS.items()) in readme
+
+
+def test_arrow_in_the_jvm_does_not_check_bounds(spark: SparkSession) -> None:
+    """The tests' Spark is started with the settings."""
+    jvm: Any = spark._jvm
+    assert jvm.org.apache.arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED is False
+
+
+@pytest.mark.skipif(version("pyspark") < "4.1", reason="needs Spark 4.1")
+def test_rows_come_by_unix_domain_sockets(spark: SparkSession) -> None:
+    (by_socket,) = (
+        spark.sparkContext.range(1).map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect()
+    )
+    assert by_socket.lower() == "true"

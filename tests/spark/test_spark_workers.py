@@ -1,7 +1,8 @@
-"""Spark's workers do not look through Spark's archives before every batch and every task."""
+"""Before and after every piece of work Spark's workers do not look through its archives and all modules."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from tests.spark.id_stream import IdStream
 
 import penstock
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
+from penstock.datasource.spark_workers import LOADING
 from penstock.datasource.task import TaskAttempt
 
 pytestmark = pytest.mark.spark
@@ -24,15 +26,18 @@ pytestmark = pytest.mark.spark
 BATCHES = 6
 USED_TO_IT = 4
 """Batches after which a worker imports nothing any more."""
+SEARCHED_MAX = 5000
+"""Objects; Spark's worker alone has 30,000."""
 
 
-def archives() -> int:
-    """Finders in archives that this process has."""
-    return sum(isinstance(finder, zipimporter) for finder in sys.path_importer_cache.values())
+def searched() -> str:
+    """How many finders in archives this process has, and how many objects a search for garbage looks at."""
+    finders = sum(isinstance(finder, zipimporter) for finder in sys.path_importer_cache.values())
+    return f"{os.getpid()} {finders} {len(gc.get_objects())}"
 
 
 class CountingDataSource(penstock.DeltaDataSource):
-    """Counts finders in front of all that it does; the counts go beside its checkpoint."""
+    """Counts in front of all that it does; the counts go beside its checkpoint."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +46,7 @@ class CountingDataSource(penstock.DeltaDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         counts = Path(self.options["checkpointLocation"]).with_name("counts")
         with counts.open("a") as file:
-            file.write(f"driver {os.getpid()} {archives()}\n")
+            file.write(f"driver {searched()}\n")
         writer: Any = super().streamWriter(schema, overwrite)
         if writer._plan is not None:
             writer._plan = CountingPlan(writer._plan, counts)
@@ -58,11 +63,11 @@ class CountingPlan:
 
     def write(self, batches: Iterable[Any], task: TaskAttempt) -> CommittableMessage:
         with self._counts.open("a") as file:
-            file.write(f"task {os.getpid()} {archives()}\n")
+            file.write(f"task {searched()}\n")
         return self._plan.write(batches, task)
 
 
-def test_workers_that_have_done_it_before_have_no_finders_of_archives_left(
+def test_workers_that_have_done_it_before_have_little_to_search(
     spark: SparkSession, delta_ids: IdStream
 ) -> None:
     spark.dataSource.register(CountingDataSource)
@@ -72,11 +77,14 @@ def test_workers_that_have_done_it_before_have_no_finders_of_archives_left(
     writer = writer.option("checkpointLocation", str(delta_ids.checkpoint)).trigger(availableNow=True)
     writer.start().awaitTermination()
 
-    seen: dict[tuple[str, str], list[int]] = {}
+    finders: dict[str, list[int]] = {}
+    objects: dict[str, list[int]] = {}
     for line in (delta_ids.root / "counts").read_text().splitlines():
-        what, process, count = line.split()
-        seen.setdefault((what, process), []).append(int(count))
-    assert {what for what, _ in seen} == {"driver", "task"}
-    for (what, process), counts in seen.items():
-        assert not any(counts[USED_TO_IT:]), f"{what} {process}: {counts}"
-    assert any(len(counts) > USED_TO_IT for counts in seen.values())
+        what, process, *counts = line.split()
+        finders.setdefault(f"{what} {process}", []).append(int(counts[0]))
+        objects.setdefault(f"{what} {process}", []).append(int(counts[1]))
+    assert {worker.split()[0] for worker in finders} == {"driver", "task"}
+    assert any(len(counts) > USED_TO_IT for counts in finders.values())
+    assert not {worker: counts for worker, counts in finders.items() if any(counts[USED_TO_IT:])}
+    later = {worker: counts[LOADING:] for worker, counts in objects.items()}
+    assert not {worker: counts for worker, counts in later.items() if max(counts, default=0) > SEARCHED_MAX}

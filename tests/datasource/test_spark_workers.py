@@ -1,8 +1,9 @@
-"""Spark's archives are not read anew by each `importlib.invalidate_caches()`, and still import."""
+"""What Spark's workers search between two pieces of work: archives still import, garbage is still found."""
 
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from zipfile import ZipFile
@@ -10,7 +11,7 @@ from zipimport import zipimporter
 
 import pytest
 
-from penstock.datasource.spark_archives import forget_finders
+from penstock.datasource.spark_workers import forget_finders
 
 
 def archive(folder: Path, name: str, package: str) -> str:
@@ -56,3 +57,35 @@ def test_archives_of_the_user_may_change(name: str, tmp_path: Path, monkeypatch:
     forget_finders()
 
     assert len(finders(path)) == 2
+
+
+GARBAGE = """
+import gc, weakref
+import penstock.datasource.planning
+from penstock.datasource.spark_workers import LOADING, tidy_up
+
+class Ring:
+    def __init__(self):
+        self.itself = self
+
+before = len(gc.get_objects())
+gc.disable()
+garbage = weakref.ref(Ring())
+for _ in range(LOADING):
+    tidy_up()
+    assert garbage() is None
+    garbage = weakref.ref(Ring())
+tidy_up()
+assert garbage() is not None
+gc.collect()
+assert garbage() is None
+print(before, len(gc.get_objects()))
+"""
+
+
+def test_modules_are_not_searched_for_garbage_any_more_and_what_comes_later_is() -> None:
+    done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    before, after = map(int, done.stdout.split())
+    assert before > 20_000
+    assert after < 1_000

@@ -1,0 +1,53 @@
+"""Spark's Python workers, which outlive a piece of work: less to search between one and the next."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+from zipimport import zipimporter
+
+ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
+"""How their names begin: `py4j-…-src.zip`, `spark-core_….jar`."""
+
+LOADING = 2
+"""After so many pieces of work a process has its modules: with its first answer Spark loads pandas."""
+
+_done = 0
+"""Of these, in this process."""
+
+
+def tidy_up() -> None:
+    """Planner, task and commit process, at the end of their work.
+
+    What this is worth is in docs/benchmarks/profiles.md.
+    """
+    forget_finders()
+    keep_loaded()
+
+
+def forget_finders() -> None:
+    """Spare Python its search of Spark's own archives.
+
+    Before each piece of work Spark 4.0 to 4.2 calls `importlib.invalidate_caches()`, with which Python 3.10
+    and 3.11 read the directories of all archives anew, once for each package that was imported from them:
+    150 ms of processor, three times in a batch (cpython's issue 103200). Finders that are gone are made anew,
+    from directories that Python still has, by the next import that asks for them; in a worker that has done
+    the same work before there is none. Archives of the user stay as they are: they may change.
+    """
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter) and Path(finder.archive).name.startswith(ARCHIVES):
+            del sys.path_importer_cache[path]
+
+
+def keep_loaded() -> None:
+    """Spare Python its search of modules for garbage. What comes later is searched as ever.
+
+    After each piece of work Spark's worker calls `gc.collect()` (pyspark's `daemon.py`), which looks at every
+    object there is: with the table libraries, half of what planning or committing a small batch takes.
+    """
+    global _done
+    if _done < LOADING:
+        _done += 1
+        gc.collect()
+        gc.freeze()
