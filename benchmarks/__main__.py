@@ -17,6 +17,7 @@ from benchmarks.report import Report, write_index
 NAMES = (
     "throughput",
     "arrow_batches",
+    "start_settings",
     "small_batches",
     "writer",
     "commits",

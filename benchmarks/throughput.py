@@ -58,11 +58,12 @@ def run(options: Options) -> Report:
         "Throughput of large batches",
         "Each sink, with its defaults, gets the same files in one batch; the runs of all are interleaved, "
         f"and what is told are medians of {options.repeat}. Spark is started with `penstock.START_SETTINGS`, "
-        "which is for the way to Python. `noop` is the floor, `empty-python` a Python sink that takes the rows "
-        "and does nothing, and `-tuned` the same without Spark's check of the Arrow batch's size after every "
-        "row, and without what Python searches before and after every task ([profiles](profiles.md)). TPC-H's lineitem has 16 columns, four of them decimals; the "
-        "flights have 19, and are repeated. What is not spent in tasks is planning and commit. `delta-spark` "
-        "keeps its state in two partitions instead of its default of 50.",
+        "which is for the way to Python. `noop` is the floor, `empty-python` a Python sink that takes the "
+        "rows and does nothing, and `-tuned` the same without Spark's check of the Arrow batch's size after "
+        "every row, and without what Python searches before and after every task ([profiles](profiles.md)). "
+        "TPC-H's lineitem has 16 columns, four of them decimals; the flights have 19, and are repeated. What "
+        "is not spent in tasks is planning and commit. `delta-spark` keeps its state in two partitions "
+        "instead of its default of 50.",
     )
     places = [("lineitem", LOCAL), ("lineitem", CLUSTER), ("flights", LOCAL)]
     for dataset, master in places[:1] if options.is_quick else places:
