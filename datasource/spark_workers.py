@@ -10,11 +10,8 @@ from zipimport import zipimporter
 ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
 """How their names begin: `py4j-…-src.zip`, `spark-core_….jar`."""
 
-LOADING = 2
-"""After so many pieces of work a process has its modules: with its first answer Spark loads pandas."""
-
-_done = 0
-"""Of these, in this process."""
+_known_modules = 0
+"""How many there were when this process last left what is loaded out of the search for garbage."""
 
 
 def tidy_up() -> None:
@@ -41,13 +38,14 @@ def forget_finders() -> None:
 
 
 def keep_loaded() -> None:
-    """Spare Python its search of modules for garbage. What comes later is searched as ever.
+    """Spare Python its search of modules for garbage. What comes when all are loaded is searched as ever.
 
     After each piece of work Spark's worker calls `gc.collect()` (pyspark's `daemon.py`), which looks at every
     object there is: with the table libraries, half of what planning or committing a small batch takes.
+    Another data source in the same process loads more, and so does Spark: with its first answer, pandas.
     """
-    global _done
-    if _done < LOADING:
-        _done += 1
+    global _known_modules
+    if len(sys.modules) != _known_modules:
+        _known_modules = len(sys.modules)
         gc.collect()
         gc.freeze()

@@ -60,9 +60,9 @@ def test_archives_of_the_user_may_change(name: str, tmp_path: Path, monkeypatch:
 
 
 GARBAGE = """
-import gc, weakref
+import gc, sys, weakref
 import penstock.datasource.planning
-from penstock.datasource.spark_workers import LOADING, tidy_up
+from penstock.datasource.spark_workers import tidy_up
 
 class Ring:
     def __init__(self):
@@ -71,10 +71,15 @@ class Ring:
 before = len(gc.get_objects())
 gc.disable()
 garbage = weakref.ref(Ring())
-for _ in range(LOADING):
+for more in ("colorsys", "wave"):
     tidy_up()
     assert garbage() is None
     garbage = weakref.ref(Ring())
+    assert more not in sys.modules
+    __import__(more)
+tidy_up()
+assert garbage() is None
+garbage = weakref.ref(Ring())
 tidy_up()
 assert garbage() is not None
 gc.collect()

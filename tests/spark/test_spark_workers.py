@@ -18,7 +18,6 @@ from tests.spark.id_stream import IdStream
 
 import penstock
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
-from penstock.datasource.spark_workers import LOADING
 from penstock.datasource.task import TaskAttempt
 
 pytestmark = pytest.mark.spark
@@ -86,5 +85,5 @@ def test_workers_that_have_done_it_before_have_little_to_search(
     assert {worker.split()[0] for worker in finders} == {"driver", "task"}
     assert any(len(counts) > USED_TO_IT for counts in finders.values())
     assert not {worker: counts for worker, counts in finders.items() if any(counts[USED_TO_IT:])}
-    later = {worker: counts[LOADING:] for worker, counts in objects.items()}
+    later = {worker: counts[USED_TO_IT:] for worker, counts in objects.items()}
     assert not {worker: counts for worker, counts in later.items() if max(counts, default=0) > SEARCHED_MAX}
