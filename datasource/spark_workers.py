@@ -41,7 +41,7 @@ def keep_loaded() -> None:
     """Spare Python its search of modules for garbage. What comes when all are loaded is searched as ever.
 
     After each piece of work Spark's worker calls `gc.collect()` (pyspark's `daemon.py`), which looks at every
-    object there is: with the table libraries, half of what planning or committing a small batch takes.
+    object there is: with the table libraries, most of what planning or committing a small batch takes.
     Another data source in the same process loads more, and so does Spark: with its first answer, pandas.
     """
     global _known_modules
