@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyspark.sql.datasource
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.formats import LakeTable
@@ -123,7 +123,9 @@ def test_arrow_in_the_jvm_does_not_check_bounds(spark: SparkSession) -> None:
     assert jvm.org.apache.arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED is False
 
 
-@pytest.mark.skipif(version("pyspark") < "4.1", reason="needs Spark 4.1")
+@pytest.mark.skipif(
+    not hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"), reason="needs Spark 4.1 to have them"
+)
 def test_rows_come_by_unix_domain_sockets(spark: SparkSession) -> None:
     (by_socket,) = (
         spark.sparkContext.range(1).map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect()
