@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from tests.spark.conftest import spark as spark_in_utc
 from tests.spark.formats import DeltaLakeTable, IcebergLakeTable, LakeTable
 from tests.spark.id_stream import IdStream
-from tests.spark.processes import SHORT_LIVED
 
 import penstock
 from penstock import ConfigurationError
@@ -26,21 +26,21 @@ from penstock.writers.transforms import apply_transform
 
 pytestmark = pytest.mark.spark
 
+__all__ = ["spark_in_utc"]
+
 TASKS, DAYS = 4, 5
 
 
 @pytest.fixture(scope="module")
-def spark() -> Any:
+def spark(spark_in_utc: SparkSession) -> Iterator[SparkSession]:
     """Its time zone is not UTC: partitions are."""
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in SHORT_LIVED.items():
-        builder = builder.config(key, value)
-    session = builder.config("spark.sql.shuffle.partitions", "3").getOrCreate()
-    session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    session.sparkContext.setLogLevel("OFF")
-    penstock.register(session)
-    yield session
-    session.conf.set("spark.sql.session.timeZone", "UTC")
+    theirs = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.shuffle.partitions": "3"}
+    before = {key: str(spark_in_utc.conf.get(key)) for key in theirs}
+    for key, value in theirs.items():
+        spark_in_utc.conf.set(key, value)
+    yield spark_in_utc
+    for key, value in before.items():
+        spark_in_utc.conf.set(key, value)
 
 
 # The expressions are Iceberg's transforms -----------------------------------------------------------------
