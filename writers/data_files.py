@@ -40,7 +40,7 @@ class DataFileWriter:
     if the task fails. Files lie under the plan's location, where the table format puts each.
 
     Memory: rows wait up to `buffer_bytes_max`; splitting, sorting and encoding take up to three times as much
-    again. The peak stays below 4 x `buffer_bytes_max` + 32 MiB plus the largest batch that arrives, however
+    again. The peak stays below 4 x `buffer_bytes_max` + 48 MiB plus the largest batch that arrives, however
     many rows and table partitions there are. On an object store the client's upload buffers come on top.
     """
 

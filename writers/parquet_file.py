@@ -16,6 +16,10 @@ from .plan import WritePlan, has_levels
 BLOOM_FALSE_POSITIVES = 0.01
 """Iceberg's default."""
 
+PAGE_ROWS = 100_000
+"""Rows of a page at most. Each page costs the codec a fresh start, and readers too; Arrow's own 20,000 are
+for skipping pages by an index, which these files have not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
@@ -86,9 +90,8 @@ def _compression(plan: WritePlan, columns: list[str]) -> dict[str, Any]:
 
 def _newer_options(schema: pa.Schema, plan: WritePlan, encodings: Encodings) -> dict[str, Any]:
     """What only newer versions of Arrow can do."""
-    options: dict[str, Any] = {"store_decimal_as_integer": True}
-    if plan.parquet.page_rows is not None:
-        options["max_rows_per_page"] = plan.parquet.page_rows
+    page_rows = plan.parquet.page_rows or PAGE_ROWS
+    options: dict[str, Any] = {"store_decimal_as_integer": True, "max_rows_per_page": page_rows}
     if plan.parquet.bloom_columns:
         options["bloom_filter_options"] = _bloom_filters(schema, plan, encodings.rows)
     return {name: value for name, value in options.items() if name in _KNOWN_OPTIONS}

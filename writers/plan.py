@@ -20,10 +20,14 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 _MEBIBYTE = 1024 * 1024
 
+ROW_GROUP_ROWS = 250_000
+"""As fast to write and to read as more of them, and much less memory: a task holds a row group before it is
+encoded."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """The inside of Parquet files, for tables that ask for it; None is Arrow's default.
+    """The inside of Parquet files, for tables that ask for it; None is the writer's default.
 
     What the installed Arrow cannot do is left out: the files are as right without it.
     """
@@ -54,7 +58,7 @@ class WritePlan:
     table_format: TableFormat
     target_file_bytes: int = 128 * _MEBIBYTE
     """A file is closed once it holds so many bytes; the last row group may carry it a little over."""
-    row_group_rows: int = 1_000_000
+    row_group_rows: int = ROW_GROUP_ROWS
     """Rows of a row group at most; fewer when the buffers are full."""
     row_group_bytes: int | None = None
     """Bytes of a row group as it lies in the file, about: how many rows that is goes by how well the task's

@@ -11,7 +11,6 @@ from ...committers.delivery.policy import DeliveryPolicy
 from .parsing import MIB, Option, columns, count, duration_s, flag, one_of, properties, size, text
 
 TARGET_FILE_BYTES = 128 * MIB
-ROW_GROUP_ROWS = 1_000_000
 COMPRESSION = "zstd"
 
 
@@ -140,7 +139,7 @@ OPTIONS = (
         "rowGroupRows",
         "row_group_rows",
         count(1, 2**31 - 1),
-        "Rows in a Parquet row group. Default 1,000,000, or as an Iceberg table says.",
+        "Rows in a Parquet row group. Default 250,000, or as an Iceberg table says.",
     ),
     Option(
         "maxOpenPartitions",

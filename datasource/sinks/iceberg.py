@@ -17,8 +17,8 @@ from ...committers.iceberg.table import load
 from ...committers.iceberg.target import KIND, IcebergTarget
 from ...writers.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
-from ...writers.plan import ParquetOptions, WritePlan
-from ..options.common import COMPRESSION, ROW_GROUP_ROWS, TARGET_FILE_BYTES
+from ...writers.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan
+from ..options.common import COMPRESSION, TARGET_FILE_BYTES
 from ..options.iceberg import IcebergOptions
 from .sink import PlannedTable, leading
 

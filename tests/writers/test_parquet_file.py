@@ -159,6 +159,28 @@ def test_pages_are_bounded(options: ParquetOptions, tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "small")["v"].to_list() == rows["v"].to_pylist()
 
 
+def test_a_page_has_a_hundred_thousand_rows(tmp_path: Path) -> None:
+    """Of small values: bytes alone would not end it. More pages have more headers."""
+    rows = pa.table({"v": [i % 7 for i in range(200_000)]})
+    sizes = {
+        page_rows: write(
+            delta_plan(
+                tmp_path / str(page_rows),
+                rows.schema,
+                parquet=ParquetOptions(page_rows=page_rows),
+                compression="none",
+            ),
+            rows,
+        )
+        .metadata.row_group(0)
+        .column(0)
+        .total_compressed_size
+        for page_rows in (None, 20_000, 100_000, 200_000)
+    }
+    assert sizes[None] == sizes[100_000] < sizes[20_000]
+    assert sizes[200_000] < sizes[100_000]
+
+
 def test_dictionaries_are_bounded(tmp_path: Path) -> None:
     rows = pa.table({"v": [f"{i % 1000:0100}" for i in range(20_000)]})
     bounded = ParquetOptions(dictionary_bytes=5000)
