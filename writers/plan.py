@@ -21,8 +21,8 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _MEBIBYTE = 1024 * 1024
 
 ROW_GROUP_ROWS = 250_000
-"""As fast to write and to read as more of them, and much less memory: a task holds a row group before it is
-encoded."""
+"""About as fast to write and to read as more of them, and much less memory: a task holds the rows of a row
+group before it encodes them."""
 
 
 @dataclass(frozen=True, slots=True)
