@@ -89,7 +89,9 @@ def peak_memory_of(pid: int | str) -> int:
 def machine(*libraries: str) -> str:
     """One line: the hardware, Python and the libraries."""
     named = ", ".join(f"{name} {version(name)}" for name in libraries or LIBRARIES)
-    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, {named}"
+    own, all_ = len(os.sched_getaffinity(0)), os.cpu_count()
+    cores = f"{own} cores" if own == all_ else f"{own} of {all_} cores"
+    return f"{cores}, {platform.machine()}, Python {platform.python_version()}, {named}"
 
 
 def say(line: str) -> None:

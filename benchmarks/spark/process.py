@@ -31,6 +31,9 @@ PEERS_POM = ROOT / "benchmarks" / "peers" / "pom.xml"
 JVM_SINKS = ("delta-spark", "iceberg-spark")
 
 LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,2048]"
+CORES = 2
+"""Of the machine, as many as there are tasks at a time: a Python sink shares them with the JVM, as it does
+where all cores are at work."""
 SETTINGS = {
     **penstock.START_SETTINGS,
     "spark.ui.enabled": "false",
@@ -102,8 +105,10 @@ class Spark:
 
 
 @contextmanager
-def started(master: str, peers: Peers, settings: Mapping[str, str] | None = None) -> Iterator[Spark]:
-    """A Spark that has ended when the block has."""
+def started(
+    master: str, peers: Peers, settings: Mapping[str, str] | None = None, cores: int = CORES
+) -> Iterator[Spark]:
+    """A Spark that has ended when the block has, on so many cores of the machine."""
     here, there = Pipe()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-spark-") as folder, here:
         log = Path(folder) / "log"
@@ -117,6 +122,7 @@ def started(master: str, peers: Peers, settings: Mapping[str, str] | None = None
                 cwd=folder,
             )
         try:
+            psutil.Process(process.pid).cpu_affinity(sorted(os.sched_getaffinity(0))[:cores])
             spark = Spark(here, log, process.pid)
             all_settings = {**SETTINGS, **(settings or {})}
             spark.machine = spark.call("start_spark", master=master, jars=peers.jars, settings=all_settings)

@@ -1,0 +1,97 @@
+"""Row groups are encoded beside the task that brings the rows: one at a time, and no error is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.writers.plans import delta_plan
+
+from penstock.writers.background import Background
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.parquet_file import OpenParquetFile
+from penstock.writers.plan import FileNames
+
+GROUP_ROWS = 100
+PATIENCE_S = 5
+ROWS = pa.record_batch({"id": pa.array(range(GROUP_ROWS))})
+
+
+def writer_of(path: Path) -> DataFileWriter:
+    plan = delta_plan(path, ROWS.schema, row_group_rows=GROUP_ROWS)
+    return DataFileWriter(plan, FileNames("query", "run", 7, 3, 12))
+
+
+def before_each_row_group(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
+    write = OpenParquetFile.write_row_group
+
+    def act_and_write(file: OpenParquetFile, rows: pa.Table) -> None:
+        action()
+        write(file, rows)
+
+    monkeypatch.setattr(OpenParquetFile, "write_row_group", act_and_write)
+
+
+def test_rows_are_taken_in_while_a_row_group_is_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more_rows = threading.Event()
+    came_in_time: list[bool] = []
+    before_each_row_group(monkeypatch, lambda: came_in_time.append(more_rows.wait(PATIENCE_S)))
+    writer = writer_of(tmp_path)
+    writer.write(ROWS)
+    writer.write(ROWS.slice(0, 1))
+    more_rows.set()
+    (file,) = writer.close()
+    assert came_in_time == [True, True]
+    assert file.rows == GROUP_ROWS + 1
+
+
+def test_one_piece_of_work_is_under_way() -> None:
+    done: list[int] = []
+    begun: list[list[int]] = []
+
+    def work(number: int) -> None:
+        begun.append(list(done))
+        time.sleep(0.05)
+        done.append(number)
+
+    background = Background("test")
+    for number in range(3):
+        background.start(work, number)
+        assert len(done) >= number
+    background.wait()
+    background.stop()
+    assert begun == [[], [0], [0, 1]]
+
+
+@pytest.mark.parametrize("last", ["write", "close"])
+def test_an_error_while_encoding_comes_with_the_next_call(
+    last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    before_each_row_group(monkeypatch, fail)
+    writer = writer_of(tmp_path)
+    writer.write(ROWS)
+    with pytest.raises(OSError, match="No space left"):
+        writer.write(ROWS) if last == "write" else writer.close()
+    writer.abort()
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_an_abort_leaves_nothing_of_what_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_each_row_group(monkeypatch, lambda: time.sleep(0.2))
+    writer = writer_of(tmp_path)
+    writer.write(ROWS)
+    writer.abort()
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-encoder")]
