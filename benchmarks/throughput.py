@@ -86,7 +86,7 @@ def run(options: Options) -> Report:
         "rows and does nothing, and `-tuned` the same without Spark's check of the Arrow batch's size after "
         "every row, and without what Python searches before and after every task ([profiles](profiles.md)). "
         "TPC-H's lineitem has 16 columns, four of them decimals; the flights have 19, and are repeated. "
-        f"There are always two tasks at a time. On {CORES} cores JVM and Python share them, as they do on a busy "
+        f"There are always two tasks at a time. On {CORES} cores JVM and Python share them, as on a busy "
         f"machine; of {2 * CORES} some are to spare, as they often are where a stream has fewer partitions "
         "than its cluster has cores. What is not spent in tasks is planning and commit. `delta-spark` keeps "
         "its state in two partitions instead of its default of 50.",
