@@ -37,7 +37,7 @@ where all cores are at work."""
 SETTINGS = {
     **penstock.START_SETTINGS,
     "spark.ui.enabled": "false",
-    "spark.driver.memory": "4g",
+    "spark.driver.memory": "8g",
     "spark.executor.memory": "2g",
     "spark.driver.maxResultSize": "0",
     "spark.sql.shuffle.partitions": "2",
