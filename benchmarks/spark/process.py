@@ -30,7 +30,7 @@ PEERS_ENVIRONMENT = ROOT / ".venv-spark41"
 PEERS_POM = ROOT / "benchmarks" / "peers" / "pom.xml"
 JVM_SINKS = ("delta-spark", "iceberg-spark")
 
-LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,2048]"
+LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,4096]"
 CORES = 2
 """Of the machine, as many as there are tasks at a time: a Python sink shares them with the JVM, as it does
 where all cores are at work."""
@@ -38,7 +38,7 @@ SETTINGS = {
     **penstock.START_SETTINGS,
     "spark.ui.enabled": "false",
     "spark.driver.memory": "8g",
-    "spark.executor.memory": "2g",
+    "spark.executor.memory": "4g",
     "spark.driver.maxResultSize": "0",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
