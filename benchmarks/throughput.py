@@ -160,8 +160,8 @@ def _tell(report: Report, place: Place, source: data.Source, seconds: Samples, l
     if FLOOR in seconds:
         report.text(
             "Spark's conversion to Arrow and the way to Python alone make "
-            f"`{FLOOR}` {ratio(seconds, 'parquet', FLOOR) or 1:.2f} times as fast as `parquet`: more than "
-            "that no Python sink can be here."
+            f"`{FLOOR}` {ratio(seconds, 'parquet', FLOOR) or 1:.2f} times as fast as `parquet`: about "
+            "what a Python sink can be here at most."
         )
     report.plot(f"Rows a second: {place}", bars(speeds, "million rows a second"), place.file_name)
     for ours, peer, least in TIMES_AS_FAST:
