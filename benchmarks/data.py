@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from benchmarks.measure import say
 from notebooks.flights import read_flights
@@ -88,3 +89,41 @@ def _fresh(folder: Path) -> Path:
 def _source(folder: Path) -> Source:
     rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
     return Source(folder, rows)
+
+
+def as_from_spark(table: pa.Table) -> pa.Table:
+    """Without views of strings, which Spark does not have."""
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields)).combine_chunks()
+
+
+def made_rows(rows: int) -> pa.Table:
+    """A sequence, times, few and many different texts, numbers."""
+    ids = pa.array(range(rows), pa.int64())
+    mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
+    words = pa.array([f"carrier-{i}" for i in range(30)])
+    return pa.table(
+        {
+            "id": ids,
+            "at": pc.add(pc.multiply(ids, 1_000_003), 1_700_000_000_000_000).cast(pa.timestamp("us", "UTC")),
+            "carrier": words.take(_modulo(mixed, 30)),
+            "tail": pc.binary_join_element_wise("N", mixed.cast(pa.string()), ""),
+            "delay": pc.divide(mixed.cast(pa.float64()), 1e6),
+            "distance": _modulo(mixed, 5000).cast(pa.int32()),
+            "cancelled": pc.equal(_modulo(mixed, 50), 0),
+        }
+    )
+
+
+def _modulo(numbers: pa.Array, divisor: int) -> pa.Array:
+    return pc.subtract(numbers, pc.multiply(pc.divide(numbers, divisor), divisor))
+
+
+def with_partition(table: pa.Table, partitions: int) -> pa.Table:
+    """Neighbouring rows are of different table partitions: the hardest case."""
+    numbers = pa.array(range(table.num_rows), pa.int64())
+    mixed = pc.bit_wise_and(pc.multiply(numbers, 2654435761), 0xFFFFFFFF)
+    return table.append_column("p", _modulo(mixed, partitions).cast(pa.int32()))

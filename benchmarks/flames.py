@@ -8,6 +8,7 @@ says what they show. Needs the repository's history.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import io
 import os
 import subprocess
@@ -18,24 +19,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks import data
-from benchmarks.measure import say
+from benchmarks.data import as_from_spark, with_partition
+from benchmarks.measure import one_core, say
 from benchmarks.report import PAGES
-from benchmarks.streams import Stream, named_files, sink_of
-from benchmarks.writer import (
-    PARTITIONS,
-    as_from_spark,
-    delta_plan,
-    one_core,
-    penstock,
-    split_plan,
-    with_partition,
-)
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+import penstock
 
 ROOT = Path(__file__).parents[1]
 BEFORE = "fe91f85"
@@ -48,26 +43,41 @@ DONE = "done"
 LEVELS_MAX = 20
 LETTERS = 150
 """That the whole width has room for."""
-LINEITEM_ROWS, ROUNDS = 1_000_000, 10
+LINEITEM_ROWS, ROUNDS, PARTITIONS = 1_000_000, 10, 200
 BATCHES = 200
+WAITING, ENCODING = "Background.wait", "OpenFiles.write"
+
+
+def benchmark(name: str) -> Any:
+    """A module of `benchmarks` as it was when the package was: each fits its own."""
+    tree = Path(penstock.__file__).parents[2]
+    spec = importlib.util.spec_from_file_location(f"{name}_of_its_time", tree / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_files(folder: Path, *, partitions: int) -> None:
     """Batches of lineitem into one table partition, or into many."""
+    writer = benchmark("writer")
     files = data.lineitem(LINEITEM_ROWS).files
     table = as_from_spark(pa.concat_tables(pq.read_table(file) for file in files))
-    plan = split_plan if partitions > 1 else delta_plan
+    plan = writer.split_plan if partitions > 1 else writer.delta_plan
     rows = with_partition(table, partitions) if partitions > 1 else table
     with one_core():
         for number in range(ROUNDS):
             target = folder / str(number)
             target.mkdir()
-            penstock(target, rows, plan)
+            writer.penstock(target, rows, plan)
 
 
 def commit_batches(folder: Path, *, kind: str) -> None:
     """Batches of one small file, planned and committed as on Spark's driver."""
-    stream, write = Stream(sink_of(kind, folder)), named_files(kind, 1)
+    streams = benchmark("streams")
+    stream, write = streams.Stream(streams.sink_of(kind, folder)), streams.named_files(kind, 1)
     for _ in range(BATCHES):
         stream.run(write)
 
@@ -138,14 +148,17 @@ def record(work: str, package: Path) -> Counter[Stack]:
 
 
 def _stacks(raw: str) -> Counter[Stack]:
-    """Of `frame;frame;frame count` the frames below the work's own."""
+    """Of `frame;frame;frame count` the frames below the work's own; in place of waiting for the encoder's
+    thread, what that does meanwhile."""
     stacks: Counter[Stack] = Counter()
     for line in raw.splitlines():
         frames, _, count = line.rpartition(" ")
         names = [frame.partition(" (")[0] for frame in frames.split(";")]
         work = next((name for name in names if name in (write_files.__name__, commit_batches.__name__)), "")
-        if work and "_find_and_load" not in names:
+        if work and WAITING not in names and "_find_and_load" not in names:
             stacks[tuple(names[names.index(work) + 1 :])] += int(count)
+        elif not work and ENCODING in names:
+            stacks[("encoder's thread", *names[names.index(ENCODING) :])] += int(count)
     return stacks
 
 

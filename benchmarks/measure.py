@@ -8,11 +8,14 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 LIBRARIES = ("pyspark", "deltalake", "pyiceberg", "pyarrow")
 Samples = dict[str, list[float]]
@@ -62,6 +65,18 @@ def ratio(samples: Mapping[str, Sequence[float]], one: str, other: str) -> float
     if not samples.get(one) or not samples.get(other):
         return None
     return statistics.median(a / b for a, b in zip(samples[one], samples[other], strict=True))
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    allowed, threads = os.sched_getaffinity(0), pa.cpu_count()
+    os.sched_setaffinity(0, {max(allowed)})
+    pa.set_cpu_count(1)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+        pa.set_cpu_count(threads)
 
 
 def peak_memory_bytes(function: Callable[..., Any], *arguments: Any) -> int:

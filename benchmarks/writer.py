@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from benchmarks import data
-from benchmarks.measure import Options, Samples, interleaved, medians, ratio, say
+from benchmarks.data import as_from_spark, made_rows, with_partition
+from benchmarks.measure import Options, Samples, interleaved, medians, one_core, ratio, say
 from benchmarks.report import Report, bars
 
 from penstock.writers.data_files import DataFileWriter
@@ -75,59 +75,6 @@ def _sources(options: Options) -> Iterator[tuple[str, pa.Table]]:
 
 def _table(source: data.Source) -> pa.Table:
     return as_from_spark(pa.concat_tables(pq.read_table(file) for file in source.files))
-
-
-@contextmanager
-def one_core() -> Iterator[None]:
-    allowed, threads = os.sched_getaffinity(0), pa.cpu_count()
-    os.sched_setaffinity(0, {max(allowed)})
-    pa.set_cpu_count(1)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
-        pa.set_cpu_count(threads)
-
-
-# The rows -------------------------------------------------------------------------------------------
-
-
-def as_from_spark(table: pa.Table) -> pa.Table:
-    """Without views of strings, which Spark does not have."""
-    fields = [
-        field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields)).combine_chunks()
-
-
-def made_rows(rows: int) -> pa.Table:
-    """A sequence, times, few and many different texts, numbers."""
-    ids = pa.array(range(rows), pa.int64())
-    mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
-    words = pa.array([f"carrier-{i}" for i in range(30)])
-    return pa.table(
-        {
-            "id": ids,
-            "at": pc.add(pc.multiply(ids, 1_000_003), 1_700_000_000_000_000).cast(pa.timestamp("us", "UTC")),
-            "carrier": words.take(_modulo(mixed, 30)),
-            "tail": pc.binary_join_element_wise("N", mixed.cast(pa.string()), ""),
-            "delay": pc.divide(mixed.cast(pa.float64()), 1e6),
-            "distance": _modulo(mixed, 5000).cast(pa.int32()),
-            "cancelled": pc.equal(_modulo(mixed, 50), 0),
-        }
-    )
-
-
-def _modulo(numbers: pa.Array, divisor: int) -> pa.Array:
-    return pc.subtract(numbers, pc.multiply(pc.divide(numbers, divisor), divisor))
-
-
-def with_partition(table: pa.Table, partitions: int) -> pa.Table:
-    """Neighbouring rows are of different table partitions: the hardest case."""
-    numbers = pa.array(range(table.num_rows), pa.int64())
-    mixed = pc.bit_wise_and(pc.multiply(numbers, 2654435761), 0xFFFFFFFF)
-    return table.append_column("p", _modulo(mixed, partitions).cast(pa.int32()))
 
 
 # Writing --------------------------------------------------------------------------------------------
