@@ -158,7 +158,8 @@ def _stacks(raw: str) -> Counter[Stack]:
         if work and WAITING not in names and "_find_and_load" not in names:
             stacks[tuple(names[names.index(work) + 1 :])] += int(count)
         elif not work and ENCODING in names:
-            stacks[("encoder's thread", *names[names.index(ENCODING) :])] += int(count)
+            stack = ("encoder's thread", *names[names.index(ENCODING) :])
+            stacks[stack] += int(count)
     return stacks
 
 
