@@ -58,7 +58,7 @@ def test_one_piece_of_work_is_under_way() -> None:
 
     def work(number: int) -> None:
         begun.append(list(done))
-        time.sleep(0.05)
+        time.sleep(0.05)  # as long as work takes: nobody waits for the clock here
         done.append(number)
 
     background = Background("test")
