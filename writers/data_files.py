@@ -88,7 +88,7 @@ class DataFileWriter:
         self._files.delete_all()
 
     def _encodings_for(self, group: RowGroup) -> Encodings:
-        """Chosen by the first rows, of any table partition, and again only if those were few."""
+        """Chosen by the first rows, of any table partition, and anew for row groups that are much larger."""
         rows = group.rows
         if self._encodings is None or not fits(self._encodings, rows.num_rows):
             others = self._buffers.some_rows(SAMPLE_ROWS - rows.num_rows)

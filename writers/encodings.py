@@ -27,7 +27,9 @@ FEW_ROWS = 1024
 REPEATED = 0.75
 """Where more of the sampled values than this are different, a dictionary does not pay …"""
 REPEATED_INTEGERS = 0.25
-"""… nor than this, where there are differences instead: about as small, and faster to write and to read."""
+"""… nor than this, where there are differences instead: about as small, and faster to write and to read …"""
+DICTIONARY_SHARE = 1 / 32
+"""… nor more than this share of a row group's rows then: each row group has a dictionary of its own."""
 
 COMPRESSED = 0.9
 """Columns that do not become smaller than this share of their encoded bytes are not compressed …"""
@@ -47,11 +49,12 @@ def choose_encodings(plan: WritePlan, rows: pa.Table, group_rows: int) -> Encodi
     if rows.num_rows < FEW_ROWS:
         return Encodings([], [], all_columns, group_rows)
     spread = _spread(rows)
+    spread_rows = sum(batch.num_rows for batch in spread)
     dictionary: list[str] = []
     differences: list[str] = []
     for column in columns:
         has_differences = plan.table_format.reads_differences and _is_integer(column.field.type)
-        if _repeats(column, spread, REPEATED_INTEGERS if has_differences else REPEATED):
+        if _repeats(column, spread, _different_max(spread_rows, group_rows, has_differences)):
             dictionary.append(column.parquet_path)
         elif has_differences:
             differences.append(column.parquet_path)
@@ -62,8 +65,8 @@ def choose_encodings(plan: WritePlan, rows: pa.Table, group_rows: int) -> Encodi
 
 
 def fits(encodings: Encodings, group_rows: int) -> bool:
-    """False if they were chosen for much smaller row groups, by few rows."""
-    return encodings.rows >= SAMPLE_ROWS or group_rows < 8 * encodings.rows
+    """False if they were chosen for much smaller row groups."""
+    return group_rows < 8 * encodings.rows
 
 
 def _is_integer(kind: pa.DataType) -> bool:
@@ -74,13 +77,20 @@ def _is_integer(kind: pa.DataType) -> bool:
     return bool(types.is_integer(kind) or types.is_timestamp(kind) or types.is_date(kind))
 
 
-def _repeats(column: ParquetColumn, sample: Sequence[pa.RecordBatch], share_max: float) -> bool:
+def _different_max(sampled: int, group_rows: int, has_differences: bool) -> float:
+    """So many of the sampled values may be different for a dictionary to pay."""
+    if has_differences:
+        return min(sampled * REPEATED_INTEGERS, group_rows * DICTIONARY_SHARE)
+    return sampled * REPEATED
+
+
+def _repeats(column: ParquetColumn, sample: Sequence[pa.RecordBatch], different_max: float) -> bool:
     if len(column.path) > 1:
         return True
     if pa.types.is_boolean(column.field.type):
         return False
     values = pa.chunked_array([reach(batch.column(column.path[0]), ()) for batch in sample])
-    return bool(pc.count_distinct(values).as_py() <= len(values) * share_max)
+    return bool(pc.count_distinct(values).as_py() <= different_max)
 
 
 def _spread(rows: pa.Table) -> list[pa.RecordBatch]:

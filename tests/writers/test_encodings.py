@@ -78,6 +78,23 @@ def test_encodings_follow_the_values(tmp_path: Path) -> None:
         assert not others & set(chosen[name]), name
 
 
+def test_small_row_groups_have_no_large_dictionaries(tmp_path: Path) -> None:
+    """Each would have one of its own: of 5,000 rows with 500 values it is as large as the rows."""
+    rows = pa.table(
+        {
+            "p": [i % 10 for i in range(ROWS)],
+            "500": [mixed(i) % 500 for i in range(ROWS)],
+            "50": [mixed(i) % 50 for i in range(ROWS)],
+        }
+    )
+    plan = delta_plan(tmp_path / "split", rows.schema, partition_by=("p",))
+    for footer in written(plan, rows):
+        assert DIFFERENCES in columns(footer)["500"].encodings
+        assert DICTIONARY in columns(footer)["50"].encodings
+    (footer,) = written(delta_plan(tmp_path / "whole", rows.schema), rows)
+    assert DICTIONARY in columns(footer)["500"].encodings
+
+
 def test_iceberg_files_have_only_what_its_own_older_readers_know(tmp_path: Path) -> None:
     """Its vectorised reader for Spark refused differences until 2025."""
     rows = pa.table({name: values for name, (values, _) in CASES.items()})
