@@ -18,6 +18,7 @@ from benchmarks import data
 from benchmarks.data import as_from_spark, made_rows, with_partition
 from benchmarks.measure import Options, Samples, interleaved, medians, one_core, ratio, say
 from benchmarks.report import Report, bars
+from deltalake import write_deltalake
 
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
@@ -39,11 +40,12 @@ GATHERED = "pyarrow, large row groups"
 DELTA = "penstock.delta"
 ICEBERG = "penstock.iceberg"
 SPLIT = f"penstock.delta, {PARTITIONS} partitions"
+SPLIT_BY_DELTALAKE = f"deltalake, {PARTITIONS} partitions"
 LONG_GROUPS = "penstock.delta, row groups of 1,000,000"
 SHORT_PAGES = "penstock.delta, pages of 20,000"
 """As Arrow has them."""
 
-READ = (PLAIN, DELTA, ICEBERG, LONG_GROUPS, SHORT_PAGES)
+READ = (PLAIN, DELTA, ICEBERG, LONG_GROUPS, SHORT_PAGES, SPLIT, SPLIT_BY_DELTALAKE)
 
 SPEEDUP_MIN, SPLIT_MIN, SIZE_MAX, SCAN_MIN = 2, 0.6, 1, 1
 
@@ -55,8 +57,11 @@ def run(options: Options) -> Report:
         f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer and by "
         f"`pyarrow.parquet` with its defaults (`{PLAIN}`: each batch a row group, as a simple sink does; "
         f"`{GATHERED}`: all rows gathered first), all on one core. Ours has row groups of {ROW_GROUP_ROWS:,} "
-        f"rows and pages of {PAGE_ROWS:,}, but where another number is told. Seconds are those of the "
-        f"processor, medians of {options.repeat} interleaved runs, and `times as fast` is the median of "
+        f"rows and pages of {PAGE_ROWS:,}, but where another number is told, and smaller row groups in "
+        f"{PARTITIONS} table partitions, whose rows wait together in a buffer of 128 MB. "
+        f"`{SPLIT_BY_DELTALAKE}` is `write_deltalake` with its defaults; each of its files has one row "
+        "group. Seconds are those of the processor, medians of "
+        f"{options.repeat} interleaved runs, and `times as fast` is the median of "
         "their ratios. The flights are real, and repeated; rows of the last part are made: a sequence, "
         "times, few and many different texts, numbers.",
     )
@@ -97,6 +102,11 @@ def penstock(folder: Path, table: pa.Table, plan: Callable[[str, pa.Schema], Wri
     writer.close()
 
 
+def split_by_deltalake(folder: Path, table: pa.Table) -> None:
+    batches = pa.RecordBatchReader.from_batches(table.schema, table.to_batches(BATCH_ROWS))
+    write_deltalake(folder, batches, partition_by=["p"], mode="overwrite")
+
+
 def delta_plan(location: str, schema: pa.Schema, **layout: Any) -> WritePlan:
     return WritePlan(location, {}, schema, DeltaFormat(), **layout)
 
@@ -120,6 +130,7 @@ def _compare(report: Report, title: str, table: pa.Table, options: Options, fold
         DELTA: partial(penstock, table=table, plan=delta_plan),
         ICEBERG: partial(penstock, table=table, plan=iceberg_plan),
         SPLIT: partial(penstock, table=split, plan=split_plan),
+        SPLIT_BY_DELTALAKE: partial(split_by_deltalake, table=split),
         LONG_GROUPS: partial(penstock, table=table, plan=partial(delta_plan, row_group_rows=1_000_000)),
         SHORT_PAGES: partial(
             penstock, table=table, plan=partial(delta_plan, parquet=ParquetOptions(page_rows=20_000))

@@ -28,7 +28,7 @@ REPEATED = 0.75
 """Where more of the sampled values than this are different, a dictionary does not pay …"""
 REPEATED_INTEGERS = 0.25
 """… nor than this, where there are differences instead: about as small, and faster to write and to read …"""
-DICTIONARY_SHARE = 1 / 32
+DICTIONARY_SHARE = 1 / 16
 """… nor more than this share of a row group's rows then: each row group has a dictionary of its own."""
 
 COMPRESSED = 0.9
