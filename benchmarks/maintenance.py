@@ -8,7 +8,6 @@ row was lost or doubled.
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import statistics
 import tempfile
@@ -23,21 +22,20 @@ import duckdb
 import pyarrow as pa
 from benchmarks.measure import Options, say
 from benchmarks.report import Report
-from benchmarks.streams import FORMATS, sink_of
+from benchmarks.streams import FORMATS, QUERY, Stream, sink_of
 
 from penstock.committers.compaction import Compaction, CompactionPolicy
-from penstock.committers.contract import Batch, Conflict, DataFile, StreamKey
+from penstock.committers.contract import DataFile
 from penstock.committers.errors import PenstockError
-from penstock.committers.lake_manifest import build_manifest
+from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.delivery.rewriting import VisibleRewriter
 from penstock.testing.duckdb_reader import load_extensions
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames
 
-QUERY = "bench"
 TASKS, ROWS = 4, 1000
-PHASE_S, EVERY_S, PAUSE_S = 20.0, 0.1, 1.0
-"""Of each of the three phases; between two batches; between two compactions."""
+WARM_UP_S, PHASE_S, EVERY_S, PAUSE_S = 2.0, 20.0, 0.1, 1.0
+"""Before all; of each of the three phases; between two batches; between two compactions."""
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 CONFLICTS_PER_BATCH_MAX, RATIO_MAX = 1, 2.0
 
@@ -110,62 +108,46 @@ def compactable(kind: str, sink: Any) -> Any:
 # The stream ---------------------------------------------------------------------------------------
 
 
-@dataclass
-class Stream:
-    kind: str
-    folder: str
-    sink: Any
-    planned: Any
-    next_batch: int = 0
-    times_ms: list[float] = field(default_factory=list)
-    conflicts: list[int] = field(default_factory=list)
-    """Of each batch."""
+def run_for(seconds: float, stream: Stream) -> Phase:
+    """A batch whenever one is due."""
+    phase = Phase()
+    due = time.monotonic()
+    end = due + seconds
+    while time.monotonic() < end:
+        spent = stream.run(write)
+        phase.times_ms.append(spent.commit * 1000)
+        phase.conflicts.append(spent.conflicts)
+        due += EVERY_S
+        time.sleep(max(due - time.monotonic(), 0.0))
+    return phase
 
-    def run(self, seconds: float) -> Phase:
-        self.times_ms, self.conflicts = [], []
-        end = time.monotonic() + seconds
-        due = time.monotonic()
-        while time.monotonic() < end:
-            self.commit()
-            due += EVERY_S
-            time.sleep(max(due - time.monotonic(), 0.0))
-        return Phase(self.times_ms, self.conflicts)
 
-    def commit(self) -> None:
-        manifest = self.prepare()
-        conflicts = 0
-        start = time.perf_counter()
-        while isinstance(self.sink.open_table().commit(manifest), Conflict):
-            conflicts += 1
-        self.times_ms.append((time.perf_counter() - start) * 1000)
-        self.conflicts.append(conflicts)
-
-    def prepare(self) -> Any:
-        batch_id = self.next_batch
-        files: list[DataFile] = []
-        self.next_batch += 1
-        for task in range(TASKS):
-            writer = DataFileWriter(self.planned.files, FileNames(QUERY, "run", batch_id, task, 0))
-            first = (batch_id * TASKS + task) * ROWS
-            ids = range(first, first + ROWS)
-            writer.write(
-                pa.record_batch([pa.array(ids, pa.int64()), [f"name {n}" for n in ids]], schema=SCHEMA)
-            )
-            files += writer.close()
-        digest = hashlib.sha256(str(batch_id).encode()).hexdigest()
-        batch = Batch(StreamKey(QUERY, self.sink.table_uri), batch_id, digest)
-        return build_manifest(batch, self.planned.content.with_files(files))
+def write(plan: BatchPlan) -> tuple[DataFile, ...]:
+    """What the tasks of a batch do."""
+    assert plan.files is not None, "the batch is new"
+    batch_id = plan.batch.batch_id
+    files: list[DataFile] = []
+    for task in range(TASKS):
+        first = (batch_id * TASKS + task) * ROWS
+        ids = range(first, first + ROWS)
+        rows = [pa.array(ids, pa.int64()), [f"name {number}" for number in ids]]
+        writer = DataFileWriter(plan.files, FileNames(QUERY, "run", batch_id, task, 0))
+        writer.write(pa.record_batch(rows, schema=SCHEMA))
+        files += writer.close()
+    return tuple(files)
 
 
 # A run ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass
 class Phase:
     """What the stream noticed."""
 
-    times_ms: list[float]
-    conflicts: list[int]
+    times_ms: list[float] = field(default_factory=list)
+    """Of each commit: the whole of it, conflicts and waits included."""
+    conflicts: list[int] = field(default_factory=list)
+    """Of each commit."""
 
     @property
     def median_ms(self) -> float:
@@ -212,8 +194,9 @@ def run(options: Options) -> Report:
     report = Report(
         "maintenance",
         "A stream beside compaction",
-        f"A batch of {TASKS} small files every {EVERY_S * 1000:.0f} ms; beside it another process compacts, "
-        f"{PAUSE_S:.0f} s after it has done so, 600 times as often as by default.",
+        f"A batch of {TASKS} small files every {EVERY_S * 1000:.0f} ms, planned and committed as on Spark's "
+        f"driver; beside it another process compacts, {PAUSE_S:.0f} s after it has done so, 600 times as "
+        "often as by default. Times are those of whole commits, conflicts and the waits after them included.",
     )
     seconds = 4.0 if options.is_quick else PHASE_S
     found = {kind: measure(kind, seconds) for kind in FORMATS if options.wants(kind)}
@@ -249,10 +232,9 @@ def run(options: Options) -> Report:
 def measure(kind: str, seconds: float) -> Measured:
     with tempfile.TemporaryDirectory(prefix="bench-maintenance-") as folder:
         sink = sink_of(kind, Path(folder))
-        planned = sink.plan_table(sink.open_table(), SCHEMA, False, 0)
-        stream = Stream(kind, folder, sink, planned)
-        stream.run(2.0)
-        alone = stream.run(seconds)
+        stream = Stream(sink, SCHEMA)
+        run_for(WARM_UP_S, stream)
+        alone = run_for(seconds, stream)
         context = multiprocessing.get_context("spawn")
         started, stop, results = context.Event(), context.Event(), context.Queue()
         process = context.Process(
@@ -261,11 +243,11 @@ def measure(kind: str, seconds: float) -> Measured:
         process.start()
         if not started.wait(120):
             raise TimeoutError("the first compaction did not end")
-        beside = stream.run(seconds)
+        beside = run_for(seconds, stream)
         stop.set()
         work: Work = results.get(timeout=120)
         process.join()
-        again = stream.run(seconds)
+        again = run_for(seconds, stream)
         say(f"  {kind}: {alone.median_ms:.1f} ms alone, {beside.median_ms:.1f} beside compaction")
         rows, ids = rows_of(kind, folder, sink)
         return Measured(alone, beside, again, work, stream.next_batch * TASKS * ROWS, rows, ids)

@@ -17,6 +17,7 @@ from penstock.committers.contract import (
     Batch,
     CheckToken,
     Committable,
+    Conflict,
     DataFile,
     Manifest,
     Outcome,
@@ -60,6 +61,8 @@ class Spent:
     """Of the commit: expiry of snapshots."""
     cpu: float = 0.0
     """Processor time of the commit, all threads: other programs on the machine do not change it."""
+    conflicts: int = 0
+    """With other writers of the table."""
 
     @property
     def store(self) -> float:
@@ -72,7 +75,7 @@ class Spent:
 
 
 class TimedTable:
-    """A table committer that adds up the time spent in the table's own commit."""
+    """A table committer that adds up the time spent in the table's own commit, and counts conflicts."""
 
     def __init__(self, table: Any, spent: Spent) -> None:
         self._table = table
@@ -84,6 +87,7 @@ class TimedTable:
     def commit(self, manifest: Manifest, check_token: CheckToken) -> Outcome:
         with timed(self._spent, "table"):
             outcome: Outcome = self._table.commit(manifest, check_token)
+        self._spent.conflicts += isinstance(outcome, Conflict)
         return outcome
 
 
