@@ -22,7 +22,7 @@ import duckdb
 import pyarrow as pa
 from benchmarks.measure import Options, say
 from benchmarks.report import Report
-from benchmarks.streams import FORMATS, QUERY, Stream, sink_of
+from benchmarks.streams import FORMATS, QUERY, Stream, sink_of, write_rows
 
 from penstock.committers.compaction import Compaction, CompactionPolicy
 from penstock.committers.contract import DataFile
@@ -30,8 +30,6 @@ from penstock.committers.errors import PenstockError
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.delivery.rewriting import VisibleRewriter
 from penstock.testing.duckdb_reader import load_extensions
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
 
 TASKS, ROWS = 4, 1000
 WARM_UP_S, PHASE_S, EVERY_S, PAUSE_S = 2.0, 20.0, 0.1, 1.0
@@ -124,16 +122,12 @@ def run_for(seconds: float, stream: Stream) -> Phase:
 
 def write(plan: BatchPlan) -> tuple[DataFile, ...]:
     """What the tasks of a batch do."""
-    assert plan.files is not None, "the batch is new"
-    batch_id = plan.batch.batch_id
     files: list[DataFile] = []
     for task in range(TASKS):
-        first = (batch_id * TASKS + task) * ROWS
+        first = (plan.batch.batch_id * TASKS + task) * ROWS
         ids = range(first, first + ROWS)
         rows = [pa.array(ids, pa.int64()), [f"name {number}" for number in ids]]
-        writer = DataFileWriter(plan.files, FileNames(QUERY, "run", batch_id, task, 0))
-        writer.write(pa.record_batch(rows, schema=SCHEMA))
-        files += writer.close()
+        files += write_rows(plan, task, pa.record_batch(rows, schema=SCHEMA))
     return tuple(files)
 
 

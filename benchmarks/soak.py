@@ -27,15 +27,13 @@ from typing import Any
 import pyarrow as pa
 from benchmarks.measure import Options, say
 from benchmarks.report import Report, lines
-from benchmarks.streams import QUERY, Stream, sink_of
+from benchmarks.streams import QUERY, Stream, sink_of, write_rows
 
 from penstock.committers.contract import DataFile, StreamKey
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.delivery.maintenance import MaintenancePolicy, maintenance_of
 from penstock.datasource.planning import store_url
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
 
 BATCHES = 20_000
 ROWS = 10
@@ -168,15 +166,12 @@ def _stream(case: str, kind: str, folder: str, batches: int, pipe: Connection) -
 
 
 def _write(plan: BatchPlan) -> tuple[DataFile, ...]:
-    """What one task does."""
-    assert plan.files is not None, "the batch is new"
+    """A batch of one task."""
     first = plan.batch.batch_id * ROWS
     ids = range(first, first + ROWS)
     at = START + timedelta(seconds=plan.batch.batch_id)
     rows = [pa.array(ids, pa.int64()), [at] * ROWS, [f"row {number}" for number in ids]]
-    writer = DataFileWriter(plan.files, FileNames(QUERY, "run", plan.batch.batch_id, 0, 0))
-    writer.write(pa.record_batch(rows, schema=SCHEMA))
-    return writer.close()
+    return write_rows(plan, 0, pa.record_batch(rows, schema=SCHEMA))
 
 
 def _sample(batch: int, taken: Sequence[float], worked: Sequence[float], folder: Path) -> Sample:

@@ -31,6 +31,8 @@ from penstock.datasource.planning import plan_batch, store_url
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.datasource.sinks.iceberg import IcebergSink
 from penstock.datasource.stores import borrow_store
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 FORMATS = ("delta", "iceberg")
@@ -147,6 +149,15 @@ class Stream:
         spent.cpu = time.process_time() - started
         self.next_batch += 1
         return spent
+
+
+def write_rows(plan: BatchPlan, task: int, rows: pa.RecordBatch) -> tuple[DataFile, ...]:
+    """What one task does."""
+    assert plan.files is not None, "the batch is new"
+    names = FileNames(plan.batch.stream.query_id, "run", plan.batch.batch_id, task, 0)
+    writer = DataFileWriter(plan.files, names)
+    writer.write(rows)
+    return writer.close()
 
 
 # Files that are only named ---------------------------------------------------------------------------
