@@ -228,9 +228,13 @@ class DoubleRows(Fault):
         return "another commit has copied a data file"
 
 
+BATCHES_AHEAD = 12
+"""Enough to hit a worker, which is at work for milliseconds of each; at the crash point all of them rest."""
+
+
 def live(place: Place, folder: Path, *faults: Fault) -> Result:
     """These faults, then the driver is killed between prepare and commit, then another one goes on."""
-    first = DriverPlan(0, 0, 2, "prepare.done", 4, faults, KillDriver(at_point=True))
+    first = DriverPlan(0, 0, 2, "prepare.done", BATCHES_AHEAD, faults, KillDriver(at_point=True))
     quiet = DriverPlan(1, 0, 1, None, None, (), KillDriver())
     with Servers(folder) as servers:
         campaign = Campaign(1, folder, servers, Screen(Console(quiet=True)), keep=True)
