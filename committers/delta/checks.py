@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deltalake import DeltaTable
-
 from ..violations import Violation, refuse
+from .table_state import TableState
 
 ALLOWED_FEATURES = frozenset(
     {
@@ -83,7 +82,7 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def check_supported(table: DeltaTable, overwrite: bool) -> None:
+def check_supported(table: TableState, overwrite: bool) -> None:
     """
     Raises:
         TableNotSupportedError: names everything that committing files directly would violate.
@@ -168,7 +167,7 @@ _COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def _of_schema(table: DeltaTable) -> Iterator[Violation]:
+def _of_schema(table: TableState) -> Iterator[Violation]:
     for path, is_variant, metadata in _columns(json.loads(table.schema().to_json())):
         if is_variant:
             yield Violation(
@@ -195,7 +194,7 @@ _IDENTITY_WRITER_VERSION = 6
 """Before table features were listed by name, this writer version brought identity columns."""
 
 
-def _of_protocol(table: DeltaTable) -> Iterator[Violation]:
+def _of_protocol(table: TableState) -> Iterator[Violation]:
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     if protocol.min_writer_version == _IDENTITY_WRITER_VERSION:

@@ -24,6 +24,7 @@ from ..contract import Token
 from ..errors import RetryableError
 from .committer import DeltaTableCommitter
 from .files import delta_files
+from .view import TableViews
 
 LOG = "_delta_log"
 
@@ -45,7 +46,7 @@ class DeltaCleanableTable:
         self._seen: set[str] = set()
 
     def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
-        table = DeltaTableCommitter(self._uri, self._options)
+        table = DeltaTableCommitter(self._uri, self._options, views=TableViews())
         tokens = {query_id: table.token(query_id) for query_id in query_ids}
         return {query_id: token for query_id, token in tokens.items() if token is not None}
 

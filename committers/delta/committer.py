@@ -6,21 +6,26 @@ The token is three application transactions (`txn` actions of the Delta protocol
     penstock:{query_id}:digest    the first 60 bits of the digest of the batch's source offsets
     penstock:{query_id}:version   the version of the table that the batch made
 
-Delta does not deduplicate by them: a fresh handle may commit a lower version again. So each attempt loads
-the table anew, looks for the token there, and commits on that very handle, for its next version only and
-without retries of the library. Whoever takes that version first, a twin included, makes the attempt fail,
-and the next attempt sees the twin's token.
+Delta does not deduplicate by them: a fresh handle may commit a lower version again. So each attempt looks at
+the newest version of the table, finds the token there, and commits on that very view, for its next version
+only. Whoever takes that version first, a twin included, makes the attempt fail, and the next attempt sees the
+twin's token.
+
+An append is one new file in the log, written here where the log's files can be reached (`log_files`): what it
+costs has nothing to do with what the table has. All else is the Delta library's: an overwrite has to name all
+files, new columns are metadata.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties
+from deltalake import CommitProperties, Field, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
@@ -41,21 +46,27 @@ from ..lake_manifest import LakeManifest, decode
 from .checks import check_supported
 from .files import delta_files
 from .history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
-from .plan import NewTable, check_partitioning, in_words, open_or_create
+from .log_entry import append_entry
+from .log_files import is_local
+from .maintenance import write_log_checkpoint
+from .plan import NewTable, check_partitioning, create_table, in_words
 from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
 from .table import (
-    AppVersions,
+    app_versions_of,
     check_not_restored,
     check_same_table,
+    dropped,
     landed_version,
     load,
-    load_if_there,
-    token_actions,
     token_of,
 )
+from .table_state import TableState
+from .view import VIEWS, TableView, TableViews
 
 if TYPE_CHECKING:
     from deltalake.transaction import RemoveAction
+
+logger = logging.getLogger(__name__)
 
 _CHECKPOINT_INTERVAL = 100
 """Commits between two log checkpoints of a table that does not say, as the Delta library has it."""
@@ -75,6 +86,7 @@ class DeltaTableCommitter:
     Args:
         table_uri: location of the table, as the Delta library takes it
         storage_options: for the Delta library's object store
+        views: what this process remembers of tables
         now_ms: clock, milliseconds since 1970; the `modificationTime` of the files in the log
     """
 
@@ -83,13 +95,14 @@ class DeltaTableCommitter:
         table_uri: str,
         storage_options: Mapping[str, str] | None = None,
         *,
+        views: TableViews = VIEWS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options or {})
+        self._views = views
         self._now_ms = now_ms
-        self._first_look: DeltaTable | None = None
-        self._app_versions = AppVersions()
+        self._first_look: TableView | None = None
 
     # Before the write -----------------------------------------------------------------------------
 
@@ -124,8 +137,10 @@ class DeltaTableCommitter:
         table, created = self._look(), False
         if table is None:
             new = NewTable(create, partition_by or (), properties or {})
-            table, created = open_or_create(self._uri, self._options, fields, new, batch_id)
-            self._first_look = table
+            created = create_table(self._uri, self._options, fields, new, batch_id)
+            table = self._look()
+        if table is None:
+            raise dropped(self._uri)
         check_supported(table, overwrite)
         check_partitioning(table, partition_by)
         return plan_target(table, fields, evolve=evolve, created=created)
@@ -163,12 +178,10 @@ class DeltaTableCommitter:
         table = self._look()
         if table is None:
             if table_id is not None:
-                load(self._uri, self._options)
+                raise dropped(self._uri)
             return
         check_same_table(table, table_id)
-        known = [
-            v for v in (last_version, landed_version(table, query_id, self._app_versions)) if v is not None
-        ]
+        known = [v for v in (last_version, landed_version(table, query_id)) if v is not None]
         if known:
             self._check_log_since(table, max(known), max(known))
 
@@ -178,7 +191,7 @@ class DeltaTableCommitter:
         Nothing to do: a RESTORE takes back no tokens, and which version counts as known is in the store.
         """
 
-    def _check_log_since(self, table: DeltaTable, version: int, landed: int | None) -> Sequence[CommitInfo]:
+    def _check_log_since(self, table: TableView, version: int, landed: int | None) -> Sequence[CommitInfo]:
         if table.version() < version:
             raise TableChangedError(
                 f"The Delta table {self._uri} is at version {table.version()}, but the stream has seen "
@@ -192,11 +205,11 @@ class DeltaTableCommitter:
     def token(self, query_id: str) -> Token | None:
         """The last batch of the query that the table holds; None if there is no table."""
         table = self._look()
-        return None if table is None else token_of(table, query_id, self._app_versions)
+        return None if table is None else token_of(table, query_id)
 
-    def _look(self) -> DeltaTable | None:
+    def _look(self) -> TableView | None:
         if self._first_look is None:
-            self._first_look = load_if_there(self._uri, self._options)
+            self._first_look = self._views.look(self._uri, self._options)
         return self._first_look
 
     # Commit ---------------------------------------------------------------------------------------
@@ -222,23 +235,23 @@ class DeltaTableCommitter:
         self._first_look = None
         content = decode(manifest)
         attempt = self._prepare_attempt(manifest, content, check_token)
-        if isinstance(attempt, DeltaTable) and (lacking := self._lacking(attempt, manifest.batch, content)):
+        if isinstance(attempt, TableView) and (lacking := self._lacking(attempt, manifest.batch, content)):
             if not self._add_columns(attempt, manifest.batch, content, lacking):
                 return Conflict("another writer committed while the table's columns were added")
             attempt = self._prepare_attempt(manifest, content, check_token)
-            if isinstance(attempt, DeltaTable) and self._lacking(attempt, manifest.batch, content):
+            if isinstance(attempt, TableView) and self._lacking(attempt, manifest.batch, content):
                 return Conflict("another writer took away the columns just added")
-        return self._land(attempt, manifest, content) if isinstance(attempt, DeltaTable) else attempt
+        return self._land(attempt, manifest, content) if isinstance(attempt, TableView) else attempt
 
     def _prepare_attempt(
         self, manifest: Manifest, content: LakeManifest, check_token: CheckToken
-    ) -> DeltaTable | Outcome:
-        """A handle that the batch may be committed on; or how the batch has ended."""
+    ) -> TableView | Outcome:
+        """A view that the batch may be committed on; or how the batch has ended."""
         batch = manifest.batch
-        table = load(self._uri, self._options, content.table_id)
-        landed = landed_version(table, batch.stream.query_id, self._app_versions)
+        table = self._newest(content)
+        landed = landed_version(table, batch.stream.query_id)
         commits = self._check_log_since(table, content.table_version, landed)
-        token = token_of(table, batch.stream.query_id, self._app_versions)
+        token = token_of(table, batch.stream.query_id)
         if token is not None and self._is_in(table, token, manifest):
             return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
         check_token(token)
@@ -246,7 +259,14 @@ class DeltaTableCommitter:
         check_supported(table, overwrite=content.mode == "overwrite")
         return table
 
-    def _is_in(self, table: DeltaTable, token: Token, manifest: Manifest) -> bool:
+    def _newest(self, content: LakeManifest) -> TableView:
+        table = self._views.look(self._uri, self._options)
+        if table is None:
+            raise dropped(self._uri)
+        check_same_table(table, content.table_id)
+        return table
+
+    def _is_in(self, table: TableView, token: Token, manifest: Manifest) -> bool:
         """Is the batch in the table? Then the query's token there is its own, or a later batch's."""
         batch = manifest.batch
         check_none_landed(manifest, token, self._uri)
@@ -262,11 +282,11 @@ class DeltaTableCommitter:
             )
         return True
 
-    def _may_be(self, table: DeltaTable, token: Token, batch: Batch) -> bool:
+    def _may_be(self, table: TableView, token: Token, batch: Batch) -> bool:
         """Has the batch id that the table holds the same offsets? Of an earlier one only the log may tell."""
         if token.batch_id == batch.batch_id:
             return token.matches(batch.digest)
-        end = landed_version(table, batch.stream.query_id, self._app_versions) or table.version()
+        end = landed_version(table, batch.stream.query_id) or table.version()
         commits = commits_since(table, self._options, max(end - _COMMITS_LOOKED_BACK, -1))
         digests = (commit.digest_of(batch) for commit in commits)
         return batch.digest.startswith(next(filter(None, digests), batch.digest))
@@ -284,12 +304,12 @@ class DeltaTableCommitter:
                 "coupled query writes it again. Vacuum with a retention that is longer than a batch takes."
             )
 
-    def _lacking(self, table: DeltaTable, batch: Batch, content: LakeManifest) -> list[str]:
+    def _lacking(self, table: TableView, batch: Batch, content: LakeManifest) -> list[str]:
         """Columns of the files that the table has yet to get; an error if it cannot take the files."""
         return check_files_fit(table, content, f"batch {batch.batch_id} of query {batch.stream.query_id}")
 
     def _add_columns(
-        self, table: DeltaTable, batch: Batch, content: LakeManifest, lacking: Sequence[str]
+        self, table: TableView, batch: Batch, content: LakeManifest, lacking: Sequence[str]
     ) -> bool:
         """Add the columns in a commit of their own; False if another writer took the version.
 
@@ -298,7 +318,7 @@ class DeltaTableCommitter:
         """
         new = [Field.from_json(json.dumps(f)) for f in fields_of(content.schema_json) if f["name"] in lacking]
         try:
-            table.alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
+            table.handle().alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
         except CommitFailedError:
             return False
         except Exception as error:
@@ -309,23 +329,43 @@ class DeltaTableCommitter:
         crash_points.reach("evolve.done", batch.batch_id)
         return True
 
-    def _land(self, table: DeltaTable, manifest: Manifest, content: LakeManifest) -> Outcome:
+    def _land(self, table: TableView, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch, version = manifest.batch, table.version() + 1
-        actions: list[AddAction | RemoveAction] = [*_add_actions(content, self._now_ms())]
+        is_append = table.tail is not None and content.mode == "append"
         crash_points.reach("commit.start", batch.batch_id)
         try:
-            table.create_write_transaction(
-                actions,
-                mode=content.mode,
-                schema=table.schema(),
-                partition_by=list(content.partition_by),
-                commit_properties=_commit_properties(manifest, content, version),
-                post_commithook_properties=post_commit(table, version),
-            )
+            (self._append if is_append else self._commit_by_library)(table, manifest, content, version)
         except Exception as error:  # noqa: BLE001  whatever it is, the table says whether the batch landed
             return self._outcome_after(error, manifest, content, version)
         crash_points.reach("commit.landed", batch.batch_id)
+        if is_append and is_checkpoint_due(table, version):
+            self._write_log_checkpoint()
         return Committed(version)
+
+    def _append(self, table: TableView, manifest: Manifest, content: LakeManifest, version: int) -> None:
+        app_versions = app_versions_of(manifest.batch, version)
+        entry = append_entry(manifest, content, app_versions, self._now_ms())
+        self._views.append(self._uri, self._options, table, entry, app_versions)
+
+    def _write_log_checkpoint(self) -> None:
+        """After a batch that has landed, whatever comes of it."""
+        try:
+            write_log_checkpoint(load(self._uri, self._options))
+        except (RetryableError, TableChangedError) as error:
+            logger.warning("%s", error)
+
+    def _commit_by_library(
+        self, table: TableView, manifest: Manifest, content: LakeManifest, version: int
+    ) -> None:
+        actions: list[AddAction | RemoveAction] = [*_add_actions(content, self._now_ms())]
+        table.handle().create_write_transaction(
+            actions,
+            mode=content.mode,
+            schema=table.schema(),
+            partition_by=list(content.partition_by),
+            commit_properties=_commit_properties(manifest, content, version),
+            post_commithook_properties=post_commit(table, version),
+        )
 
     def _outcome_after(
         self, error: Exception, manifest: Manifest, content: LakeManifest, version: int
@@ -339,27 +379,23 @@ class DeltaTableCommitter:
                 "Drop these features, or write the table with Delta's own engine."
             ) from error
         try:
-            table = load(self._uri, self._options, content.table_id)
-            token = token_of(table, batch.stream.query_id, self._app_versions)
+            table = self._newest(content)
+            token = token_of(table, batch.stream.query_id)
             has_landed = token is not None and self._is_in(table, token, manifest)
-            landed = landed_version(table, batch.stream.query_id, self._app_versions)
+            landed = landed_version(table, batch.stream.query_id)
         except RetryableError as unreadable:
             raise self._state_unknown(batch, error) from unreadable
         if has_landed:
             crash_points.reach("commit.landed", batch.batch_id)
             return Committed(version if landed is None else landed)
-        if isinstance(error, CommitFailedError) and table.version() >= version:
+        if isinstance(error, (CommitFailedError, FileExistsError)) and table.version() >= version:
             return Conflict(f"version {version} of {self._uri} was taken by another writer")
-        if self._is_local():
+        if is_local(self._uri):  # then no request is on its way that could land later
             raise RetryableError(
                 f"Batch {batch.batch_id} of query {batch.stream.query_id} could not be committed to the "
                 f"Delta table {self._uri}: {in_short(error)}. It did not land. Correct the cause. {NEXT_TRY}"
             ) from error
         raise self._state_unknown(batch, error) from error
-
-    def _is_local(self) -> bool:
-        """Then no request is on its way that could land later."""
-        return "://" not in self._uri or self._uri.startswith("file://")
 
     def _state_unknown(self, batch: Batch, error: Exception) -> CommitStateUnknownError:
         return CommitStateUnknownError(
@@ -408,14 +444,20 @@ def _commit_properties(manifest: Manifest, content: LakeManifest, version: int) 
             "isBlindAppend": content.mode == "append",
         },
         max_commit_retries=0,
-        app_transactions=token_actions(manifest.batch, version),
+        app_transactions=[
+            Transaction(app_id, number) for app_id, number in app_versions_of(manifest.batch, version).items()
+        ],
     )
 
 
-def post_commit(table: DeltaTable, version: int) -> PostCommitHookProperties:
+def post_commit(table: TableState, version: int) -> PostCommitHookProperties:
     """Expired log files are looked for at log checkpoints only: a long log is slow to list."""
-    interval = int(table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
-    is_checkpoint = (version + 1) % max(interval, 1) == 0  # as the library counts
     return PostCommitHookProperties(
-        create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint else False
+        create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint_due(table, version) else False
     )
+
+
+def is_checkpoint_due(table: TableState, version: int) -> bool:
+    """As the library counts."""
+    interval = int(table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+    return (version + 1) % max(interval, 1) == 0

@@ -17,7 +17,7 @@ import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
@@ -25,20 +25,19 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
-from ..contract import Conflict, DataFile
+from ..contract import Conflict, DataFile, Token
 from ..errors import CommitStateUnknownError, RetryableError
 from ..lake_manifest import LakeManifest
 from .checks import check_supported
 from .committer import post_commit
 from .files import delta_files
 from .history import NOTE_KEY, commits_since, in_short
+from .log_entry import logged_path
 from .table import KIND, load, load_if_there, token_of
+from .view import TableView
 
 SpellPartition = Callable[[Any, pa.DataType], "str | None"]
 """A partition value as the Delta protocol spells it."""
-
-_KEPT_BY_LIBRARY = "/!$&'()+,:;=@"
-"""Beside letters, digits and `-._~`, what the library writes into the log as it is."""
 
 COMMITS_LOOKED_BACK = 200
 """For compactions by others, at the first look; later ones see every commit since."""
@@ -72,7 +71,7 @@ class DeltaCompactableTable:
 
     def look(self) -> VisibleFiles | None:
         table = load_if_there(self._uri, self._options)
-        token = None if table is None else token_of(table, self._query_id)
+        token = None if table is None else self._token(table)
         if table is None or token is None:
             return None
         check_supported(table, overwrite=False)
@@ -95,7 +94,7 @@ class DeltaCompactableTable:
         if missing:
             return Outdated(f"{len(missing)} new files are gone, first {missing[0]}")
         table = load(self._uri, self._options, content.table_id)
-        token = token_of(table, self._query_id)
+        token = self._token(table)
         if token is None or token.batch_id >= batch_id:
             return Outdated("the stream has landed too many batches meanwhile")
         check_supported(table, overwrite=False)
@@ -108,6 +107,9 @@ class DeltaCompactableTable:
         if not kept:
             return Outdated("others have removed or changed the same files meanwhile")
         return self._commit(table, content, kept)
+
+    def _token(self, table: DeltaTable) -> Token | None:
+        return token_of(TableView.of(table, self._options), self._query_id)
 
     def _is_compacted_by_others(self, table: DeltaTable) -> bool:
         """Commits here are no `OPTIMIZE`: the library lets nobody choose the operation's name."""
@@ -136,7 +138,7 @@ class DeltaCompactableTable:
         with_vector = _names_with_deletion_vectors(table)
         for row in actions.select(wanted).to_pylist():
             path = unquote(row["path"])
-            if row["num_records"] is None or _logged(path) != row["path"]:
+            if row["num_records"] is None or logged_path(path) != row["path"]:
                 continue
             if posixpath.basename(path) in with_vector:
                 continue
@@ -219,11 +221,6 @@ class DeltaCompactableTable:
             f"Compacted files may or may not be in the Delta table {self._uri}: {in_short(error)}. The rows "
             "are the same either way. Nothing is deleted: clean-up sees which files the table has."
         )
-
-
-def _logged(path: str) -> str:
-    """The path as the Delta library writes it into the log."""
-    return quote(path, safe=_KEPT_BY_LIBRARY)
 
 
 def _names_with_deletion_vectors(table: DeltaTable) -> set[str]:

@@ -20,6 +20,8 @@ from deltalake.fs import DeltaStorageHandler
 from ..contract import Batch, Manifest
 from ..delivery.merge import merged_note, noted_digest
 from ..errors import NEXT_TRY, RetryableError
+from .log_files import entry_name
+from .table_state import TableState
 
 NOTE_KEY = "userMetadata"
 """Where Delta keeps what users say of a commit; `DESCRIBE HISTORY` shows it."""
@@ -56,7 +58,7 @@ class CommitInfo:
         except (ValueError, KeyError, TypeError):
             return None
 
-    def restored_version(self, table: DeltaTable, storage_options: Mapping[str, str]) -> int | None:
+    def restored_version(self, table: TableState, storage_options: Mapping[str, str]) -> int | None:
         """The version that a RESTORE went back to; None if nobody can tell any more.
 
         Raises:
@@ -75,7 +77,8 @@ class CommitInfo:
             except FileNotFoundError:  # the log no longer reaches back to that time
                 return None
             # Or the library gives the oldest version left.
-            entry = open_log(table.table_uri, storage_options).get_file_info(_entry(past.version()))
+            # Its time of modification is the version's time.
+            entry = open_log(table.table_uri, storage_options).get_file_info(entry_name(past.version()))
         was_there = entry.mtime is not None and entry.mtime <= moment
         return past.version() if was_there else None
 
@@ -102,7 +105,7 @@ def commit_note(manifest: Manifest) -> str:
 
 
 def commits_since(
-    table: DeltaTable, storage_options: Mapping[str, str], version: int
+    table: TableState, storage_options: Mapping[str, str], version: int
 ) -> Sequence[CommitInfo]:
     """Commits after `version` up to the handle's own, oldest first.
 
@@ -124,17 +127,12 @@ def _commits(
         log = open_log(table_uri, storage_options)
         for version in versions:
             with suppress(FileNotFoundError):
-                with log.open_input_file(_entry(version)) as entry:
+                with log.open_input_file(entry_name(version)) as entry:
                     yield from _infos(version, entry.read())
 
 
 def open_log(table_uri: str, storage_options: Mapping[str, str]) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(table_uri, dict(storage_options)))
-
-
-def _entry(version: int) -> str:
-    """Its time of modification is the version's time."""
-    return f"_delta_log/{version:020d}.json"
 
 
 @contextmanager

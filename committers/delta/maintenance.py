@@ -72,16 +72,25 @@ def checkpoint_log(table_uri: str, storage_options: Mapping[str, str]) -> int | 
     ):
         return None
     check_supported(table, overwrite=False)
+    write_log_checkpoint(table)
+    return table.version()
+
+
+def write_log_checkpoint(table: DeltaTable) -> None:
+    """Of the handle's version, and drop what the log keeps no longer.
+
+    Raises:
+        RetryableError: the log cannot be written now.
+    """
     try:
         table.create_checkpoint()
         if _flag(table, _LOG_CLEANUP_PROPERTY, default=True):
             table.cleanup_metadata()
     except Exception as error:
         raise RetryableError(
-            f"The log of the Delta table {table_uri} could not be checkpointed: {in_short(error)}. No commit "
-            "is affected; it is tried again."
+            f"The log of the Delta table {table.table_uri} could not be checkpointed: {in_short(error)}. No "
+            "commit is affected; it is tried again."
         ) from error
-    return table.version()
 
 
 def _last_checkpoint(table_uri: str, storage_options: Mapping[str, str]) -> int:

@@ -15,7 +15,8 @@ from ..errors import ConfigurationError
 from .history import in_short
 from .maintenance import MAINTENANCE_PROPERTY
 from .schema import check_timestamps_in_maps
-from .table import load, load_if_there
+from .table import load_if_there
+from .table_state import TableState
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {
     "delta.checkpointInterval": "20",
@@ -61,21 +62,18 @@ class NewTable:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_or_create(
+def create_table(
     table_uri: str,
     storage_options: Mapping[str, str],
     fields: Sequence[Mapping[str, Any]],
     new: NewTable,
     batch_id: int,
-) -> tuple[DeltaTable, bool]:
-    """The table, and whether this call created it.
+) -> bool:
+    """Create the table, of which there was none a moment ago; False if somebody else has done so meanwhile.
 
     Raises:
-        ConfigurationError: there is no table, and it may not or cannot be created as asked.
+        ConfigurationError: it may not or cannot be created as asked.
     """
-    table = load_if_there(table_uri, storage_options)
-    if table is not None:
-        return table, False
     if not new.allowed:
         raise ConfigurationError(
             f"There is no Delta table at {table_uri}, and createTable=false. Create the table, correct the "
@@ -83,7 +81,7 @@ def open_or_create(
         )
     created = _create(table_uri, storage_options, fields, new)
     crash_points.reach("table.created", batch_id)
-    return load(table_uri, storage_options), created
+    return created
 
 
 def _create(
@@ -199,7 +197,7 @@ def _is_nested(column: Mapping[str, Any]) -> bool:
     return isinstance(column["type"], dict) or column["type"] == "binary"
 
 
-def check_partitioning(table: DeltaTable, partition_by: Sequence[str] | None) -> None:
+def check_partitioning(table: TableState, partition_by: Sequence[str] | None) -> None:
     """
     Raises:
         ConfigurationError: the table is partitioned otherwise. None asks for nothing.

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 
 from ..contract import DataFile
 from ..errors import SchemaMismatchError
 from ..lake_manifest import LakeManifest, Mode
 from .table import KIND
+from .table_state import TableState
 
 STATISTICS_COLUMNS_DEFAULT = 32
 """`delta.dataSkippingNumIndexedCols` of a table that does not say: leaf columns from the left."""
@@ -75,7 +76,7 @@ def fields_of(schema_json: str) -> list[dict[str, Any]]:
 
 
 def plan_target(
-    table: DeltaTable, source: Sequence[Mapping[str, Any]], *, evolve: bool, created: bool
+    table: TableState, source: Sequence[Mapping[str, Any]], *, evolve: bool, created: bool
 ) -> DeltaTarget:
     """What a batch with these columns is written into.
 
@@ -95,7 +96,7 @@ def plan_target(
     )
 
 
-def target_of_files(table: DeltaTable, content: LakeManifest) -> DeltaTarget:
+def target_of_files(table: TableState, content: LakeManifest) -> DeltaTarget:
     """What further files with the schema of these are written into: as the table wants files now.
 
     Raises:
@@ -108,7 +109,7 @@ def target_of_files(table: DeltaTable, content: LakeManifest) -> DeltaTarget:
 
 
 def _target(
-    table: DeltaTable,
+    table: TableState,
     schema_json: str,
     *,
     new_columns: tuple[str, ...],
@@ -291,7 +292,7 @@ def same_type(given: Any, wanted: Any) -> bool:
     )
 
 
-def check_files_fit(table: DeltaTable, content: LakeManifest, batch: str) -> list[str]:
+def check_files_fit(table: TableState, content: LakeManifest, batch: str) -> list[str]:
     """Columns of the files that the table has yet to get.
 
     Raises:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Protocol
 
-from deltalake import DeltaTable, Transaction
+from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from ..contract import Batch, Token
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..lake_manifest import Kind
 from .history import CommitInfo, in_short
+from .table_state import TableState
 
 KIND: Kind = "delta"
 
@@ -30,10 +31,26 @@ def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> DeltaTa
     except TableNotFoundError:
         return None
     except Exception as error:
-        raise RetryableError(
-            f"The Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check "
-            f"the path, the storage.* options and that the storage is reachable. {NEXT_TRY}"
-        ) from error
+        raise _unreadable(table_uri, error) from error
+
+
+def load_version(table_uri: str, storage_options: Mapping[str, str], version: int) -> DeltaTable:
+    """The table at a version that was the newest a moment ago.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    try:
+        return DeltaTable(table_uri, version=version, storage_options=dict(storage_options))
+    except Exception as error:
+        raise _unreadable(table_uri, error) from error
+
+
+def _unreadable(table_uri: str, error: Exception) -> RetryableError:
+    return RetryableError(
+        f"The Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check "
+        f"the path, the storage.* options and that the storage is reachable. {NEXT_TRY}"
+    )
 
 
 def load(table_uri: str, storage_options: Mapping[str, str], table_id: str | None = None) -> DeltaTable:
@@ -45,16 +62,20 @@ def load(table_uri: str, storage_options: Mapping[str, str], table_id: str | Non
     """
     table = load_if_there(table_uri, storage_options)
     if table is None:
-        raise TableChangedError(
-            f"There is no Delta table at {table_uri} any more: it was dropped or moved under the stream. "
-            "Nothing was committed. Put the table back, or start the query with a new checkpoint to write "
-            "a new table from the beginning."
-        )
+        raise dropped(table_uri)
     check_same_table(table, table_id)
     return table
 
 
-def check_same_table(table: DeltaTable, table_id: str | None) -> None:
+def dropped(table_uri: str) -> TableChangedError:
+    return TableChangedError(
+        f"There is no Delta table at {table_uri} any more: it was dropped or moved under the stream. "
+        "Nothing was committed. Put the table back, or start the query with a new checkpoint to write "
+        "a new table from the beginning."
+    )
+
+
+def check_same_table(table: TableState, table_id: str | None) -> None:
     """
     Raises:
         TableChangedError: the table has another id.
@@ -71,71 +92,59 @@ def check_same_table(table: DeltaTable, table_id: str | None) -> None:
 # The token ----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class AppVersions:
-    """What a handle says of application transactions, asked once for each while it stays at its version.
+class HasAppVersions(Protocol):
+    """A view of a table that knows its application transactions."""
 
-    For every answer the library reads all of the log since its last checkpoint anew.
-    """
-
-    _table: DeltaTable | None = None
-    _known: dict[tuple[int, str], int | None] = field(default_factory=dict)
-
-    def of(self, table: DeltaTable, app_id: str) -> int | None:
-        """
-        Raises:
-            RetryableError: the log cannot be read now.
-        """
-        if self._table is not table:
-            self._table, self._known = table, {}
-        key = (table.version(), app_id)
-        if key not in self._known:
-            self._known[key] = _app_version(table, app_id)
-        return self._known[key]
+    def app_version(self, app_id: str) -> int | None: ...
 
 
-def token_of(table: DeltaTable, query_id: str, versions: AppVersions | None = None) -> Token | None:
-    """The query's token as this handle has it.
+def token_of(table: HasAppVersions, query_id: str) -> Token | None:
+    """The query's token as this view has it.
 
     Raises:
         RetryableError: the log cannot be read now.
     """
-    versions = versions or AppVersions()
-    batch_id = versions.of(table, _app_id(query_id))
+    batch_id = table.app_version(_app_id(query_id))
     if batch_id is None:
         return None
-    digest = versions.of(table, _app_id(query_id, "digest"))
+    digest = table.app_version(_app_id(query_id, "digest"))
     return Token(batch_id, "" if digest is None else f"{digest:0{DIGEST_CHARS}x}")
 
 
-def landed_version(table: DeltaTable, query_id: str, versions: AppVersions | None = None) -> int | None:
+def landed_version(table: HasAppVersions, query_id: str) -> int | None:
     """Version of the table that holds the query's last batch; None if there is none.
 
     Raises:
         RetryableError: the log cannot be read now.
     """
-    return (versions or AppVersions()).of(table, _app_id(query_id, "version"))
+    return table.app_version(_app_id(query_id, "version"))
 
 
-def token_actions(batch: Batch, version: int) -> list[Transaction]:
-    """What makes the batch the query's token. Never with a time: a retention property would hide it.
+def app_versions_of(batch: Batch, version: int) -> dict[str, int]:
+    """What makes the batch the query's token, as versions of application transactions.
+
+    Never to be committed with a time: a retention property would hide it.
 
     Args:
         version: that the commit makes
     """
     query_id = batch.stream.query_id
-    return [
-        Transaction(_app_id(query_id), batch.batch_id),
-        Transaction(_app_id(query_id, "digest"), int(batch.digest[:DIGEST_CHARS], 16)),
-        Transaction(_app_id(query_id, "version"), version),
-    ]
+    return {
+        _app_id(query_id): batch.batch_id,
+        _app_id(query_id, "digest"): int(batch.digest[:DIGEST_CHARS], 16),
+        _app_id(query_id, "version"): version,
+    }
 
 
 def _app_id(query_id: str, what: str = "") -> str:
     return f"penstock:{query_id}:{what}" if what else f"penstock:{query_id}"
 
 
-def _app_version(table: DeltaTable, app_id: str) -> int | None:
+def app_version(table: DeltaTable, app_id: str) -> int | None:
+    """
+    Raises:
+        RetryableError: the log cannot be read now.
+    """
     try:
         return table.transaction_version(app_id)
     except Exception as error:
@@ -149,7 +158,7 @@ def _app_version(table: DeltaTable, app_id: str) -> int | None:
 
 
 def check_not_restored(
-    table: DeltaTable,
+    table: TableState,
     storage_options: Mapping[str, str],
     commits: Sequence[CommitInfo],
     landed: int | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pyarrow.fs import PyFileSystem
 from penstock.committers.contract import Batch, DataFile, Manifest, Outcome, StreamKey
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.schema import DeltaTarget
+from penstock.committers.delta.view import TableViews
 from penstock.committers.lake_manifest import Mode, build_manifest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -30,10 +31,11 @@ class DeltaStream:
     query_id: str = "query-1"
     schema: pa.Schema = SCHEMA
     storage_options: Mapping[str, str] = field(default_factory=dict)
+    views: Callable[[], TableViews] = TableViews
 
     def committer(self, **options: str) -> DeltaTableCommitter:
-        """As a new process has it."""
-        return DeltaTableCommitter(self.uri, {**self.storage_options, **options})
+        """As a new process has it, unless `views` says otherwise."""
+        return DeltaTableCommitter(self.uri, {**self.storage_options, **options}, views=self.views())
 
     def batch(self, batch_id: int, offsets: str = "") -> Batch:
         digest = hashlib.sha256(f"{batch_id} {offsets}".encode()).hexdigest()
@@ -78,5 +80,18 @@ class DeltaStream:
         return PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage_options)))
 
 
-def stream_in(folder: Path, query_id: str = "query-1") -> DeltaStream:
-    return DeltaStream(str(folder / "table"), query_id)
+def stream_in(folder: Path, query_id: str = "query-1", **options: Any) -> DeltaStream:
+    return DeltaStream(str(folder / "table"), query_id, **options)
+
+
+def _kept() -> Callable[[], TableViews]:
+    views = TableViews()
+    return lambda: views
+
+
+VIEWS: Mapping[str, Callable[[], Callable[[], TableViews]]] = {
+    "a process that goes on": _kept,
+    "a new process each time": lambda: TableViews,
+    "the library alone": lambda: lambda: TableViews(open_files=lambda _uri, _options: None),
+}
+"""What a committer may know of its table already, and who writes its commits."""

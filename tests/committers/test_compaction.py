@@ -36,7 +36,8 @@ from penstock.committers.compaction import (
 )
 from penstock.committers.contract import AlreadyCommitted, Batch, Conflict, DataFile, StreamKey
 from penstock.committers.delta.cleanup import DeltaCleanableTable
-from penstock.committers.delta.compaction import DeltaCompactableTable, _logged
+from penstock.committers.delta.compaction import DeltaCompactableTable
+from penstock.committers.delta.log_entry import logged_path
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
 from penstock.committers.iceberg.catalog import CatalogConfig
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
@@ -285,7 +286,7 @@ def test_paths_are_spelled_as_the_delta_library_spells_them(tmp_path: Path) -> N
         commit_properties=CommitProperties(max_commit_retries=0),
     )
     logged = pa.table(DeltaTable(str(tmp_path)).get_add_actions()).column("path").to_pylist()
-    assert sorted(logged) == sorted(map(_logged, raw))
+    assert sorted(logged) == sorted(map(logged_path, raw))
 
 
 @pytest.mark.parametrize("kind", ["delta"])

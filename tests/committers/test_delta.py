@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.committers.delta_stream import SCHEMA, DeltaStream, stream_in
+from tests.committers.delta_stream import SCHEMA, VIEWS, DeltaStream, stream_in
 from tests.committers.faults import at_point, crash_at
 from tests.readers import delta_rows
 
@@ -28,9 +28,9 @@ from penstock.committers.errors import (
 from penstock.committers.lake_manifest import build_manifest
 
 
-@pytest.fixture
-def stream(tmp_path: Path) -> DeltaStream:
-    return stream_in(tmp_path)
+@pytest.fixture(params=sorted(VIEWS))
+def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
+    return stream_in(tmp_path, views=VIEWS[request.param]())
 
 
 def ids(stream: DeltaStream) -> list[object]:

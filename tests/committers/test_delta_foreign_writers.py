@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from tests.committers.delta_stream import SCHEMA, DeltaStream, stream_in
+from tests.committers.delta_stream import SCHEMA, VIEWS, DeltaStream, stream_in
 from tests.committers.faults import at_point
 from tests.readers import delta_rows
 
@@ -26,10 +26,10 @@ from penstock.committers.errors import (
 )
 
 
-@pytest.fixture
-def stream(tmp_path: Path) -> DeltaStream:
+@pytest.fixture(params=sorted(VIEWS))
+def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
     """With batch 0 in version 1."""
-    stream = stream_in(tmp_path)
+    stream = stream_in(tmp_path, views=VIEWS[request.param]())
     assert stream.commit(0, [1]) == Committed(1)
     return stream
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import DeltaTable
-from tests.committers.delta_stream import DeltaStream
+from tests.committers.delta_stream import VIEWS, DeltaStream
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.s3_server import s3_server
 
@@ -27,9 +27,9 @@ def proxy() -> Iterator[tuple[LossyProxy, dict[str, str]]]:
         yield proxy, options
 
 
-@pytest.fixture
-def stream(proxy: tuple[LossyProxy, dict[str, str]]) -> DeltaStream:
-    return DeltaStream(f"s3://lake/{uuid.uuid4()}", storage_options=proxy[1])
+@pytest.fixture(params=sorted(VIEWS))
+def stream(proxy: tuple[LossyProxy, dict[str, str]], request: pytest.FixtureRequest) -> DeltaStream:
+    return DeltaStream(f"s3://lake/{uuid.uuid4()}", storage_options=proxy[1], views=VIEWS[request.param]())
 
 
 @pytest.fixture

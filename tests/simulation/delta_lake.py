@@ -18,16 +18,23 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 from tests.simulation.delta_log import LOG, DeltaLog
 from tests.simulation.delta_versions import Entry, TableVersion
-from tests.simulation.fake_deltalake import CheckpointFile, FakeDeltaTable, TableFileSystem, table_class
+from tests.simulation.fake_deltalake import (
+    CheckpointFile,
+    FakeDeltaTable,
+    FakeLogFiles,
+    TableFileSystem,
+    table_class,
+)
 from tests.simulation.lake import RewritePlan, Seen
 from tests.simulation.object_store import ObjectStore
-from tests.simulation.scheduler import Scheduler, UnreachableError
+from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
 
-from penstock.committers.delta import cleanup, committer, files, history, plan, table
+from penstock.committers.delta import cleanup, files, history, plan, table
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.delta.table import KIND
+from penstock.committers.delta.view import TableViews
 from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.sinks.delta import DeltaSink
@@ -54,6 +61,7 @@ class DeltaSimLake:
         self.delta_table = table_class(self.log)
         """In the place of the library's class."""
         self._files_of_others = 0
+        self._views_of: dict[Actor, TableViews] = {}
 
     @property
     def data_location(self) -> str:
@@ -71,7 +79,7 @@ class DeltaSimLake:
             return TableFileSystem(self.log)
 
         with pytest.MonkeyPatch.context() as patch:
-            for module in (table, plan, committer, history):
+            for module in (table, plan, history):
                 patch.setattr(module, "DeltaTable", self.delta_table)
             for module in (files, cleanup, history):
                 patch.setattr(module, "DeltaStorageHandler", open_location)
@@ -80,7 +88,17 @@ class DeltaSimLake:
             yield
 
     def open_table(self) -> DeltaTableCommitter:
-        return DeltaTableCommitter(self.table_uri, now_ms=lambda: self.log.now_ms)
+        return DeltaTableCommitter(self.table_uri, views=self._views(), now_ms=lambda: self.log.now_ms)
+
+    def _views(self) -> TableViews:
+        """Each actor is a process, and remembers what it has seen itself."""
+        actor = self._scheduler.current
+        if actor is None:
+            return self.new_views()
+        return self._views_of.setdefault(actor, self.new_views())
+
+    def new_views(self) -> TableViews:
+        return TableViews(lambda: self._scheduler.now, lambda _uri, _options: FakeLogFiles(self.log))
 
     def plan_table(self, table: DeltaTableCommitter, batch_id: int) -> PlannedTable:
         is_wider = self.wider_from is not None and batch_id >= self.wider_from

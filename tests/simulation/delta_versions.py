@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from deltalake.transaction import AddAction
 
@@ -42,6 +42,19 @@ class Entry:
     """The version of the table that it makes, once somebody has read it."""
     _json: bytes | None = None
 
+    @classmethod
+    def of_append(cls, content: bytes) -> Entry:
+        """What the product has written into the log by itself."""
+        actions = [json.loads(line) for line in content.splitlines()]
+        info = actions[0]["commitInfo"]
+        return cls(
+            {name: value for name, value in info.items() if name != "timestamp"},
+            info["timestamp"],
+            add=[_add_action(action["add"]) for action in actions if "add" in action],
+            txn={action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action},
+            _json=content,
+        )
+
     def again(self) -> Entry:
         """The same, for another place in the log."""
         return replace(self, version=None)
@@ -63,6 +76,17 @@ class Entry:
             yield {"add": {"path": quote(file.path), "size": file.size}}
         for file in self.remove:
             yield {"remove": {"path": quote(file.path), "deletionTimestamp": self.timestamp}}
+
+
+def _add_action(add: Mapping[str, Any]) -> AddAction:
+    return AddAction(
+        unquote(add["path"]),
+        add["size"],
+        add["partitionValues"],
+        add["modificationTime"],
+        add["dataChange"],
+        add["stats"],
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

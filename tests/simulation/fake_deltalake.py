@@ -20,8 +20,10 @@ from deltalake.table import ProtocolVersions
 from deltalake.transaction import AddAction
 from tests.simulation.delta_log import DeltaLog
 from tests.simulation.delta_versions import Checkpoint, Entry, Metadata, Segment, TableVersion
-from tests.simulation.object_store import LocationFileSystem
+from tests.simulation.object_store import LocationFileSystem, StoredObject
 from tests.simulation.scheduler import UnreachableError
+
+from penstock.committers.delta.log_files import LogFile, entry_name
 
 PROTOCOL = ProtocolVersions(1, 2, None, None)
 
@@ -201,6 +203,35 @@ def _restored(target: int | datetime) -> dict[str, str]:
 def table_class(log: DeltaLog) -> type[FakeDeltaTable]:
     """What stands for the library's class in a simulation of that table."""
     return type("DeltaTable", (FakeDeltaTable,), {"log": log})
+
+
+# The log's files ------------------------------------------------------------------------------------------
+
+
+class FakeLogFiles:
+    """See `penstock.committers.delta.log_files.LogFiles`."""
+
+    def __init__(self, log: DeltaLog) -> None:
+        self._log = log
+
+    def read(self, version: int) -> LogFile | None:
+        stored = self._log.objects.head(self._path(version))
+        return None if stored is None else LogFile(stored.content.to_json(), _identity(stored))
+
+    def identity(self, version: int) -> str | None:
+        stored = self._log.objects.head(self._path(version))
+        return None if stored is None else _identity(stored)
+
+    def put(self, version: int, content: bytes) -> str:
+        self._log.put(version, Entry.of_append(content))
+        return _identity(self._log.objects.ever[self._path(version)])
+
+    def _path(self, version: int) -> str:
+        return f"{self._log.table_uri}/{entry_name(version)}"
+
+
+def _identity(stored: StoredObject) -> str:
+    return f"{id(stored.content)}"
 
 
 # Files as clean-up looks at them ---------------------------------------------------------------------------

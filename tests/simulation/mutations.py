@@ -135,11 +135,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         DELTA,
         Edit(
             """
-        return self._land(attempt, manifest, content) if isinstance(attempt, DeltaTable) else attempt
+        return self._land(attempt, manifest, content) if isinstance(attempt, TableView) else attempt
 """,
             """
-        attempt = load(self._uri, self._options) if isinstance(attempt, DeltaTable) else attempt
-        return self._land(attempt, manifest, content) if isinstance(attempt, DeltaTable) else attempt
+        attempt = self._newest(content) if isinstance(attempt, TableView) else attempt
+        return self._land(attempt, manifest, content) if isinstance(attempt, TableView) else attempt
 """,
         ),
         lakes=("delta",),
@@ -434,11 +434,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         Edit(
             """
-        end = landed_version(table, batch.stream.query_id, self._app_versions) or table.version()
+        end = landed_version(table, batch.stream.query_id) or table.version()
 """,
             """
         return True
-        end = landed_version(table, batch.stream.query_id, self._app_versions) or table.version()
+        end = landed_version(table, batch.stream.query_id) or table.version()
 """,
             DELTA,
         ),

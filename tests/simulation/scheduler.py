@@ -131,6 +131,11 @@ class Scheduler:
 
     # What product code comes to ----------------------------------------------------------------------
 
+    @property
+    def current(self) -> Actor | None:
+        """Who acts now; None: nobody of the simulation."""
+        return self._current
+
     def step(self, what: str, about: object = "") -> None:
         """The boundary of a process: before this, others may act, time may pass, the caller may die.
 

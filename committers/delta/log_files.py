@@ -1,0 +1,196 @@
+"""The log of a Delta table as single files: one entry looked at, or put where none is yet.
+
+The Delta library has no such calls: it lists and reads the log as a whole. A local disk needs nothing but the
+operating system; S3 goes through `obstore`, the Python face of the client that the Delta library has inside,
+with the same options. Where neither will do, there are no log files, and the library commits.
+
+Runs on the driver and in the delivery process. Layout: `PROTOCOL.md` of Delta, "Delta Log Entries".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutResult
+    from obstore.store import RetryConfig, S3Config, S3Store
+
+LOG = "_delta_log"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """What one entry of the log says, and which file that was: a new one under its name is another."""
+
+    content: bytes
+    identity: str
+
+
+class LogFiles(Protocol):
+    """The entries of one table's log, by version. Errors are those of the storage."""
+
+    def read(self, version: int) -> LogFile | None:
+        """None if there is none."""
+        ...
+
+    def identity(self, version: int) -> str | None:
+        """Of the file that is there; None if there is none."""
+        ...
+
+    def put(self, version: int, content: bytes) -> str:
+        """Make it durable, whole or not at all; returns its identity.
+
+        Raises:
+            FileExistsError: there is one. It may be this very one: a client repeats what got no answer.
+        """
+        ...
+
+
+def open_log_files(table_uri: str, storage_options: Mapping[str, str]) -> LogFiles | None:
+    """None if only the Delta library knows how to get there."""
+    if is_local(table_uri):
+        return LocalLogFiles(table_uri.removeprefix("file://"))
+    if table_uri.startswith("s3://") and _are_plain_s3_options(storage_options):
+        return S3LogFiles(table_uri, storage_options)
+    return None
+
+
+def is_local(table_uri: str) -> bool:
+    return "://" not in table_uri or table_uri.startswith("file://")
+
+
+def entry_name(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+# Local disk ---------------------------------------------------------------------------------------
+
+
+class LocalLogFiles:
+    """See `LogFiles`. A new entry is a hard link to a file that is on the disk already."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def read(self, version: int) -> LogFile | None:
+        try:
+            with self._path(version).open("rb") as file:
+                return LogFile(file.read(), _identity(os.fstat(file.fileno())))
+        except FileNotFoundError:
+            return None
+
+    def identity(self, version: int) -> str | None:
+        try:
+            return _identity(self._path(version).stat())
+        except FileNotFoundError:
+            return None
+
+    def put(self, version: int, content: bytes) -> str:
+        path = self._path(version)
+        unfinished = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
+        try:
+            with unfinished.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            path.hardlink_to(unfinished)
+        finally:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return _identity(path.stat())
+
+    def _path(self, version: int) -> Path:
+        return self._root / entry_name(version)
+
+
+def _identity(status: os.stat_result) -> str:
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+# S3 -----------------------------------------------------------------------------------------------
+
+_OF_THE_LIBRARY = ("locking_provider", "unsafe_rename", "copy_if_not_exists", "conditional_put")
+"""Options that make the Delta library commit in another way than by a conditional PUT."""
+
+_CREDENTIALS = (
+    "access_key_id",
+    "container_credentials_full_uri",
+    "container_credentials_relative_uri",
+    "web_identity_token_file",
+)
+"""Where they come from if they are told. The Delta library also looks into profiles, which `obstore` does not
+know, and asks the machine that it runs on."""
+
+
+def _are_plain_s3_options(storage_options: Mapping[str, str]) -> bool:
+    told = {name.lower() for name in (*storage_options, *os.environ)}
+    return not any(name.endswith(_OF_THE_LIBRARY) for name in told) and any(
+        name.removeprefix("aws_") in _CREDENTIALS for name in told
+    )
+
+
+class S3LogFiles:
+    """See `LogFiles`. A new entry is a conditional PUT (`If-None-Match: *`).
+
+    Args:
+        storage_options: as the Delta library takes them; those that are missing come from the environment
+    """
+
+    def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
+        self._uri = table_uri
+        self._options = dict(storage_options)
+        self._opened: S3Store | None = None
+
+    def read(self, version: int) -> LogFile | None:
+        try:
+            found = self._store().get(entry_name(version))
+        except FileNotFoundError:
+            return None
+        return LogFile(bytes(found.bytes()), _e_tag(found.meta))
+
+    def identity(self, version: int) -> str | None:
+        try:
+            return _e_tag(self._store().head(entry_name(version)))
+        except FileNotFoundError:
+            return None
+
+    def put(self, version: int, content: bytes) -> str:
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            return _e_tag(self._store().put(entry_name(version), content, mode="create"))
+        except AlreadyExistsError as error:
+            raise FileExistsError(f"{self._uri}/{entry_name(version)}") from error
+
+    def _store(self) -> S3Store:
+        from obstore.store import S3Store
+
+        if self._opened is None:
+            bucket, _, prefix = self._uri.removeprefix("s3://").partition("/")
+            config = {name.lower(): value for name, value in self._options.items()}
+            retry = {"max_retries": int(config.pop("max_retries"))} if "max_retries" in config else {}
+            self._opened = S3Store(
+                bucket,
+                prefix=prefix or None,
+                config=cast("S3Config", config),
+                retry_config=cast("RetryConfig", retry),
+            )
+        return self._opened
+
+
+def _e_tag(about: ObjectMeta | PutResult) -> str:
+    e_tag = about["e_tag"]
+    if not e_tag:
+        raise OSError("the storage gives no ETag")
+    return e_tag

@@ -1,0 +1,268 @@
+"""A Delta table without its files, kept from batch to batch and brought up to date by the log's last entries.
+
+Loading a table costs what it has in files and log entries, and on an object store a request for each entry. A
+process that has loaded it once goes on from there: it reads the entries that follow, mostly its own stream's
+last one. A view is not used any more, and the library loads the table, when
+
+- the log entry of its version is no longer the file that it was. Then the table was dropped, created anew or
+  put back from a copy, or the log was cleaned up, and a "next" version that is free may be long past. It is
+  the last thing looked at before a commit, and is looked at again right after it;
+- an entry sets columns, properties or protocol: these the library alone reads;
+- nobody has asked for a while, or too many entries follow.
+
+This is a cache and nothing else: without it, as in a new process, the table is loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from deltalake import DeltaTable, Schema
+from deltalake.table import Metadata, ProtocolVersions
+
+from .history import in_short
+from .log_entry import changes_of
+from .log_files import LogFiles, open_log_files
+from .table import app_version, load_if_there, load_version
+
+logger = logging.getLogger(__name__)
+
+KEPT_S = 300.0
+"""For so long after the last look. Logs keep their entries for longer."""
+ENTRIES_MAX = 20
+"""More than these the library reads faster, from a log checkpoint."""
+VIEWS_MAX = 1000
+
+
+class LogChangedError(Exception):
+    """What a commit was based on is no longer in the log, so the commit may count or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """Behind which entry of a log one can read on, and write the next."""
+
+    files: LogFiles
+    version: int
+    identity: str
+    """Of the version's file."""
+    seen_at_s: float
+
+    def is_there(self) -> bool:
+        return self.files.identity(self.version) == self.identity
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A Delta table at one version; see `TableState`. Nobody changes it."""
+
+    table_uri: str
+    """As the library spells it."""
+    _options: Mapping[str, str]
+    _version: int
+    _metadata: Metadata
+    _schema: Schema
+    _protocol: ProtocolVersions
+    _app_versions: dict[str, int | None]
+    """As the library has them at this version, or as entries have set them since."""
+    _handle: DeltaTable | None
+    """While the library's is at hand: with what it holds of each file it is large."""
+    tail: LogTail | None = None
+    """None: only the library can read and write the log, and the view is good for one look."""
+
+    @classmethod
+    def of(cls, table: DeltaTable, storage_options: Mapping[str, str]) -> TableView:
+        return cls(
+            table.table_uri,
+            dict(storage_options),
+            table.version(),
+            table.metadata(),
+            table.schema(),
+            table.protocol(),
+            {},
+            table,
+        )
+
+    def version(self) -> int:
+        return self._version
+
+    def metadata(self) -> Metadata:
+        return self._metadata
+
+    def schema(self) -> Schema:
+        return self._schema
+
+    def protocol(self) -> ProtocolVersions:
+        return self._protocol
+
+    def handle(self) -> DeltaTable:
+        """The library's, at this version.
+
+        Raises:
+            RetryableError: the log cannot be read now.
+        """
+        return self._handle or load_version(self.table_uri, self._options, self._version)
+
+    def app_version(self, app_id: str) -> int | None:
+        """Of an application transaction. For each, the library reads the log since its last checkpoint.
+
+        Raises:
+            RetryableError: the log cannot be read now.
+        """
+        if app_id not in self._app_versions:
+            self._app_versions[app_id] = app_version(self.handle(), app_id)
+        return self._app_versions[app_id]
+
+    def with_tail(self, tail: LogTail) -> TableView:
+        return replace(self, tail=tail)
+
+    def without_handle(self) -> TableView:
+        return replace(self, _handle=None)
+
+    def after(self, entry: LogTail, app_versions: Mapping[str, int]) -> TableView:
+        """The table with one more entry, which adds files and sets these transactions."""
+        return replace(
+            self,
+            _version=entry.version,
+            _app_versions={**self._app_versions, **app_versions},
+            _handle=None,
+            tail=entry,
+        )
+
+    def append(self, entry: bytes, app_versions: Mapping[str, int]) -> TableView:
+        """Commit such an entry; the table with it.
+
+        Raises:
+            FileExistsError: the next version is taken, be it by this very entry.
+            LogChangedError: it may be in the table or not.
+            Exception: of the storage; likewise.
+        """
+        tail = self.tail
+        assert tail is not None, "the library commits"
+        next_version = tail.version + 1
+        identity = tail.files.put(next_version, entry)
+        if not tail.is_there():
+            raise LogChangedError(f"version {tail.version} was replaced or cleaned up meanwhile")
+        return self.after(replace(tail, version=next_version, identity=identity), app_versions)
+
+
+def read_on(view: TableView, now_s: float) -> TableView | None:
+    """The table at its newest version; None if it has to be loaded.
+
+    Raises:
+        Exception: of the storage, or of an entry that is none.
+    """
+    first = last = view.tail
+    if first is None or last is None or not 0 <= now_s - first.seen_at_s < KEPT_S:
+        return None
+    while (file := first.files.read(last.version + 1)) is not None:
+        changes = changes_of(file.content)
+        if changes.has_other_layout or last.version == first.version + ENTRIES_MAX:
+            return None
+        last = LogTail(first.files, last.version + 1, file.identity, now_s)
+        view = view.after(last, changes.app_versions)
+    if last is not first and not first.is_there():
+        return None
+    return view.with_tail(replace(last, seen_at_s=now_s)) if last.is_there() else None
+
+
+_Key: TypeAlias = "tuple[str, frozenset[tuple[str, str]]]"
+
+
+class TableViews:
+    """The views that a process keeps, by table. Safe to share among threads.
+
+    Args:
+        clock: seconds since 1970; one that goes on while the machine sleeps
+        open_files: opens a table's log; None if only the library can
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        open_files: Callable[[str, Mapping[str, str]], LogFiles | None] = open_log_files,
+    ) -> None:
+        self._clock = clock
+        self._open_files = open_files
+        self._views: dict[_Key, TableView] = {}
+        self._library_only: set[_Key] = set()
+
+    def look(self, table_uri: str, storage_options: Mapping[str, str]) -> TableView | None:
+        """The table at its newest version; None if there is none.
+
+        Raises:
+            RetryableError: it cannot be read now.
+        """
+        key = _key(table_uri, storage_options)
+        view = self._read_on(key)
+        if view is None:
+            table = load_if_there(table_uri, storage_options)
+            if table is None:
+                return None
+            view = self._with_tail(key, TableView.of(table, storage_options))
+        self._keep(key, view)
+        return view
+
+    def append(
+        self,
+        table_uri: str,
+        storage_options: Mapping[str, str],
+        view: TableView,
+        entry: bytes,
+        app_versions: Mapping[str, int],
+    ) -> None:
+        """See `TableView.append`."""
+        key = _key(table_uri, storage_options)
+        try:
+            self._keep(key, view.append(entry, app_versions))
+        except FileExistsError:  # the next look reads what is there
+            raise
+        except BaseException:
+            self._views.pop(key, None)
+            raise
+
+    def _keep(self, key: _Key, view: TableView) -> None:
+        if view.tail is not None:
+            if len(self._views) >= VIEWS_MAX:
+                self._views.clear()
+            self._views[key] = view.without_handle()
+
+    def _read_on(self, key: _Key) -> TableView | None:
+        known = self._views.pop(key, None)
+        try:
+            return None if known is None else read_on(known, self._clock())
+        except Exception as error:  # noqa: BLE001  the library has the last word on what is wrong
+            logger.debug("The Delta table %s is loaded anew: %s", key[0], in_short(error))
+            return None
+
+    def _with_tail(self, key: _Key, view: TableView) -> TableView:
+        """With the log's files, if they can be reached without the library."""
+        files = None if key in self._library_only else self._open_files(key[0], dict(key[1]))
+        if files is None:
+            return view
+        try:
+            identity = files.identity(view.version())
+        except Exception as error:  # noqa: BLE001  whatever it is, the library has just read the table
+            self._library_only.add(key)
+            logger.info(
+                "The log of the Delta table %s is left to the Delta library, because reading its files "
+                "fails: %s. Commits take longer.",
+                key[0],
+                in_short(error),
+            )
+            return view
+        if identity is None:
+            return view
+        return view.with_tail(LogTail(files, view.version(), identity, self._clock()))
+
+
+def _key(table_uri: str, storage_options: Mapping[str, str]) -> _Key:
+    return table_uri, frozenset(storage_options.items())
+
+
+VIEWS = TableViews()
+"""Of this process."""

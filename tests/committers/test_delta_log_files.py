@@ -1,0 +1,147 @@
+"""Single files of a Delta table's log, on the local disk and on S3: read, and put where none is yet."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, PyFileSystem
+from tests.s3_server import s3_server
+
+from penstock.committers.delta.log_files import (
+    LOG,
+    LocalLogFiles,
+    LogFiles,
+    S3LogFiles,
+    entry_name,
+    open_log_files,
+)
+
+S3_OPTIONS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with s3_server() as options:
+        yield options
+
+
+class Log:
+    """A log that is reached in both ways, the library's among them."""
+
+    def __init__(self, uri: str, options: dict[str, str]) -> None:
+        files = open_log_files(uri, options)
+        assert files is not None
+        self.files: LogFiles = files
+        self.library = PyFileSystem(DeltaStorageHandler(uri, options))
+
+    def names(self) -> list[str]:
+        selector = FileSelector(LOG, recursive=True, allow_not_found=True)
+        return sorted(info.path for info in self.library.get_file_info(selector))
+
+
+@pytest.fixture(params=["local", "s3"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    if request.param == "local":
+        (tmp_path / "table" / LOG).mkdir(parents=True)
+        return Log(str(tmp_path / "table"), {})
+    return Log(f"s3://lake/{uuid.uuid4()}/a table", request.getfixturevalue("s3"))
+
+
+def test_an_entry_is_read_as_it_was_put(log: Log) -> None:
+    identity = log.files.put(7, b'{"txn":{}}')
+    found = log.files.read(7)
+    assert found is not None
+    assert (found.content, found.identity) == (b'{"txn":{}}', identity)
+    assert log.files.identity(7) == identity
+    with log.library.open_input_file(entry_name(7)) as file:
+        assert file.read() == b'{"txn":{}}'
+    assert log.names() == [entry_name(7)]
+
+
+def test_what_is_not_there_is_none(log: Log) -> None:
+    assert log.files.read(0) is None
+    assert log.files.identity(0) is None
+
+
+def test_an_entry_is_never_replaced(log: Log) -> None:
+    log.files.put(0, b"first")
+    with pytest.raises(FileExistsError):
+        log.files.put(0, b"second")
+    found = log.files.read(0)
+    assert found is not None
+    assert found.content == b"first"
+    assert log.names() == [entry_name(0)]
+
+
+def test_another_file_under_the_same_name_is_another(log: Log) -> None:
+    before = log.files.put(0, b"one")
+    log.library.delete_file(entry_name(0))
+    assert log.files.put(0, b"two") != before
+
+
+def test_of_racing_entries_exactly_one_is_put(log: Log) -> None:
+    def put(content: bytes) -> bytes | None:
+        try:
+            log.files.put(0, content)
+        except FileExistsError:
+            return None
+        return content
+
+    with ThreadPoolExecutor(8) as threads:
+        won = [one for one in threads.map(put, [b"%d" % number for number in range(8)]) if one is not None]
+    found = log.files.read(0)
+    assert found is not None
+    assert won == [found.content]
+
+
+def test_an_entry_that_cannot_be_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / LOG).mkdir()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        LocalLogFiles(str(tmp_path)).put(0, b"{}")
+    assert list((tmp_path / LOG).iterdir()) == []
+
+
+@pytest.mark.parametrize("uri", ["/lake/table", "file:///lake/table"])
+def test_the_local_disk_is_reached_as_it_is(uri: str) -> None:
+    assert isinstance(open_log_files(uri, {}), LocalLogFiles)
+
+
+def test_s3_is_reached_with_credentials_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    assert isinstance(open_log_files("s3://lake/table", S3_OPTIONS), S3LogFiles)
+    assert isinstance(open_log_files("s3://lake/table", {"aws_access_key_id": "key"}), S3LogFiles)
+    assert open_log_files("s3://lake/table", {}) is None
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token")
+    assert isinstance(open_log_files("s3://lake/table", {}), S3LogFiles)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"AWS_S3_LOCKING_PROVIDER": "dynamodb"},
+        {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"},
+        {"aws_copy_if_not_exists": "header: cf-copy-destination-if-none-match: *"},
+        {"conditional_put": "disabled"},
+    ],
+)
+def test_other_ways_to_commit_are_left_to_the_library(options: dict[str, str]) -> None:
+    assert open_log_files("s3://lake/table", {**S3_OPTIONS, **options}) is None
+
+
+@pytest.mark.parametrize(
+    "uri", ["gs://lake/table", "abfss://lake@account/table", "uc://catalog.schema.table"]
+)
+def test_other_storages_are_left_to_the_library(uri: str) -> None:
+    assert open_log_files(uri, S3_OPTIONS) is None

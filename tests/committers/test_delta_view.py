@@ -1,0 +1,376 @@
+"""What a process keeps of a Delta table between batches, and when it no longer believes it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from tests.committers.delta_stream import DeltaStream, stream_in
+from tests.committers.faults import at_point
+from tests.readers import delta_rows
+from tests.s3_server import s3_server
+
+from penstock.committers.contract import Committed, Conflict
+from penstock.committers.delta import table as library
+from penstock.committers.delta.log_files import LOG, LocalLogFiles, LogFile, entry_name
+from penstock.committers.delta.table import landed_version, token_of
+from penstock.committers.delta.view import ENTRIES_MAX, KEPT_S, TableView, TableViews
+from penstock.committers.errors import RetryableError, TableChangedError
+
+
+@dataclass
+class Watched:
+    """The log's files on the local disk, and what is asked of them."""
+
+    files: LocalLogFiles
+    asked: Counter[str] = field(default_factory=Counter)
+    fails: Callable[[str, int], bool] = lambda _what, _version: False
+
+    def read(self, version: int) -> LogFile | None:
+        self._ask("read", version)
+        return self.files.read(version)
+
+    def identity(self, version: int) -> str | None:
+        self._ask("identity", version)
+        return self.files.identity(version)
+
+    def put(self, version: int, content: bytes) -> str:
+        self._ask("put", version)
+        return self.files.put(version, content)
+
+    def _ask(self, what: str, version: int) -> None:
+        self.asked[what] += 1
+        if self.fails(what, version):
+            raise OSError("the storage does not answer")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Watched:
+    return Watched(LocalLogFiles(str(tmp_path / "table")))
+
+
+@pytest.fixture
+def views(log: Watched) -> TableViews:
+    return TableViews(open_files=lambda _uri, _options: log)
+
+
+@pytest.fixture
+def stream(tmp_path: Path, views: TableViews) -> DeltaStream:
+    """With batch 0 in version 1, all by one process."""
+    stream = stream_in(tmp_path, views=lambda: views)
+    assert stream.commit(0, [0]) == Committed(1)
+    return stream
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each time that the library loads the table for a view."""
+    loads: list[str] = []
+
+    class Counted(DeltaTable):
+        def __init__(self, table_uri: str, *args: object, **options: object) -> None:
+            loads.append(table_uri)
+            super().__init__(table_uri, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(library, "DeltaTable", Counted)
+    return loads
+
+
+def ids(stream: DeltaStream) -> list[object]:
+    return [row[0] for row in delta_rows(Path(stream.uri), "id")]
+
+
+def append_as_another(stream: DeltaStream, times: int = 1) -> None:
+    for _ in range(times):
+        write_deltalake(stream.uri, pa.table({"id": [-1], "name": ["foreign"]}), mode="append")
+
+
+# What a batch costs -----------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_and_writes_a_few_files_of_the_log_and_loads_nothing(
+    stream: DeltaStream, log: Watched, loads: list[str]
+) -> None:
+    log.asked.clear()
+    for batch_id in range(1, 4):
+        stream.commit(batch_id, [batch_id])
+    assert loads == []
+    # To plan, to commit, and after the commit; nothing follows, each time.
+    assert log.asked == {"read": 2 * 3, "identity": 3 * 3, "put": 3}
+    assert ids(stream) == [0, 1, 2, 3]
+
+
+def test_a_batch_reads_what_the_last_one_of_another_process_has_written(
+    stream: DeltaStream, tmp_path: Path, loads: list[str]
+) -> None:
+    """Spark plans in one process and commits in another."""
+    committing = stream_in(tmp_path, views=_of_one_process())
+    committing.committer().commit(stream.prepare(1, [1]))
+    loads.clear()
+    for batch_id in range(2, 5):
+        committing.committer().commit(stream.prepare(batch_id, [batch_id]))
+    assert loads == []
+    assert ids(stream) == [0, 1, 2, 3, 4]
+
+
+def _of_one_process() -> Callable[[], TableViews]:
+    views = TableViews()
+    return lambda: views
+
+
+def test_each_part_of_the_token_is_asked_for_once(
+    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each, the library reads the log since its last checkpoint."""
+    asked: Counter[str] = Counter()
+    ask = DeltaTable.transaction_version
+
+    def counting(table: DeltaTable, app_id: str) -> int | None:
+        asked[app_id] += 1
+        return ask(table, app_id)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", counting)
+    new = stream_in(Path(stream.uri).parent, views=_of_one_process())
+    for batch_id in range(1, 4):
+        new.committer().token("query-1")
+        new.commit(batch_id, [batch_id])
+    assert len(asked) == 3
+    assert set(asked.values()) == {1}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with s3_server() as options:
+        yield options
+
+
+def test_a_batch_on_s3_loads_nothing_either(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = DeltaStream(f"s3://lake/{uuid.uuid4()}", storage_options=s3, views=_of_one_process())
+    stream.commit(0, [0])
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("the library loads the table")
+
+    with monkeypatch.context() as without_library:
+        without_library.setattr(library, "DeltaTable", forbidden)
+        assert stream.commit(1, [1]) == Committed(2)
+        assert stream.commit(2, [2]) == Committed(3)
+    assert sorted(pl.read_delta(stream.uri, storage_options=s3)["id"]) == [0, 1, 2]
+
+
+# What others do ---------------------------------------------------------------------------------------
+
+
+def test_commits_of_others_are_read_one_by_one(stream: DeltaStream, loads: list[str]) -> None:
+    append_as_another(stream, ENTRIES_MAX)
+    assert stream.commit(1, [1]) == Committed(ENTRIES_MAX + 2)
+    assert loads == []
+
+
+def test_more_commits_of_others_are_loaded(stream: DeltaStream, loads: list[str]) -> None:
+    append_as_another(stream, ENTRIES_MAX + 1)
+    assert stream.commit(1, [1]) == Committed(ENTRIES_MAX + 3)
+    assert loads != []
+
+
+def test_columns_that_others_add_are_seen(stream: DeltaStream) -> None:
+    DeltaTable(stream.uri).alter.add_columns(
+        [Field.from_json('{"name":"extra","type":"long","nullable":true,"metadata":{}}')]
+    )
+    assert stream.commit(1, [1]) == Committed(3)
+    assert stream.committer().plan(stream.schema).schema.names == ["id", "name", "extra"]
+
+
+def test_properties_that_others_set_are_seen(stream: DeltaStream) -> None:
+    manifest = stream.prepare(1, [1])
+    DeltaTable(stream.uri).alter.add_constraint({"positive": "id >= 0"})
+    with pytest.raises(Exception, match="positive"):
+        stream.committer().commit(manifest)
+
+
+def test_a_twin_of_another_process_is_seen(stream: DeltaStream, tmp_path: Path) -> None:
+    manifest = stream.prepare(1, [1])
+    twin = stream_in(tmp_path, views=_of_one_process())
+    with at_point("commit.start", lambda: twin.committer().commit(manifest)):
+        assert not isinstance(stream.committer().commit(manifest), Conflict)
+    assert ids(stream) == [0, 1]
+
+
+@pytest.mark.parametrize("versions", [1, 2, 3])
+def test_a_table_created_anew_is_not_taken_for_the_old_one(stream: DeltaStream, versions: int) -> None:
+    """Whether its log is as long as the old one's, shorter or longer."""
+    manifest = stream.prepare(1, [1])
+    shutil.rmtree(stream.uri)
+    DeltaTable.create(stream.uri, pa.schema(stream.schema))
+    append_as_another(stream, versions - 1)
+    with pytest.raises(TableChangedError, match="dropped and created again"):
+        stream.committer().commit(manifest)
+    assert DeltaTable(stream.uri).version() == versions - 1
+
+
+def test_a_dropped_table_is_noticed(stream: DeltaStream) -> None:
+    manifest = stream.prepare(1, [1])
+    shutil.rmtree(stream.uri)
+    with pytest.raises(TableChangedError, match="no Delta table"):
+        stream.committer().commit(manifest)
+    assert not Path(stream.uri).exists()
+
+
+def clean_up_log(stream: DeltaStream) -> None:
+    """Of all that the newest version does not need, however young it is, oldest first."""
+    table = DeltaTable(stream.uri)
+    table.create_checkpoint()
+    for entry in sorted(Path(stream.uri, LOG).glob("*.json")):
+        if int(entry.stem) < table.version():
+            entry.unlink()
+
+
+def test_a_log_that_was_cleaned_up_behind_the_view_is_loaded(stream: DeltaStream) -> None:
+    """The next version's place is free, and far behind the newest."""
+    append_as_another(stream, 3)
+    clean_up_log(stream)
+    assert stream.commit(1, [1]) == Committed(5)
+    assert ids(stream) == [-1, -1, -1, 0, 1]
+
+
+def test_an_entry_put_into_a_log_that_was_cleaned_up_meanwhile_is_no_commit(
+    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = stream.prepare(1, [1])
+
+    def others_commit_and_clean_up() -> None:
+        append_as_another(stream, 3)
+        clean_up_log(stream)
+
+    with at_point("commit.start", others_commit_and_clean_up):
+        with pytest.raises(RetryableError, match="did not land"):
+            stream.committer().commit(manifest)
+    assert stream.committer().commit(manifest) == Committed(5)
+    assert ids(stream) == [-1, -1, -1, 0, 1]
+
+
+# What is no longer believed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("passed_s", [KEPT_S, -1.0])
+def test_a_view_of_long_ago_is_loaded(tmp_path: Path, loads: list[str], passed_s: float) -> None:
+    """Or of another time, by a clock that was set back."""
+    now_s = [1000.0]
+    views = TableViews(lambda: now_s[0])
+    stream = stream_in(tmp_path, views=lambda: views)
+    stream.commit(0, [0])
+    loads.clear()
+    stream.commit(1, [1])
+    assert loads == []
+    now_s[0] += passed_s
+    stream.commit(2, [2])
+    assert loads != []
+
+
+@pytest.mark.parametrize("content", [b"\x00", b'{"metaData": broken', b'{"txn":{"appId":"x"}}'])
+def test_an_entry_that_is_none_is_left_to_the_library(stream: DeltaStream, content: bytes) -> None:
+    manifest = stream.prepare(1, [1])
+    Path(stream.uri, entry_name(2)).write_bytes(content)
+    with pytest.raises(RetryableError):
+        stream.committer().commit(manifest)
+    Path(stream.uri, entry_name(2)).unlink()
+    assert stream.committer().commit(manifest) == Committed(2)
+
+
+@pytest.mark.parametrize("what", ["read", "identity"])
+def test_a_log_that_cannot_be_read_by_files_is_left_to_the_library(
+    stream: DeltaStream, log: Watched, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.fails = lambda asked, _version: asked == what
+    with caplog.at_level(logging.INFO, logger="penstock"):
+        for batch_id in range(1, 4):
+            assert stream.commit(batch_id, [batch_id]) == Committed(batch_id + 1)
+    assert ids(stream) == [0, 1, 2, 3]
+    said = [record for record in caplog.records if "left to the Delta library" in record.getMessage()]
+    assert len(said) == (what == "identity")
+
+
+def test_a_commit_whose_end_is_unknown_is_looked_for_in_the_table(stream: DeltaStream, log: Watched) -> None:
+    manifest = stream.prepare(1, [1])
+    put = log.files.put
+
+    def landed_and_failed(version: int, content: bytes) -> str:
+        put(version, content)
+        raise OSError("fsync: Input/output error")
+
+    log.files.put = landed_and_failed  # type: ignore[method-assign]
+    assert stream.committer().commit(manifest) == Committed(2)
+    assert ids(stream) == [0, 1]
+
+
+def test_a_commit_that_fails_on_the_local_disk_did_not_land(stream: DeltaStream, log: Watched) -> None:
+    manifest = stream.prepare(1, [1])
+    log.fails = lambda asked, _version: asked == "put"
+    with pytest.raises(RetryableError, match=r"the storage does not answer. It did not land"):
+        stream.committer().commit(manifest)
+    log.fails = lambda _asked, _version: False
+    assert stream.committer().commit(manifest) == Committed(2)
+
+
+# A view and the library -------------------------------------------------------------------------------
+
+
+def test_a_view_says_what_the_library_says(stream: DeltaStream, views: TableViews) -> None:
+    for batch_id in range(1, 30):
+        stream.commit(batch_id, [batch_id])
+        view, table = views.look(stream.uri, {}), DeltaTable(stream.uri)
+        assert view is not None
+        fresh = TableView.of(table, {})
+        assert view.version() == table.version()
+        assert token_of(view, "query-1") == token_of(fresh, "query-1") is not None
+        assert landed_version(view, "query-1") == landed_version(fresh, "query-1") == table.version()
+        assert view.table_uri == table.table_uri
+
+
+def test_an_entry_says_what_the_library_writes(tmp_path: Path) -> None:
+    """But for the order of its lines, and who wrote it."""
+    entries = []
+    for name, options in (("own", {}), ("library", {"open_files": lambda _uri, _options: None})):
+        stream = stream_in(tmp_path / name, views=lambda options=options: TableViews(**options))
+        stream.committer().plan(stream.schema, partition_by=["name"])
+        manifest = stream.prepare(0, [1, 2])
+        assert stream.committer().commit(manifest) == Committed(1)
+        entries.append(pl.read_ndjson(Path(stream.uri, entry_name(1)).read_bytes()).to_dicts())
+    own, others = (_actions(entry) for entry in entries)
+    assert own.keys() == others.keys() == {"commitInfo", "add", "txn"}
+    assert own["txn"] == others["txn"]
+    for name, value in others["add"][0].items():
+        if name not in ("path", "modificationTime") and value is not None:
+            assert own["add"][0][name] == value
+    for name in ("operation", "operationParameters", "isBlindAppend", "userMetadata"):
+        assert own["commitInfo"][0][name] == others["commitInfo"][0][name]
+
+
+def _actions(entry: list[dict[str, object]]) -> dict[str, list[dict[str, object]]]:
+    found: dict[str, list[dict[str, object]]] = {}
+    for line in entry:
+        for name, action in line.items():
+            if isinstance(action, dict):
+                found.setdefault(name, []).append(action)
+    return found
+
+
+def test_a_log_checkpoint_is_written_when_it_is_due(tmp_path: Path) -> None:
+    stream = stream_in(tmp_path, views=_of_one_process())
+    stream.committer().plan(stream.schema, properties={"delta.checkpointInterval": "3"})
+    for batch_id in range(6):
+        stream.commit(batch_id, [batch_id])
+    written = sorted(
+        path.name.partition(".")[0] for path in Path(stream.uri, LOG).glob("*.checkpoint.parquet")
+    )
+    assert [int(version) for version in written] == [2, 5]
+    assert ids(stream) == list(range(6))
