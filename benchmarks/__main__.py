@@ -21,6 +21,7 @@ NAMES = (
     "small_batches",
     "writer",
     "commits",
+    "object_store",
     "maintenance",
     "memory",
     "store",

@@ -144,12 +144,12 @@ def _renumbered(action: dict[str, Any], number: int) -> dict[str, Any]:
     return {"add": {**action["add"], "path": f"filled-{number:08d}-{action['add']['path']}"}}
 
 
-def _commit_by_deltalake(stream: Stream) -> None:
+def commit_by_deltalake(stream: Stream, file_count: int = FILES) -> None:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
-    files = named_files("delta", FILES)(_plan_of(stream))
-    table = DeltaTable(stream.sink.table_uri)
+    files = named_files("delta", file_count)(_plan_of(stream))
+    table = DeltaTable(stream.sink.table_uri, storage_options=dict(stream.sink.options.storage_options))
     table.create_write_transaction(
         [
             AddAction(f"floor-{time.time_ns()}-{file.path}", file.size_bytes, {}, 0, True, file.statistics)
@@ -180,7 +180,7 @@ def _plan_of(stream: Stream) -> Any:
     return BatchPlan(Batch(stream.key, stream.next_batch, ""))
 
 
-LIBRARIES = {"delta": _commit_by_deltalake, "iceberg": _commit_by_pyiceberg}
+LIBRARIES = {"delta": commit_by_deltalake, "iceberg": _commit_by_pyiceberg}
 
 
 def _tell_growth(report: Report, kind: str, stages: Sequence[Stage]) -> None:

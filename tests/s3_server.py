@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import boto3
 
@@ -17,13 +17,14 @@ BUCKET = "lake"
 
 
 @contextmanager
-def s3_server(module: str = "moto.server") -> Iterator[dict[str, str]]:
+def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iterator[dict[str, str]]:
     """Storage options of a server with an empty bucket `lake`.
 
     Never in the test's own process: some calls of the Delta library keep Python's lock while they wait.
 
     Args:
         module: what runs the server
+        log: gets a line for each request
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -31,7 +32,7 @@ def s3_server(module: str = "moto.server") -> Iterator[dict[str, str]]:
         [sys.executable, "-m", module, "-H", "127.0.0.1", "-p", str(port)],
         cwd=Path(__file__).parents[1],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=log or subprocess.DEVNULL,
     )
     try:
         _wait_for(port)

@@ -86,6 +86,7 @@ LANDING = "committers/landing.py"
 RECOVERY = "committers/recovery.py"
 COPIES = "committers/checkpoint_copies.py"
 DELTA = "committers/delta/committer.py"
+VIEW = "committers/delta/view.py"
 ICEBERG = "committers/iceberg/committer.py"
 ICEBERG_TABLE = "committers/iceberg/table.py"
 EXPIRY = "committers/iceberg/expiry.py"
@@ -143,6 +144,44 @@ MUTATIONS: tuple[Mutation, ...] = (
 """,
         ),
         lakes=("delta",),
+    ),
+    Mutation(
+        "the log entry of a kept view (Delta)",
+        "takes the next version for free in a log that others have moved on and cleaned up",
+        VIEW,
+        Edit(
+            """
+    return view.with_tail(replace(last, seen_at_s=now_s)) if last.is_there() else None
+""",
+            """
+    return view.with_tail(replace(last, seen_at_s=now_s))
+""",
+        ),
+        Edit(
+            """
+        if not tail.is_there():
+""",
+            """
+        if False:
+""",
+        ),
+        lakes=("delta",),
+        others=("append", "expire"),
+    ),
+    Mutation(
+        "the log entry that a commit was based on (Delta)",
+        "takes an entry for a commit that went behind what others have cleaned up",
+        VIEW,
+        Edit(
+            """
+        if not tail.is_there():
+""",
+            """
+        if False:
+""",
+        ),
+        lakes=("delta",),
+        others=("append", "expire"),
     ),
     Mutation(
         "compare-and-set of the branch's head (Iceberg)",
