@@ -57,7 +57,8 @@ def run(options: Options) -> Report:
         "the stream, with default settings; in turn with as many of the same file into another table "
         "by the library alone (`deltalake`: load, `create_write_transaction`), which neither plans nor looks "
         "for a token. The server is moto's on this machine, so the milliseconds are its own: over a network "
-        "each request costs tens of them. Files are named and never written.",
+        "each request costs tens of them. Spark plans in another process than it commits in, which takes two "
+        "requests more: the one reads what the other has written. Files are named and never written.",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         log = Path(folder, "requests.log")

@@ -22,12 +22,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, Field, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, Field
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction
 
 from .. import crash_points
 from ..contract import AlreadyCommitted, Batch, CheckToken, Committed, Conflict, Manifest, Outcome, Token
@@ -45,7 +43,8 @@ from ..files import TableFiles
 from ..lake_manifest import LakeManifest, decode
 from .checks import check_supported
 from .files import delta_files
-from .history import NOTE_KEY, CommitInfo, commit_note, commits_since, in_short
+from .history import CommitInfo, commits_since, in_short
+from .library_commit import commit_by_library, is_checkpoint_due
 from .log_entry import append_entry
 from .log_files import is_local
 from .maintenance import write_log_checkpoint
@@ -60,17 +59,9 @@ from .table import (
     load,
     token_of,
 )
-from .table_state import TableState
 from .view import VIEWS, TableView, TableViews
 
-if TYPE_CHECKING:
-    from deltalake.transaction import RemoveAction
-
 logger = logging.getLogger(__name__)
-
-_CHECKPOINT_INTERVAL = 100
-"""Commits between two log checkpoints of a table that does not say, as the Delta library has it."""
-
 
 _COMMITS_LOOKED_BACK = 50
 """For a batch before the last one: asked for only if its checkpoint or store was copied or put back."""
@@ -255,7 +246,9 @@ class DeltaTableCommitter:
         if token is not None and self._is_in(table, token, manifest):
             return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
         check_token(token)
-        self._check_not_vacuumed(commits, manifest)
+        is_known = len(commits) == table.version() - content.table_version  # no entry was cleaned up
+        if not is_known or any(commit.is_vacuum for commit in commits):
+            self._check_not_vacuumed(manifest)
         check_supported(table, overwrite=content.mode == "overwrite")
         return table
 
@@ -291,10 +284,8 @@ class DeltaTableCommitter:
         digests = (commit.digest_of(batch) for commit in commits)
         return batch.digest.startswith(next(filter(None, digests), batch.digest))
 
-    def _check_not_vacuumed(self, commits: Sequence[CommitInfo], manifest: Manifest) -> None:
+    def _check_not_vacuumed(self, manifest: Manifest) -> None:
         """A vacuum with a short retention deletes files that are not committed yet."""
-        if not any(commit.is_vacuum for commit in commits):
-            return
         missing = self.missing_files(manifest)
         if missing:
             raise RetryableError(
@@ -332,9 +323,10 @@ class DeltaTableCommitter:
     def _land(self, table: TableView, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch, version = manifest.batch, table.version() + 1
         is_append = table.tail is not None and content.mode == "append"
+        commit = self._append if is_append else self._commit_by_library
         crash_points.reach("commit.start", batch.batch_id)
         try:
-            (self._append if is_append else self._commit_by_library)(table, manifest, content, version)
+            commit(table, manifest, content, version)
         except Exception as error:  # noqa: BLE001  whatever it is, the table says whether the batch landed
             return self._outcome_after(error, manifest, content, version)
         crash_points.reach("commit.landed", batch.batch_id)
@@ -357,15 +349,8 @@ class DeltaTableCommitter:
     def _commit_by_library(
         self, table: TableView, manifest: Manifest, content: LakeManifest, version: int
     ) -> None:
-        actions: list[AddAction | RemoveAction] = [*_add_actions(content, self._now_ms())]
-        table.handle().create_write_transaction(
-            actions,
-            mode=content.mode,
-            schema=table.schema(),
-            partition_by=list(content.partition_by),
-            commit_properties=_commit_properties(manifest, content, version),
-            post_commithook_properties=post_commit(table, version),
-        )
+        app_versions = app_versions_of(manifest.batch, version)
+        commit_by_library(table.handle(), manifest, content, app_versions, self._now_ms())
 
     def _outcome_after(
         self, error: Exception, manifest: Manifest, content: LakeManifest, version: int
@@ -421,43 +406,3 @@ class DeltaTableCommitter:
 
     def _files(self) -> TableFiles:
         return delta_files(self._uri, self._options)
-
-
-def _add_actions(content: LakeManifest, now_ms: int) -> list[AddAction]:
-    return [
-        AddAction(
-            path=file.path,
-            size=file.size_bytes,
-            partition_values=dict(file.partition_values),
-            modification_time=now_ms,
-            data_change=True,
-            stats=file.statistics or "{}",
-        )
-        for file in content.files
-    ]
-
-
-def _commit_properties(manifest: Manifest, content: LakeManifest, version: int) -> CommitProperties:
-    return CommitProperties(
-        custom_metadata={
-            NOTE_KEY: commit_note(manifest),
-            "isBlindAppend": content.mode == "append",
-        },
-        max_commit_retries=0,
-        app_transactions=[
-            Transaction(app_id, number) for app_id, number in app_versions_of(manifest.batch, version).items()
-        ],
-    )
-
-
-def post_commit(table: TableState, version: int) -> PostCommitHookProperties:
-    """Expired log files are looked for at log checkpoints only: a long log is slow to list."""
-    return PostCommitHookProperties(
-        create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint_due(table, version) else False
-    )
-
-
-def is_checkpoint_due(table: TableState, version: int) -> bool:
-    """As the library counts."""
-    interval = int(table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
-    return (version + 1) % max(interval, 1) == 0

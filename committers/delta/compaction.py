@@ -29,9 +29,9 @@ from ..contract import Conflict, DataFile, Token
 from ..errors import CommitStateUnknownError, RetryableError
 from ..lake_manifest import LakeManifest
 from .checks import check_supported
-from .committer import post_commit
 from .files import delta_files
 from .history import NOTE_KEY, commits_since, in_short
+from .library_commit import add_actions, post_commit
 from .log_entry import logged_path
 from .table import KIND, load, load_if_there, token_of
 from .view import TableView
@@ -161,7 +161,7 @@ class DeltaCompactableTable:
                 commit_properties=CommitProperties(
                     custom_metadata={NOTE_KEY: note, "isBlindAppend": False}, max_commit_retries=0
                 ),
-                post_commithook_properties=post_commit(table, version),
+                post_commithook_properties=post_commit(table),
             )
         except Exception as error:  # noqa: BLE001  whatever it is, the log says whether it landed
             return self._outcome_after(error, content, groups, version, note)
@@ -176,19 +176,8 @@ class DeltaCompactableTable:
         ]
 
     def _adds(self, groups: Iterable[Rewritten]) -> list[AddAction]:
-        now_ms = self._now_ms()
-        return [
-            AddAction(
-                path=file.path,
-                size=file.size_bytes,
-                partition_values=dict(file.partition_values),
-                modification_time=now_ms,
-                data_change=False,
-                stats=file.statistics or "{}",
-            )
-            for group in groups
-            for file in group.files
-        ]
+        files = [file for group in groups for file in group.files]
+        return add_actions(files, self._now_ms(), data_change=False)
 
     def _outcome_after(
         self,

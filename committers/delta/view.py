@@ -216,14 +216,7 @@ class TableViews:
         app_versions: Mapping[str, int],
     ) -> None:
         """See `TableView.append`."""
-        key = _key(table_uri, storage_options)
-        try:
-            self._keep(key, view.append(entry, app_versions))
-        except FileExistsError:  # the next look reads what is there
-            raise
-        except BaseException:
-            self._views.pop(key, None)
-            raise
+        self._keep(_key(table_uri, storage_options), view.append(entry, app_versions))
 
     def _keep(self, key: _Key, view: TableView) -> None:
         if view.tail is not None:

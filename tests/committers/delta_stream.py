@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
@@ -82,6 +83,15 @@ class DeltaStream:
 
 def stream_in(folder: Path, query_id: str = "query-1", **options: Any) -> DeltaStream:
     return DeltaStream(str(folder / "table"), query_id, **options)
+
+
+def clean_up_log(stream: DeltaStream) -> None:
+    """Of all that the newest version does not need, however young it is, oldest first. On the local disk."""
+    table = DeltaTable(stream.uri)
+    table.create_checkpoint()
+    for entry in sorted(Path(stream.uri, "_delta_log").glob("*.json")):
+        if int(entry.stem) < table.version():
+            entry.unlink()
 
 
 def _kept() -> Callable[[], TableViews]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from tests.committers.delta_stream import SCHEMA, VIEWS, DeltaStream, stream_in
+from tests.committers.delta_stream import SCHEMA, VIEWS, DeltaStream, clean_up_log, stream_in
 from tests.committers.faults import at_point
 from tests.readers import delta_rows
 
@@ -105,9 +105,14 @@ def test_a_commit_is_rebased_over_what_does_it_no_harm(
     assert ids(stream) == expected
 
 
-def test_a_vacuum_that_takes_uncommitted_files_stops_the_commit(stream: DeltaStream) -> None:
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_vacuum_that_takes_uncommitted_files_stops_the_commit(stream: DeltaStream, is_noted: bool) -> None:
+    """Also if the log was cleaned up since, and no longer tells of it."""
     manifest = stream.prepare(1, [2])
     vacuum(stream)
+    if not is_noted:
+        set_property(stream)
+        clean_up_log(stream)
     with pytest.raises(RetryableError, match=r"vacuumed while batch 1 .*1 of its 1 files"):
         stream.committer().commit(manifest)
     assert ids(stream) == [1]

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
-from tests.committers.delta_stream import DeltaStream, stream_in
+from tests.committers.delta_stream import DeltaStream, clean_up_log, stream_in
 from tests.committers.faults import at_point
 from tests.readers import delta_rows
 from tests.s3_server import s3_server
@@ -110,15 +110,18 @@ def test_a_batch_reads_and_writes_a_few_files_of_the_log_and_loads_nothing(
 
 
 def test_a_batch_reads_what_the_last_one_of_another_process_has_written(
-    stream: DeltaStream, tmp_path: Path, loads: list[str]
+    stream: DeltaStream, tmp_path: Path, log: Watched, loads: list[str]
 ) -> None:
     """Spark plans in one process and commits in another."""
-    committing = stream_in(tmp_path, views=_of_one_process())
+    views = TableViews(open_files=lambda _uri, _options: log)
+    committing = stream_in(tmp_path, views=lambda: views)
     committing.committer().commit(stream.prepare(1, [1]))
     loads.clear()
+    log.asked.clear()
     for batch_id in range(2, 5):
         committing.committer().commit(stream.prepare(batch_id, [batch_id]))
     assert loads == []
+    assert log.asked == {"read": 3 * 3, "identity": 4 * 3, "put": 3}
     assert ids(stream) == [0, 1, 2, 3, 4]
 
 
@@ -223,15 +226,6 @@ def test_a_dropped_table_is_noticed(stream: DeltaStream) -> None:
     with pytest.raises(TableChangedError, match="no Delta table"):
         stream.committer().commit(manifest)
     assert not Path(stream.uri).exists()
-
-
-def clean_up_log(stream: DeltaStream) -> None:
-    """Of all that the newest version does not need, however young it is, oldest first."""
-    table = DeltaTable(stream.uri)
-    table.create_checkpoint()
-    for entry in sorted(Path(stream.uri, LOG).glob("*.json")):
-        if int(entry.stem) < table.version():
-            entry.unlink()
 
 
 def test_a_log_that_was_cleaned_up_behind_the_view_is_loaded(stream: DeltaStream) -> None:

@@ -257,11 +257,28 @@ MUTATIONS: tuple[Mutation, ...] = (
         DELTA,
         Edit(
             """
-        self._check_not_vacuumed(commits, manifest)
+            self._check_not_vacuumed(manifest)
 """,
-            "",
+            """
+            pass
+""",
         ),
         lakes=("delta",),
+    ),
+    Mutation(
+        "vacuum check where the log was cleaned up (Delta)",
+        "commits files that a vacuum has deleted of which no entry of the log tells any more",
+        DELTA,
+        Edit(
+            """
+        if not is_known or any(commit.is_vacuum for commit in commits):
+""",
+            """
+        if any(commit.is_vacuum for commit in commits):
+""",
+        ),
+        lakes=("delta",),
+        others=("append", "vacuum", "expire"),
     ),
     Mutation(
         "unknown end is no failure (Iceberg)",

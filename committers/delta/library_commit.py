@@ -1,0 +1,76 @@
+"""A commit by the Delta library: for overwrites, which name all files, and where only it reaches the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.transaction import AddAction
+
+from ..contract import DataFile, Manifest
+from ..lake_manifest import LakeManifest
+from .history import NOTE_KEY, commit_note
+from .table_state import TableState
+
+if TYPE_CHECKING:
+    from deltalake.transaction import RemoveAction
+
+_CHECKPOINT_INTERVAL = 100
+"""Commits between two log checkpoints of a table that does not say, as the Delta library has it."""
+
+
+def commit_by_library(
+    table: DeltaTable,
+    manifest: Manifest,
+    content: LakeManifest,
+    app_versions: Mapping[str, int],
+    now_ms: int,
+) -> None:
+    """Add all files of the manifest in the version after the handle's, or not at all.
+
+    Raises:
+        Exception: of the library. It may have landed, whatever it says.
+    """
+    actions: list[AddAction | RemoveAction] = [*add_actions(content.files, now_ms, data_change=True)]
+    table.create_write_transaction(
+        actions,
+        mode=content.mode,
+        schema=table.schema(),
+        partition_by=list(content.partition_by),
+        commit_properties=CommitProperties(
+            custom_metadata={
+                NOTE_KEY: commit_note(manifest),
+                "isBlindAppend": content.mode == "append",
+            },
+            max_commit_retries=0,
+            app_transactions=[Transaction(app_id, number) for app_id, number in app_versions.items()],
+        ),
+        post_commithook_properties=post_commit(table),
+    )
+
+
+def add_actions(files: Sequence[DataFile], now_ms: int, *, data_change: bool) -> list[AddAction]:
+    return [
+        AddAction(
+            path=file.path,
+            size=file.size_bytes,
+            partition_values=dict(file.partition_values),
+            modification_time=now_ms,
+            data_change=data_change,
+            stats=file.statistics or "{}",
+        )
+        for file in files
+    ]
+
+
+def post_commit(table: TableState) -> PostCommitHookProperties:
+    """Expired log files are looked for at log checkpoints only: a long log is slow to list."""
+    is_due = is_checkpoint_due(table, table.version() + 1)
+    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if is_due else False)
+
+
+def is_checkpoint_due(table: TableState, version: int) -> bool:
+    """As the library counts."""
+    interval = int(table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+    return (version + 1) % max(interval, 1) == 0
