@@ -37,6 +37,8 @@ ROUNDS_OF_SCANS = 3
 
 PLAIN = "pyarrow"
 GATHERED = "pyarrow, large row groups"
+DUCKDB = "duckdb"
+POLARS = "polars"
 DELTA = "penstock.delta"
 ICEBERG = "penstock.iceberg"
 SPLIT = f"penstock.delta, {PARTITIONS} partitions"
@@ -54,9 +56,10 @@ def run(options: Options) -> Report:
     report = Report(
         "writer",
         "Writing Parquet, and reading it",
-        f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer and by "
+        f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer, by "
         f"`pyarrow.parquet` with its defaults (`{PLAIN}`: each batch a row group, as a simple sink does; "
-        f"`{GATHERED}`: all rows gathered first), all on one core. Ours has row groups of {ROW_GROUP_ROWS:,} "
+        f"`{GATHERED}`: all rows gathered first), and by `{DUCKDB}` and `{POLARS}` (gathered first, with zstd "
+        f"and row groups as large as ours), all on one core. Ours has row groups of {ROW_GROUP_ROWS:,} "
         f"rows and pages of {PAGE_ROWS:,}, but where another number is told, and smaller row groups in "
         f"{PARTITIONS} table partitions, whose rows wait together in a buffer of 128 MB. "
         f"`{SPLIT_BY_DELTALAKE}` is `write_deltalake` with its defaults; each of its files has one row "
@@ -95,6 +98,29 @@ def gathered(folder: Path, table: pa.Table) -> None:
     pq.write_table(pa.Table.from_batches(table.to_batches(BATCH_ROWS)), folder / "gathered.parquet")
 
 
+def by_duckdb(folder: Path, table: pa.Table) -> None:
+    import duckdb
+
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("gathered", table)
+        connection.execute(
+            f"COPY gathered TO '{folder}/duckdb.parquet' "
+            f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS})"
+        )
+
+
+def by_polars(folder: Path, table: pa.Table) -> None:
+    rows = one_core_polars().from_arrow(table)
+    rows.write_parquet(folder / "polars.parquet", compression="zstd", row_group_size=ROW_GROUP_ROWS)
+
+
+def one_core_polars() -> Any:
+    os.environ["POLARS_MAX_THREADS"] = "1"  # read once, when it is imported
+    import polars as pl
+
+    return pl
+
+
 def penstock(folder: Path, table: pa.Table, plan: Callable[[str, pa.Schema], WritePlan]) -> None:
     writer = DataFileWriter(plan(str(folder), table.schema), FileNames("bench", "run", 0, 0, 0))
     for batch in table.to_batches(BATCH_ROWS):
@@ -127,6 +153,8 @@ def _compare(report: Report, title: str, table: pa.Table, options: Options, fold
     cases: dict[str, Callable[[Path], None]] = {
         PLAIN: partial(plain, table=table),
         GATHERED: partial(gathered, table=table),
+        DUCKDB: partial(by_duckdb, table=table),
+        POLARS: partial(by_polars, table=table),
         DELTA: partial(penstock, table=table, plan=delta_plan),
         ICEBERG: partial(penstock, table=table, plan=iceberg_plan),
         SPLIT: partial(penstock, table=split, plan=split_plan),
@@ -232,9 +260,7 @@ def _each_column(path: str) -> str:
 
 @contextmanager
 def _by_polars() -> Iterator[Callable[[str], Any]]:
-    os.environ["POLARS_MAX_THREADS"] = "1"  # read once, when it is imported
-    import polars as pl
-
+    pl = one_core_polars()
     yield lambda path: pl.read_parquet(f"{path}/**/*.parquet")
 
 
