@@ -58,8 +58,8 @@ def run(options: Options) -> Report:
         "Writing Parquet, and reading it",
         f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer, by "
         f"`pyarrow.parquet` with its defaults (`{PLAIN}`: each batch a row group, as a simple sink does; "
-        f"`{GATHERED}`: all rows gathered first), and by `{DUCKDB}` and `{POLARS}` (gathered first, with zstd "
-        f"and row groups as large as ours), all on one core. Ours has row groups of {ROW_GROUP_ROWS:,} "
+        f"`{GATHERED}`: all rows gathered first), and by `{DUCKDB}` and `{POLARS}` (gathered, with zstd and "
+        f"row groups as large as ours), all on one core. Ours has row groups of {ROW_GROUP_ROWS:,} "
         f"rows and pages of {PAGE_ROWS:,}, but where another number is told, and smaller row groups in "
         f"{PARTITIONS} table partitions, whose rows wait together in a buffer of 128 MB. "
         f"`{SPLIT_BY_DELTALAKE}` is `write_deltalake` with its defaults; each of its files has one row "
