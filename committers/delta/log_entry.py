@@ -23,11 +23,14 @@ _KEPT_BY_LIBRARY = "/!$&'()+,:;=@"
 def append_entry(
     manifest: Manifest, content: LakeManifest, app_versions: Mapping[str, int], now_ms: int
 ) -> bytes:
-    """The entry that adds all files of the manifest, with these application transactions."""
-    return b"\n".join(
-        json.dumps(action, separators=(",", ":")).encode()
-        for action in _append_actions(manifest, content, app_versions, now_ms)
-    )
+    """The entry that adds all files of the manifest, with these application transactions.
+
+    Characters are themselves, never escaped: one beyond 16 bits is escaped as two halves, of which readers
+    with Arrow's JSON for Rust, the Delta library among them, make another character.
+    """
+    actions = _append_actions(manifest, content, app_versions, now_ms)
+    lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
+    return "\n".join(lines).encode()
 
 
 def _append_actions(

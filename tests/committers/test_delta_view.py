@@ -7,7 +7,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
@@ -25,6 +25,7 @@ from penstock.committers.delta.log_files import LOG, LocalLogFiles, LogFile, ent
 from penstock.committers.delta.table import landed_version, token_of
 from penstock.committers.delta.view import ENTRIES_MAX, KEPT_S, TableView, TableViews
 from penstock.committers.errors import RetryableError, TableChangedError
+from penstock.committers.lake_manifest import build_manifest
 
 
 @dataclass
@@ -347,6 +348,18 @@ def test_an_entry_says_what_the_library_writes(tmp_path: Path) -> None:
             assert own["add"][0][name] == value
     for name in ("operation", "operationParameters", "isBlindAppend", "userMetadata"):
         assert own["commitInfo"][0][name] == others["commitInfo"][0][name]
+
+
+def test_readers_find_the_partition_value_that_was_written(tmp_path: Path) -> None:
+    """JSON may spell a character beyond 16 bits as two halves; readers then make another one of it."""
+    value = '\U00020000 \U0001f600 é "\\'
+    stream = stream_in(tmp_path, views=_of_one_process())
+    target = stream.committer().plan(stream.schema, partition_by=["name"])
+    file = replace(stream.write(target, [7]), partition_values=(("name", value),))
+    stream.committer().commit(build_manifest(stream.batch(0), target.content([file], "append")))
+    actions = pa.table(DeltaTable(stream.uri).get_add_actions())
+    assert actions.column("partition").to_pylist() == [{"name": value}]
+    assert delta_rows(Path(stream.uri), "id, name") == [(7, value)]
 
 
 def _actions(entry: list[dict[str, object]]) -> dict[str, list[dict[str, object]]]:
