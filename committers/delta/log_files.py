@@ -123,21 +123,12 @@ def _identity(status: os.stat_result) -> str:
 _OF_THE_LIBRARY = ("locking_provider", "unsafe_rename", "copy_if_not_exists", "conditional_put")
 """Options that make the Delta library commit in another way than by a conditional PUT."""
 
-_CREDENTIALS = (
-    "access_key_id",
-    "container_credentials_full_uri",
-    "container_credentials_relative_uri",
-    "web_identity_token_file",
-)
-"""Where they come from if they are told. The Delta library also looks into profiles, which `obstore` does not
-know, and asks the machine that it runs on."""
-
 
 def _are_plain_s3_options(storage_options: Mapping[str, str]) -> bool:
+    """With an access key: other credentials, such as a profile's or the machine's, the library finds."""
     told = {name.lower() for name in (*storage_options, *os.environ)}
-    return not any(name.endswith(_OF_THE_LIBRARY) for name in told) and any(
-        name.removeprefix("aws_") in _CREDENTIALS for name in told
-    )
+    has_key = "aws_access_key_id" in told or "access_key_id" in told
+    return has_key and not any(name.endswith(_OF_THE_LIBRARY) for name in told)
 
 
 class S3LogFiles:

@@ -117,14 +117,25 @@ def test_the_local_disk_is_reached_as_it_is(uri: str) -> None:
     assert isinstance(open_log_files(uri, {}), LocalLogFiles)
 
 
-def test_s3_is_reached_with_credentials_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_is_reached_with_an_access_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     assert isinstance(open_log_files("s3://lake/table", S3_OPTIONS), S3LogFiles)
     assert isinstance(open_log_files("s3://lake/table", {"aws_access_key_id": "key"}), S3LogFiles)
     assert open_log_files("s3://lake/table", {}) is None
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token")
-    assert isinstance(open_log_files("s3://lake/table", {}), S3LogFiles)
+    assert open_log_files("s3://lake/table", {}) is None
+
+
+def test_s3_is_reached_with_an_access_key_of_the_environment(
+    s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    files = open_log_files(f"s3://lake/{uuid.uuid4()}", {})
+    assert files is not None
+    identity = files.put(0, b"{}")
+    assert files.identity(0) == identity
 
 
 @pytest.mark.parametrize(
