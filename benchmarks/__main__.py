@@ -16,6 +16,7 @@ from benchmarks.report import Report, write_index
 
 NAMES = (
     "throughput",
+    "partitions",
     "arrow_batches",
     "start_settings",
     "small_batches",

@@ -10,6 +10,7 @@ import itertools
 import os
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,9 +60,12 @@ class Place:
     dataset: str
     master: str
     cores: int
+    partitions: int = 1
+    """Of the table."""
 
     def __str__(self) -> str:
-        return f"{self.dataset}, {self.master}, {self.cores} cores"
+        into = f" into {self.partitions} partitions" if self.partitions > 1 else ""
+        return f"{self.dataset}{into}, {self.master}, {self.cores} cores"
 
     @property
     def file_name(self) -> str:
@@ -96,7 +100,7 @@ def run(options: Options) -> Report:
     for place in possible[:1] if options.is_quick else possible:
         source = data.lineitem(rows) if place.dataset == "lineitem" else data.flights(rows)
         say(f"{place}: {source.rows:,} rows")
-        _measure(report, place, source, peers, options)
+        measure(report, place, source, peers, options)
     if len(possible) < len(PLACES):
         report.text(f"Without cores to spare: this machine has not the {2 * CORES} that this would take.")
     if peers.why_not:
@@ -104,14 +108,21 @@ def run(options: Options) -> Report:
     return report
 
 
-def _measure(report: Report, place: Place, source: data.Source, peers: Peers, options: Options) -> None:
-    cases = [case for case in CASES if options.wants(case) and peers.has(case)]
+def measure(
+    report: Report,
+    place: Place,
+    source: data.Source,
+    peers: Peers,
+    options: Options,
+    cases: Sequence[str] = CASES,
+) -> None:
+    cases = [case for case in cases if options.wants(case) and peers.has(case)]
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
         started(place.master, peers, cores=place.cores) as spark,
     ):
         report.machine = spark.machine
-        large = LargeBatches(spark, source, Path(folder))
+        large = LargeBatches(spark, source, Path(folder), place.partitions)
         seconds = interleaved(
             {case: partial(large.run, case) for case in cases}, options.repeat, warm_up=WARM_UP
         )
@@ -122,8 +133,8 @@ def _measure(report: Report, place: Place, source: data.Source, peers: Peers, op
 class LargeBatches:
     """Runs a large batch through one sink after the other."""
 
-    def __init__(self, spark: Spark, source: data.Source, folder: Path) -> None:
-        self._spark, self._source, self._folder = spark, source, folder
+    def __init__(self, spark: Spark, source: data.Source, folder: Path, partitions: int) -> None:
+        self._spark, self._source, self._folder, self._partitions = spark, source, folder, partitions
         self._numbers = itertools.count()
         self.batches: dict[str, list[dict[str, Any]]] = {}
         """What Spark said of each batch, and what it left behind."""
@@ -139,6 +150,7 @@ class LargeBatches:
             files=self._source.files,
             rows=self._source.rows,
             folder=self._folder / f"table_{next(self._numbers)}",
+            partitions=self._partitions,
         )
         self.batches.setdefault(sink, []).append(batch)
         return float(batch["triggerExecution"]) / 1000

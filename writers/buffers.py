@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -14,9 +14,6 @@ from .table_format import Values
 
 COLUMN_BYTES = 512
 """What a piece of a column costs beside its values: the bound holds with thousands of tiny pieces too."""
-
-ARRAY_BYTES_MAX = 2**31 - 1
-"""Of texts in one array: their offsets have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +42,16 @@ class _Waiting:
     def part(self) -> None:
         """Copy what is a slice of something larger."""
         for number in range(self.own, len(self.batches)):
-            batch = self.batches[number]
-            columns = [pa.concat_arrays([column]) for column in batch.columns]
-            self.batches[number] = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+            self.batches[number] = pa.concat_batches([self.batches[number]])
         self.own = len(self.batches)
 
 
 class RowBuffers:
     """Holds rows until a table partition has a row group's worth, or until memory is short.
 
-    Rows of a partitioned table first gather in a pool, up to three eighths of `buffer_bytes_max`, so that
-    many partitions do not mean many tiny gathers. Then they are split, and the largest partitions are given
-    out until the rest fits into the other five eighths: large first, for good row groups, and no more than
-    that, so that the others grow. Only what stays is copied out of the gathered rows.
+    Then the largest partitions are given out until the rest fits into half of `buffer_bytes_max`: large
+    first, for good row groups, and no more than that, so that the others grow. Only what stays is copied out
+    of the rows that came together.
     """
 
     def __init__(self, plan: WritePlan, where: str, partition: Values | None = None) -> None:
@@ -66,43 +60,29 @@ class RowBuffers:
         self._partition = () if partition is None and not plan.table_format.is_partitioned else partition
         self._format = plan.table_format
         self._where = where
-        self._pool: list[pa.RecordBatch] = []
-        self._pool_bytes = 0
         self._waiting: dict[Values, _Waiting] = {}
         self._bytes = 0
         self._overhead_bytes = COLUMN_BYTES * sum(parquet_width(column.type) for column in plan.schema)
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
-        """Take rows in; give out what is due."""
-        bytes_max = self._plan.buffer_bytes_max
-        if self._partition is not None:
-            yield from self._keep(self._partition, batch)
-            if self._bytes > bytes_max:
-                yield from self._relieve(bytes_max * 3 // 4)
-            return
-        size = self._size(batch)
-        if self._pool_bytes + size > ARRAY_BYTES_MAX:
-            yield from self._empty_pool()
-        self._pool.append(batch)
-        self._pool_bytes += size
-        if self._pool_bytes > bytes_max * 3 // 8:
-            yield from self._empty_pool()
+    def add(self, batches: Sequence[pa.RecordBatch]) -> Iterator[RowGroup]:
+        """Take rows in; give out what is due. Many at a time make fewer and larger pieces of a partition.
 
-    def _empty_pool(self) -> Iterator[RowGroup]:
-        yield from self.settle()
-        yield from self._relieve(self._plan.buffer_bytes_max * 5 // 8)
+        Raises:
+            SchemaMismatchError: a value cannot be a table partition's.
+        """
+        if not batches:
+            return
+        if self._partition is not None:
+            for batch in batches:
+                yield from self._keep(self._partition, batch)
+                if self._bytes > self._plan.buffer_bytes_max * 3 // 4:
+                    yield self.take(self._partition)
+            return
+        for part in self._format.split(pa.Table.from_batches(batches), self._where):
+            yield from self._keep(part.values, part.rows)
+        yield from self._relieve(self._plan.buffer_bytes_max // 2)
         for waiting in self._waiting.values():
             waiting.part()
-
-    def settle(self) -> Iterator[RowGroup]:
-        """Split the pool by table partition."""
-        if not self._pool:
-            return
-        rows = pa.Table.from_batches(self._pool)
-        self._pool = []
-        self._pool_bytes = 0
-        for part in self._format.split(rows, self._where):
-            yield from self._keep(part.values, part.rows)
 
     def waiting(self) -> list[Values]:
         """The table partitions that have rows here."""

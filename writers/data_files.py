@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
@@ -17,13 +19,18 @@ from .parquet_file import Encodings
 from .plan import FileNames, WritePlan
 from .table_format import Values
 
+ARRAY_BYTES_MAX = 2**31 - 1
+"""Of texts in one array: their offsets have 32 bits."""
+
 
 class DataFileWriter:
     """Writes the rows of one task attempt into closed, durable data files that no table names yet.
 
     Runs on an executor: one instance per task attempt, `write` per Arrow batch, then `close`, or `abort`
-    if the task fails. Files lie under the plan's location, where the table format puts each. A row group is
-    encoded beside the caller, who meanwhile brings the next rows: an error in it comes with a later call.
+    if the task fails. Files lie under the plan's location, where the table format puts each. Rows gather
+    until they are a quarter of `buffer_bytes_max`, or a row group if all are of one table partition. Then
+    they are split by table partition, and what is due is encoded, beside the caller, who meanwhile brings
+    the next rows: an error there comes with a later call.
 
     Memory: rows wait up to `buffer_bytes_max`; splitting, sorting and encoding take up to three times as much
     again. The peak stays below 4 x `buffer_bytes_max` + 64 MiB plus the largest batch that arrives, however
@@ -51,7 +58,12 @@ class DataFileWriter:
         self._conform = Conformer(plan.row_schema if partition is None else plan.file_schema, str(names))
         self._buffers = RowBuffers(plan, str(names), partition)
         self._files = OpenFiles(plan, names, self._filesystem, self._root)
-        self._encoder = Background("penstock-encoder")
+        self._background = Background("penstock-encoder")
+        self._arrived: list[pa.RecordBatch] = []
+        self._arrived_rows = self._arrived_bytes = 0
+        is_split = partition is None and plan.table_format.is_partitioned
+        self._arrived_rows_max = sys.maxsize if is_split else plan.row_group_rows
+        self._arrived_bytes_max = min(plan.buffer_bytes_max // 4, ARRAY_BYTES_MAX)
         self._encodings: Encodings | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -60,16 +72,24 @@ class DataFileWriter:
         Raises:
             SchemaMismatchError: the rows do not fit the table. Nothing of them is written.
         """
-        if batch.num_rows:
-            for group in self._buffers.add(self._conform(batch)):
-                self._encoder.start(self._files.write, group, self._encodings_for(group))
+        if batch.num_rows == 0:
+            return
+        rows = self._conform(batch)
+        size = rows.nbytes
+        if (
+            self._arrived_bytes + size > self._arrived_bytes_max
+            or self._arrived_rows + rows.num_rows > self._arrived_rows_max
+        ):
+            self._background.start(self._take_in, self._hand_over())
+        self._arrived.append(rows)
+        self._arrived_rows += rows.num_rows
+        self._arrived_bytes += size
 
     def close(self) -> tuple[DataFile, ...]:
         """Write what waits and close all files; they survive a loss of power. No rows, no file."""
-        self._encoder.wait()
-        self._encoder.stop()
-        for group in self._buffers.settle():
-            self._files.write(group, self._encodings_for(group))
+        self._background.wait()
+        self._background.stop()
+        self._take_in(self._hand_over())
         for values in sorted(self._buffers.waiting(), key=lambda values: values not in self._files):
             group = self._buffers.take(values)
             self._files.write(group, self._encodings_for(group))
@@ -84,8 +104,17 @@ class DataFileWriter:
 
         What cannot be deleted is an orphan, which clean-up finds by its name.
         """
-        self._encoder.stop()
+        self._background.stop()
         self._files.delete_all()
+
+    def _hand_over(self) -> list[pa.RecordBatch]:
+        arrived, self._arrived = self._arrived, []
+        self._arrived_rows = self._arrived_bytes = 0
+        return arrived
+
+    def _take_in(self, batches: list[pa.RecordBatch]) -> None:
+        for group in self._buffers.add(batches):
+            self._files.write(group, self._encodings_for(group))
 
     def _encodings_for(self, group: RowGroup) -> Encodings:
         """Chosen by the first rows, of any table partition, and anew for row groups that are much larger."""

@@ -20,6 +20,10 @@ PAGE_ROWS = 100_000
 """Rows of a page at most. Each page costs the codec a fresh start, and readers too; Arrow's own 20,000 are
 for skipping pages by an index, which these files have not."""
 
+WRITER_BYTES, CHUNK_BYTES = 24 * 1024, 850
+"""What Arrow's writer keeps of an open file in memory, about: itself, and of each column of each row group
+an entry for the footer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
@@ -55,10 +59,18 @@ class OpenParquetFile:
             **_compression(plan, encodings.compressed),
             **_newer_options(schema, plan, encodings),
         )
+        self._columns = sum(1 for _ in parquet_columns(schema))
+        self._row_groups = 0
         self.size_bytes = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Between two row groups, without what the last one leaves behind."""
+        return WRITER_BYTES + self._row_groups * self._columns * CHUNK_BYTES
 
     def write_row_group(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self._row_groups += 1
         self.size_bytes = self._sink.tell()
 
     def close(self) -> pq.FileMetaData:

@@ -67,7 +67,7 @@ class WritePlan:
     compression: str = "zstd"
     compression_level: int | None = None
     """None: Arrow's default for the codec. Of no meaning to codecs without levels."""
-    max_open_partitions: int = 64
+    max_open_partitions: int = 1000
     """Files that one task attempt keeps open at most."""
     buffer_bytes_max: int = 128 * _MEBIBYTE
     """Rows that one task attempt holds in memory at most, as Arrow bytes, over all table partitions."""

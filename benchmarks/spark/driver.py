@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from benchmarks.measure import machine
-from benchmarks.spark.sinks import JVM_EXTENSIONS, SINKS, Sink
-from pyspark.sql import DataFrame, SparkSession
+from benchmarks.spark.sinks import JVM_EXTENSIONS, PARTITION, SINKS, Sink
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 Progress = dict[str, float]
@@ -69,10 +69,10 @@ class Streams:
         return machine()
 
     def large_batch(
-        self, sink: str, warm_up: list[Path], files: list[Path], rows: int, folder: Path
+        self, sink: str, warm_up: list[Path], files: list[Path], rows: int, folder: Path, partitions: int
     ) -> dict[str, Any]:
         """A new table gets the files in one batch, after a small one; its times, files and bytes."""
-        self.open(sink, warm_up, folder)
+        self.open(sink, warm_up, folder, partitions)
         since = time.time()
         batches = self.feed(sink, files)
         self.close(sink)
@@ -97,12 +97,15 @@ class Streams:
         shutil.rmtree(folder)
         return batches
 
-    def open(self, sink: str, files: list[Path], folder: Path) -> list[Progress]:
-        """Start a query whose first batch is of these files."""
+    def open(self, sink: str, files: list[Path], folder: Path, partitions: int = 1) -> list[Progress]:
+        """Start a query whose first batch is of these files, into a table of so many partitions."""
         arriving = folder.with_name(f"{folder.name}_arriving")
         arriving.mkdir(parents=True)
         folder.mkdir()
         rows = self._rows(sink, arriving, files[0])
+        if partitions > 1:  # neighbouring rows are of different ones
+            number = functions.abs(functions.xxhash64(*rows.columns)) % partitions
+            rows = rows.withColumn(PARTITION, number.cast("int"))
         made, _ = self._sink(sink)
         query = made.start(made.writer(rows, folder), folder)
         self._open[sink] = OpenStream(query, arriving, folder)

@@ -22,6 +22,13 @@ JVM_EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension"
 """What delta-spark needs of the whole Spark, with or without the others."""
 
 
+PARTITION = "p"
+
+
+def partition_columns(rows: DataFrame) -> list[str]:
+    return [name for name in rows.columns if name == PARTITION]
+
+
 ROWS_OF_BATCHES = (250, 500, 1000, 2000, 10_000)
 
 
@@ -40,7 +47,7 @@ class Sink(ABC):
 
     @abstractmethod
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
-        """Of rows into a new table in the folder."""
+        """Of rows into a new table in the folder, which `PARTITION` partitions if the rows have it."""
 
     def start(self, writer: DataStreamWriter, folder: Path) -> Any:
         """A streaming query."""
@@ -78,7 +85,8 @@ class EmptyPythonTuned(EmptyPython):
 
 class Parquet(Sink):
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
-        return rows.writeStream.format("parquet").option("path", str(folder / "table"))
+        writer = rows.writeStream.partitionBy(*partition_columns(rows))
+        return writer.format("parquet").option("path", str(folder / "table"))
 
 
 class DeltaSpark(Sink):
@@ -90,7 +98,8 @@ class DeltaSpark(Sink):
     }
 
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
-        return rows.writeStream.format("delta").option("path", str(folder / "table"))
+        writer = rows.writeStream.partitionBy(*partition_columns(rows))
+        return writer.format("delta").option("path", str(folder / "table"))
 
 
 class IcebergSpark(Sink):
@@ -103,8 +112,11 @@ class IcebergSpark(Sink):
         spark = rows.sparkSession
         spark.conf.set("spark.sql.catalog.jvm.warehouse", str(folder.parent))
         columns = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in rows.schema)
-        spark.sql(f"CREATE TABLE {self._table(folder)} ({columns}) USING iceberg")
-        return rows.writeStream.format("iceberg")
+        partitioned = "".join(f" PARTITIONED BY ({name})" for name in partition_columns(rows))
+        spark.sql(f"CREATE TABLE {self._table(folder)} ({columns}) USING iceberg{partitioned}")
+        return rows.writeStream.format("iceberg").option(
+            "fanout-enabled", "true"
+        )  # streams must, to partition
 
     def start(self, writer: DataStreamWriter, folder: Path) -> Any:
         return writer.option("checkpointLocation", str(folder / "checkpoint")).toTable(self._table(folder))
@@ -119,7 +131,8 @@ class ForeachDeltalake(Sink):
         from deltalake import write_deltalake
 
         def write(batch: DataFrame, _batch_id: int) -> None:
-            write_deltalake(folder / "table", batch.toArrow(), mode="append")
+            by = partition_columns(batch) or None
+            write_deltalake(folder / "table", batch.toArrow(), mode="append", partition_by=by)
 
         return rows.writeStream.foreachBatch(write)
 
@@ -136,7 +149,9 @@ class ForeachPyiceberg(Sink):
         def write(batch: DataFrame, batch_id: int) -> None:
             arrow: pa.Table = batch.toArrow()
             if batch_id == 0:
-                catalog.create_table_if_not_exists("bench.rows", arrow.schema)
+                table = catalog.create_table_if_not_exists("bench.rows", arrow.schema)
+                for name in partition_columns(batch):
+                    table.update_spec().add_identity(name).commit()
             catalog.load_table("bench.rows").append(arrow)
 
         return rows.writeStream.foreachBatch(write)
@@ -150,7 +165,10 @@ class Penstock(Sink):
 
 class PenstockDelta(Penstock):
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
-        return rows.writeStream.format("penstock.delta").option("path", str(folder / "table"))
+        writer = rows.writeStream.format("penstock.delta").option("path", str(folder / "table"))
+        for name in partition_columns(rows):
+            writer = writer.option("partitionBy", name)
+        return writer
 
 
 class PenstockAsSparkCuts(PenstockDelta):
@@ -168,7 +186,10 @@ def cut_by_rows(rows: int) -> type[Sink]:
 class PenstockIceberg(Penstock):
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
         options = {"warehouse": str(folder / "warehouse"), "table": "bench.rows"}
-        return rows.writeStream.format("penstock.iceberg").options(**options)
+        writer = rows.writeStream.format("penstock.iceberg").options(**options)
+        for name in partition_columns(rows):
+            writer = writer.option("partitionSpec", name)
+        return writer
 
 
 SINKS: dict[str, type[Sink]] = {

@@ -27,7 +27,7 @@ class LakeOptions:
     target_file_bytes: int | None = None
     buffer_bytes_max: int = 128 * MIB
     row_group_rows: int | None = None
-    max_open_partitions: int = 100
+    max_open_partitions: int = 1000
     compression: str | None = None
     sort_within: tuple[str, ...] = ()
     commit_attempts_max: int = 100
@@ -145,7 +145,8 @@ OPTIONS = (
         "maxOpenPartitions",
         "max_open_partitions",
         count(1, 10_000),
-        "Data files that one task keeps open; the least recently used is closed. Default 100.",
+        "Data files that one task keeps open; then the largest are closed. Default 1,000, and at most half "
+        "of what the system lets a process open.",
     ),
     Option(
         "compression",

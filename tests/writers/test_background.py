@@ -1,4 +1,4 @@
-"""Row groups are encoded beside the task that brings the rows: one at a time, and no error is lost."""
+"""Rows are split and encoded beside the task that brings them: one piece at a time, and no error is lost."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PATIENCE_S = 5
 ROWS = pa.record_batch({"id": pa.array(range(GROUP_ROWS))})
 
 
-def writer_of(path: Path) -> DataFileWriter:
-    plan = delta_plan(path, ROWS.schema, row_group_rows=GROUP_ROWS)
+def writer_of(path: Path, rows: pa.RecordBatch = ROWS, **settings: Any) -> DataFileWriter:
+    plan = delta_plan(path, rows.schema, row_group_rows=GROUP_ROWS, **settings)
     return DataFileWriter(plan, FileNames("query", "run", 7, 3, 12))
 
 
@@ -50,6 +50,26 @@ def test_rows_are_taken_in_while_a_row_group_is_encoded(
     (file,) = writer.close()
     assert came_in_time == [True, True]
     assert file.rows == GROUP_ROWS + 1
+
+
+def test_rows_are_taken_in_while_those_of_many_table_partitions_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that waits for each of their row groups keeps Spark's JVM waiting."""
+    partitions = 50
+    numbers = pa.array(range(1000))
+    rows = pa.record_batch({"id": numbers, "p": pa.array([n % partitions for n in range(1000)])})
+    more_rows = threading.Event()
+    came_in_time: list[bool] = []
+    before_each_row_group(monkeypatch, lambda: came_in_time.append(more_rows.wait(PATIENCE_S)))
+    writer = writer_of(tmp_path, rows, partition_by=("p",), buffer_bytes_max=4 * rows.nbytes)
+    writer.write(rows)
+    for _ in range(9):
+        writer.write(rows.slice(0, 100))
+    more_rows.set()
+    files = writer.close()
+    assert all(came_in_time)
+    assert sum(file.rows for file in files) == 1000 + 9 * 100
 
 
 def test_one_piece_of_work_is_under_way() -> None:
@@ -80,6 +100,7 @@ def test_an_error_while_encoding_comes_with_the_next_call(
     before_each_row_group(monkeypatch, fail)
     writer = writer_of(tmp_path)
     writer.write(ROWS)
+    writer.write(ROWS)
     with pytest.raises(OSError, match="No space left"):
         writer.write(ROWS) if last == "write" else writer.close()
     writer.abort()
@@ -91,6 +112,7 @@ def test_an_abort_leaves_nothing_of_what_is_under_way(
 ) -> None:
     before_each_row_group(monkeypatch, lambda: time.sleep(0.2))
     writer = writer_of(tmp_path)
+    writer.write(ROWS)
     writer.write(ROWS)
     writer.abort()
     assert not list(tmp_path.rglob("*.parquet"))

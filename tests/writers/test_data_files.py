@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyarrow.fs import LocalFileSystem
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tests.writers.plans import delta_plan
 
 from penstock.committers import crash_points
 from penstock.committers.errors import RetryableError, SchemaMismatchError
 from penstock.writers.data_files import DataFileWriter
+from penstock.writers.parquet_file import WRITER_BYTES
 from penstock.writers.plan import FileNames, parse_file_name
 
 NAMES = FileNames("query", "run", 7, 3, 12)
@@ -137,9 +141,71 @@ def test_no_more_files_are_open_than_allowed(tmp_path: Path) -> None:
     assert read_ids(tmp_path) == list(range(2000))
 
 
+def test_a_table_partition_has_one_file_though_its_rows_come_in_turn(tmp_path: Path) -> None:
+    """300 partitions, each with many row groups: they were 3,000 files when 100 could be open."""
+    table = numbers(30_000, 300)
+    writer = writer_of(tmp_path, table.schema, partition_by=("p",), buffer_bytes_max=48_000)
+    write_all(writer, table, 3000)
+    files = writer.close()
+    assert len(files) == 300
+    assert sum(pq.read_metadata(tmp_path / file.path).num_row_groups for file in files) > 600
+    assert read_ids(tmp_path) == list(range(30_000))
+
+
+def test_the_largest_files_are_closed_when_open_ones_take_too_much_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.writers.open_files.MEMORY_BYTES_MIN", 10 * WRITER_BYTES)
+    table = numbers(30_000, 20)
+    opened: list[int] = []
+    writer = writer_of(tmp_path, table.schema, partition_by=("p",), buffer_bytes_max=1)
+    for batch in table.to_batches(max_chunksize=100):
+        writer.write(batch)
+        opened.append(open_parquet_files())
+    files = writer.close()
+    assert max(opened) <= 10
+    assert read_ids(tmp_path) == list(range(30_000))
+    row_groups = [pq.read_metadata(tmp_path / file.path).num_row_groups for file in files]
+    assert sum(row_groups) > 1.3 * len(files), "each row group has a file of its own"
+
+
+def test_half_of_the_files_that_a_process_may_open_are_left_to_others(tmp_path: Path) -> None:
+    script = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\n"
+        "from pathlib import Path\n"
+        "from tests.writers.test_data_files import numbers, writer_of, write_all\n"
+        f"writer = writer_of(Path({str(tmp_path)!r}), numbers(1).schema, partition_by=('p',))\n"
+        "write_all(writer, numbers(3000, 150))\n"
+        "print(sum(file.rows for file in writer.close()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "3000\n", done.stderr
+
+
 def open_parquet_files() -> int:
-    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return sum(str(link.readlink()).endswith(".parquet") for link in links if link.exists())
+    paths: list[str] = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it may have been closed just now
+            paths.append(str(link.readlink()))
+    return sum(path.endswith(".parquet") for path in paths)
+
+
+@pytest.mark.parametrize(("is_local", "files_min", "files_max"), [(True, 20, 20), (False, 30, 80)])
+def test_what_waits_for_its_upload_to_an_object_store_counts_as_memory(
+    is_local: bool, files_min: int, files_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 partitions of 200 kB each, while open files may take a megabyte."""
+    monkeypatch.setattr("penstock.writers.open_files.MEMORY_BYTES_MIN", 1_000_000)
+    rows = pa.table({"v": [os.urandom(1000) for _ in range(4000)], "p": [n % 20 for n in range(4000)]})
+    plan = delta_plan(tmp_path, rows.schema, partition_by=("p",), buffer_bytes_max=400_000)
+    filesystem = LocalFileSystem() if is_local else SubTreeFileSystem(str(tmp_path), LocalFileSystem())
+    for partition in range(20):
+        (tmp_path / f"p={partition}").mkdir()  # which an object store does not need
+    writer = DataFileWriter(plan, NAMES, (filesystem, str(tmp_path) if is_local else ""))
+    write_all(writer, rows)
+    files = writer.close()
+    assert sum(file.rows for file in files) == 4000
+    assert files_min <= len(files) <= files_max
 
 
 def test_row_groups_are_sorted_nulls_last(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""Large batches into a partitioned table: `throughput`, each task with rows of all table partitions."""
+
+from __future__ import annotations
+
+import os
+
+from benchmarks import data
+from benchmarks.measure import Options, say
+from benchmarks.report import Report
+from benchmarks.spark.process import CORES, LOCAL, find_peers
+from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, Place, measure
+
+PARTITIONS = 200
+CASES = (
+    FLOOR,
+    "parquet",
+    "delta-spark",
+    "iceberg-spark",
+    "penstock.delta",
+    "penstock.iceberg",
+    "foreach-deltalake",
+    "foreach-pyiceberg",
+)
+PLACES = tuple(Place("lineitem", LOCAL, cores, PARTITIONS) for cores in (CORES, 2 * CORES))
+
+
+def run(options: Options) -> Report:
+    peers = find_peers()
+    report = Report(
+        "partitions",
+        "Throughput into a partitioned table",
+        f"As [throughput](throughput.md), into a new table of {PARTITIONS} partitions by a hash of the row: "
+        f"each task has rows of all of them. `{FLOOR}` does nothing with them. Spark's own sinks sort each "
+        "task's rows by partition, Iceberg's keeps a file open for each (`fanout-enabled`, without which "
+        "it refuses such a stream). "
+        f"Medians of {options.repeat} interleaved runs.",
+    )
+    source = data.lineitem(options.rows or (QUICK_ROWS if options.is_quick else ROWS))
+    for place in PLACES:
+        if place.cores <= len(os.sched_getaffinity(0)):
+            say(f"{place}: {source.rows:,} rows")
+            measure(report, place, source, peers, options, CASES)
+    if peers.why_not:
+        report.text(peers.why_not)
+    return report
