@@ -133,7 +133,7 @@ def measure(
 class LargeBatches:
     """Runs a large batch through one sink after the other."""
 
-    def __init__(self, spark: Spark, source: data.Source, folder: Path, partitions: int) -> None:
+    def __init__(self, spark: Spark, source: data.Source, folder: Path, partitions: int = 1) -> None:
         self._spark, self._source, self._folder, self._partitions = spark, source, folder, partitions
         self._numbers = itertools.count()
         self.batches: dict[str, list[dict[str, Any]]] = {}

@@ -138,7 +138,7 @@ def delta_plan(location: str, schema: pa.Schema, **layout: Any) -> WritePlan:
 
 
 def split_plan(location: str, schema: pa.Schema) -> WritePlan:
-    return WritePlan(location, {}, schema, DeltaFormat(("p",)), max_open_partitions=PARTITIONS)
+    return WritePlan(location, {}, schema, DeltaFormat(("p",)))
 
 
 def iceberg_plan(location: str, schema: pa.Schema) -> WritePlan:
