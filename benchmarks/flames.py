@@ -45,7 +45,7 @@ LETTERS = 150
 """That the whole width has room for."""
 LINEITEM_ROWS, ROUNDS, PARTITIONS = 1_000_000, 10, 200
 BATCHES = 200
-WAITING, ENCODING = "Background.wait", "OpenFiles.write"
+WAITING, WRITING = "Background.wait", "DataFileWriter._take_in"
 
 
 def benchmark(name: str) -> Any:
@@ -157,8 +157,8 @@ def _stacks(raw: str) -> Counter[Stack]:
         work = next((name for name in names if name in (write_files.__name__, commit_batches.__name__)), "")
         if work and WAITING not in names and "_find_and_load" not in names:
             stacks[tuple(names[names.index(work) + 1 :])] += int(count)
-        elif not work and ENCODING in names:
-            stack = ("encoder's thread", *names[names.index(ENCODING) :])
+        elif not work and WRITING in names:
+            stack = ("the writer's thread", *names[names.index(WRITING) :])
             stacks[stack] += int(count)
     return stacks
 

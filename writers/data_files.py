@@ -58,7 +58,7 @@ class DataFileWriter:
         self._conform = Conformer(plan.row_schema if partition is None else plan.file_schema, str(names))
         self._buffers = RowBuffers(plan, str(names), partition)
         self._files = OpenFiles(plan, names, self._filesystem, self._root)
-        self._background = Background("penstock-encoder")
+        self._background = Background("penstock-writer")
         self._arrived: list[pa.RecordBatch] = []
         self._arrived_rows = self._arrived_bytes = 0
         is_split = partition is None and plan.table_format.is_partitioned

@@ -116,4 +116,4 @@ def test_an_abort_leaves_nothing_of_what_is_under_way(
     writer.write(ROWS)
     writer.abort()
     assert not list(tmp_path.rglob("*.parquet"))
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-encoder")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-writer")]

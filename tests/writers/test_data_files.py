@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.writers.plans import delta_plan
 
 from penstock.committers import crash_points
 from penstock.committers.errors import RetryableError, SchemaMismatchError
+from penstock.writers.buffers import RowBuffers, RowGroup
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.parquet_file import WRITER_BYTES
 from penstock.writers.plan import FileNames, parse_file_name
@@ -169,12 +170,34 @@ def test_the_largest_files_are_closed_when_open_ones_take_too_much_memory(
     assert sum(row_groups) > 1.3 * len(files), "each row group has a file of its own"
 
 
+def test_no_more_text_is_split_at_once_than_an_array_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two gigabytes, here one megabyte, are less than a quarter of a generous `bufferSize`."""
+    monkeypatch.setattr("penstock.writers.data_files.ARRAY_BYTES_MAX", 1024**2)
+    sizes: list[int] = []
+    add = RowBuffers.add
+
+    def measure_and_add(buffers: RowBuffers, batches: Sequence[pa.RecordBatch]) -> Iterator[RowGroup]:
+        sizes.append(sum(batch.nbytes for batch in batches))
+        return add(buffers, batches)
+
+    monkeypatch.setattr(RowBuffers, "add", measure_and_add)
+    rows = pa.table({"text": ["x" * 1024] * 4000, "p": [0] * 4000})
+    writer = writer_of(tmp_path, rows.schema, partition_by=("p",), buffer_bytes_max=1024**3)
+    write_all(writer, rows)
+    assert sum(file.rows for file in writer.close()) == 4000
+    assert 4 <= len(sizes) <= 6
+    assert max(sizes) <= 1024**2
+
+
 def test_half_of_the_files_that_a_process_may_open_are_left_to_others(tmp_path: Path) -> None:
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\n"
         "from pathlib import Path\n"
         "from tests.writers.test_data_files import numbers, writer_of, write_all\n"
-        f"writer = writer_of(Path({str(tmp_path)!r}), numbers(1).schema, partition_by=('p',))\n"
+        f"writer = writer_of(Path({str(tmp_path)!r}), numbers(1).schema, partition_by=('p',), "
+        "buffer_bytes_max=1)\n"
         "write_all(writer, numbers(3000, 150))\n"
         "print(sum(file.rows for file in writer.close()))"
     )
