@@ -45,9 +45,9 @@ from .checks import check_supported
 from .files import delta_files
 from .history import CommitInfo, commits_since, in_short
 from .library_commit import commit_by_library, is_checkpoint_due
+from .log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from .log_entry import append_entry
 from .log_files import is_local
-from .maintenance import write_log_checkpoint
 from .plan import NewTable, check_partitioning, create_table, in_words
 from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
 from .table import (
@@ -56,7 +56,6 @@ from .table import (
     check_same_table,
     dropped,
     landed_version,
-    load,
     token_of,
 )
 from .view import VIEWS, TableView, TableViews
@@ -78,6 +77,7 @@ class DeltaTableCommitter:
         table_uri: location of the table, as the Delta library takes it
         storage_options: for the Delta library's object store
         views: what this process remembers of tables
+        log_checkpoints: when they are written
         now_ms: clock, milliseconds since 1970; the `modificationTime` of the files in the log
     """
 
@@ -87,11 +87,13 @@ class DeltaTableCommitter:
         storage_options: Mapping[str, str] | None = None,
         *,
         views: TableViews = VIEWS,
+        log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options or {})
         self._views = views
+        self._log_checkpoints = log_checkpoints
         self._now_ms = now_ms
         self._first_look: TableView | None = None
 
@@ -331,20 +333,13 @@ class DeltaTableCommitter:
             return self._outcome_after(error, manifest, content, version)
         crash_points.reach("commit.landed", batch.batch_id)
         if is_append and is_checkpoint_due(table, version):
-            self._write_log_checkpoint()
+            self._log_checkpoints.write(self._uri, self._options)
         return Committed(version)
 
     def _append(self, table: TableView, manifest: Manifest, content: LakeManifest, version: int) -> None:
         app_versions = app_versions_of(manifest.batch, version)
         entry = append_entry(manifest, content, app_versions, self._now_ms())
         self._views.append(self._uri, self._options, table, entry, app_versions)
-
-    def _write_log_checkpoint(self) -> None:
-        """After a batch that has landed, whatever comes of it."""
-        try:
-            write_log_checkpoint(load(self._uri, self._options))
-        except (RetryableError, TableChangedError) as error:
-            logger.warning("%s", error)
 
     def _commit_by_library(
         self, table: TableView, manifest: Manifest, content: LakeManifest, version: int

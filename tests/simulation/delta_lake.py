@@ -33,6 +33,7 @@ from penstock.committers.delta import cleanup, files, history, plan, table
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.history import NOTE_KEY
+from penstock.committers.delta.log_checkpoints import LogCheckpoints
 from penstock.committers.delta.table import KIND
 from penstock.committers.delta.view import TableViews
 from penstock.committers.lake_manifest import LakeManifest
@@ -88,7 +89,12 @@ class DeltaSimLake:
             yield
 
     def open_table(self) -> DeltaTableCommitter:
-        return DeltaTableCommitter(self.table_uri, views=self._views(), now_ms=lambda: self.log.now_ms)
+        return DeltaTableCommitter(
+            self.table_uri,
+            views=self._views(),
+            log_checkpoints=LogCheckpoints(clock=lambda: 0.0),
+            now_ms=lambda: self.log.now_ms,
+        )
 
     def _views(self) -> TableViews:
         """Each actor is a process, and remembers what it has seen itself."""
