@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -64,8 +64,10 @@ class RowBuffers:
         self._bytes = 0
         self._overhead_bytes = COLUMN_BYTES * sum(parquet_width(column.type) for column in plan.schema)
 
-    def add(self, batches: Sequence[pa.RecordBatch]) -> Iterator[RowGroup]:
+    def add(self, batches: list[pa.RecordBatch]) -> Iterator[RowGroup]:
         """Take rows in; give out what is due. Many at a time make fewer and larger pieces of a partition.
+
+        Empties the list, so that what was copied or written is free again.
 
         Raises:
             SchemaMismatchError: a value cannot be a table partition's.
@@ -73,13 +75,16 @@ class RowBuffers:
         if not batches:
             return
         if self._partition is not None:
-            for batch in batches:
-                yield from self._keep(self._partition, batch)
+            while batches:
+                yield from self._keep(self._partition, batches.pop(0))
                 if self._bytes > self._plan.buffer_bytes_max * 3 // 4:
                     yield self.take(self._partition)
             return
-        for part in self._format.split(pa.Table.from_batches(batches), self._where):
+        rows = pa.Table.from_batches(batches)
+        batches.clear()
+        for part in self._format.split(rows, self._where):
             yield from self._keep(part.values, part.rows)
+        del rows
         yield from self._relieve(self._plan.buffer_bytes_max // 2)
         for waiting in self._waiting.values():
             waiting.part()

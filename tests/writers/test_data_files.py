@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ def test_no_more_text_is_split_at_once_than_an_array_can_hold(
     sizes: list[int] = []
     add = RowBuffers.add
 
-    def measure_and_add(buffers: RowBuffers, batches: Sequence[pa.RecordBatch]) -> Iterator[RowGroup]:
+    def measure_and_add(buffers: RowBuffers, batches: list[pa.RecordBatch]) -> Iterator[RowGroup]:
         sizes.append(sum(batch.nbytes for batch in batches))
         return add(buffers, batches)
 
