@@ -34,7 +34,8 @@ class DataFileWriter:
 
     Memory: rows wait up to `buffer_bytes_max`; splitting, sorting and encoding take up to three times as much
     again. The peak stays below 4 x `buffer_bytes_max` + 64 MiB plus the largest batch that arrives, however
-    many rows and table partitions there are. On an object store the client's upload buffers come on top.
+    many rows and table partitions there are. On an object store what waits for its upload comes on top, up to
+    twice `buffer_bytes_max`.
     """
 
     def __init__(

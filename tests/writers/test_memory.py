@@ -31,7 +31,7 @@ path, partitions, batches, buffer_bytes_max = sys.argv[1], *map(int, sys.argv[2:
 schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("p", pa.int64())])
 plan = WritePlan(
     path, {}, schema, DeltaFormat(("p",) if partitions else ()), buffer_bytes_max=buffer_bytes_max,
-    max_open_partitions=8, sort=(SortField(("text",)),), target_file_bytes=64 * 1024 * 1024,
+    sort=(SortField(("text",)),), target_file_bytes=64 * 1024 * 1024,
     compression="snappy",
 )
 writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
