@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 
-from benchmarks import data
+from benchmarks import data, throughput
 from benchmarks.measure import Options, say
 from benchmarks.report import Report
 from benchmarks.spark.process import CORES, LOCAL, find_peers
 from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, Place, measure
 
 PARTITIONS = 200
-CASES = (
-    FLOOR,
-    "parquet",
-    "delta-spark",
-    "iceberg-spark",
-    "penstock.delta",
-    "penstock.iceberg",
-    "foreach-deltalake",
-    "foreach-pyiceberg",
-)
+CASES = tuple(case for case in throughput.CASES if case not in ("noop", "empty-python"))
 PLACES = tuple(Place("lineitem", LOCAL, cores, PARTITIONS) for cores in (CORES, 2 * CORES))
 
 
