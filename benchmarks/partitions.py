@@ -22,8 +22,7 @@ def run(options: Options) -> Report:
         "Throughput into a partitioned table",
         f"As [throughput](throughput.md), into a new table of {PARTITIONS} partitions by a hash of the row: "
         f"each task has rows of all of them. `{FLOOR}` does nothing with them. Spark's own sinks sort each "
-        "task's rows by partition, Iceberg's keeps a file open for each (`fanout-enabled`, without which "
-        "it refuses such a stream). "
+        "task's rows by partition, Iceberg's has `fanout-enabled` and brings those of a partition together. "
         f"Medians of {options.repeat} interleaved runs.",
     )
     source = data.lineitem(options.rows or (QUICK_ROWS if options.is_quick else ROWS))

@@ -114,9 +114,8 @@ class IcebergSpark(Sink):
         columns = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in rows.schema)
         partitioned = "".join(f" PARTITIONED BY ({name})" for name in partition_columns(rows))
         spark.sql(f"CREATE TABLE {self._table(folder)} ({columns}) USING iceberg{partitioned}")
-        return rows.writeStream.format("iceberg").option(
-            "fanout-enabled", "true"
-        )  # streams must, to partition
+        # As Iceberg's documentation has it for streams; it keeps a file open for each partition.
+        return rows.writeStream.format("iceberg").option("fanout-enabled", "true")
 
     def start(self, writer: DataStreamWriter, folder: Path) -> Any:
         return writer.option("checkpointLocation", str(folder / "checkpoint")).toTable(self._table(folder))
