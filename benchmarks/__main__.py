@@ -23,6 +23,7 @@ NAMES = (
     "writer",
     "commits",
     "object_store",
+    "uploads",
     "maintenance",
     "memory",
     "store",

@@ -12,7 +12,7 @@ from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.landing import Retry
 from ..committers.store.sql import sqlite_url
 from ..committers.two_phase import Decision, TwoPhaseCommitter
-from ..writers.filesystem import local_path
+from ..writers.local_path import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
 from .decoupled_planning import plan_decoupled_batch

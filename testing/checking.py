@@ -136,7 +136,7 @@ def _pending(store: str | Path, table_uri: str) -> list[str]:
 def _open(store: str) -> SqlManifestStore:
     from ..committers.store.sql import open_store, sqlite_url
     from ..datasource.checkpoint import STORE_FILE
-    from ..writers.filesystem import local_path
+    from ..writers.local_path import local_path
 
     folder = local_path(store)
     if folder is None:

@@ -13,7 +13,6 @@ from .background import Background
 from .buffers import RowBuffers, RowGroup
 from .conform import Conformer
 from .encodings import SAMPLE_ROWS, choose_encodings, fits
-from .filesystem import make_durable
 from .open_files import OpenFiles
 from .parquet_file import Encodings
 from .plan import FileNames, WritePlan
@@ -53,12 +52,10 @@ class DataFileWriter:
         """
         self._plan = plan
         self._names = names
-        self._filesystem, self._root = location or plan.table_format.open_filesystem(
-            plan.location, plan.storage_options
-        )
+        filesystem, root = location or plan.table_format.open_filesystem(plan.location, plan.storage_options)
         self._conform = Conformer(plan.row_schema if partition is None else plan.file_schema, str(names))
         self._buffers = RowBuffers(plan, str(names), partition)
-        self._files = OpenFiles(plan, names, self._filesystem, self._root)
+        self._files = OpenFiles(plan, names, filesystem, root)
         self._background = Background("penstock-writer")
         self._arrived: list[pa.RecordBatch] = []
         self._arrived_rows = self._arrived_bytes = 0
@@ -95,10 +92,9 @@ class DataFileWriter:
             group = self._buffers.take(values)
             self._files.write(group, self._encodings_for(group))
             self._files.close(values)
-        self._files.close_all()
-        make_durable(self._filesystem, self._root, self._files.paths)
+        files = self._files.finish()
         reach("write.files_closed", self._names.batch_id)
-        return tuple(self._files.closed)
+        return files
 
     def abort(self) -> None:
         """Delete what this attempt wrote. Never raises: the error that led here is the one to see.

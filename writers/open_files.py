@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import posixpath
 import resource
 import sys
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyarrow.fs import FileSystem, FileType, LocalFileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem
 
 from ..committers.contract import DataFile
 from ..committers.crash_points import reach
-from ..committers.errors import RetryableError
 from .buffers import RowGroup
+from .new_files import LocalFiles, NewFiles
 from .parquet_file import Encodings, OpenParquetFile
 from .plan import FileNames, WritePlan
 from .table_format import FileStatistics, Values
+from .uploads import Uploads
 
 FULL = 0.9
 """A file this close to the target size is closed: what still fits would be a sliver of a row group."""
 
 MEMORY_BYTES_MIN = 16 * 1024 * 1024
 """That open files may take, however small the buffers are."""
-
-UPLOAD_BYTES = 10 * 1024 * 1024
-"""Of an open file on an object store at most wait in memory: so large is a part of Arrow's uploads."""
 
 
 @dataclass(slots=True)
@@ -49,22 +45,20 @@ class OpenFiles:
     def __init__(self, plan: WritePlan, names: FileNames, filesystem: FileSystem, root: str) -> None:
         self._plan = plan
         self._names = names
-        self._filesystem = filesystem
-        self._root = root
         self._schema = plan.file_schema
         self._new_statistics = plan.table_format.file_statistics(plan.row_schema)
+        self._new_files: NewFiles
+        if isinstance(filesystem, LocalFileSystem):
+            self._new_files, share = LocalFiles(root), 3 / 8
+        else:
+            self._new_files, share = Uploads(filesystem, root), 2
         self._open: dict[Values, _OpenFile] = {}
         self._open_max = min(plan.max_open_partitions, _files_per_process() // 2)
-        self._is_local = isinstance(filesystem, LocalFileSystem)
         self._memory_bytes = 0
-        share = 3 / 8 if self._is_local else 2
         self._memory_bytes_max = max(plan.buffer_bytes_max * share, MEMORY_BYTES_MIN)
-        self._directories: set[str] = set()
         self._arrow_bytes = 0.0
         self._file_bytes = 0
-        self.paths: list[str] = []
-        """Of all files so far, relative to the root."""
-        self.closed: list[DataFile] = []
+        self._closed: list[DataFile] = []
 
     def __contains__(self, values: Values) -> bool:
         """Is there an open file of this table partition?"""
@@ -95,22 +89,23 @@ class OpenFiles:
         self._memory_bytes -= self._memory_of(file)
         footer = file.parquet.close()
         del self._open[values]
-        self.closed.append(
+        self._closed.append(
             DataFile(file.path, file.parquet.size_bytes, file.rows, values, file.statistics.to_json(footer))
         )
 
-    def close_all(self) -> None:
+    def finish(self) -> tuple[DataFile, ...]:
+        """Close all files. What is returned survives a loss of power."""
         for values in list(self._open):
             self.close(values)
+        self._new_files.finish()
+        return tuple(self._closed)
 
     def delete_all(self) -> None:
         """All files so far, open or closed. Never raises: what cannot be deleted is an orphan."""
+        self._new_files.delete_all()
         for file in self._open.values():
             file.parquet.discard()
         self._open.clear()
-        for path in self.paths:
-            with contextlib.suppress(Exception):
-                self._filesystem.delete_file(posixpath.join(self._root, path))
 
     def _rows_that_fit(self, row_bytes: float, used_bytes: int) -> int:
         """How many of such rows fill a row group or the file, by how well rows were compressed so far."""
@@ -135,8 +130,9 @@ class OpenFiles:
         """The partition's open file, or a new one."""
         if values not in self._open:
             self._make_room(files=1)
-            path = self._new_path(values)
-            sink = self._filesystem.open_output_stream(posixpath.join(self._root, path))
+            name = self._names.name(len(self._closed) + len(self._open), self._plan.compression)
+            path = self._plan.table_format.data_path(values, str(name))
+            sink = self._new_files.open(path)
             parquet = OpenParquetFile(sink, self._schema, self._plan, encodings)
             file = self._open[values] = _OpenFile(path, parquet, self._new_statistics())
             self._memory_bytes += self._memory_of(file)
@@ -144,31 +140,22 @@ class OpenFiles:
 
     def _make_room(self, files: int = 0) -> None:
         """For so many more files."""
-        while self._open and (
-            len(self._open) + files > self._open_max or self._memory_bytes > self._memory_bytes_max
-        ):
-            newest_first = reversed(self._open)
-            self.close(max(newest_first, key=lambda values: self._memory_of(self._open[values])))
+        while self._open and len(self._open) + files > self._open_max:
+            self._close_largest()
+        while self._memory_bytes + self._new_files.on_their_way_bytes > self._memory_bytes_max:
+            if self._new_files.on_their_way_bytes:
+                self._new_files.wait_for_one()
+            elif self._open:
+                self._close_largest()
+            else:
+                return
+
+    def _close_largest(self) -> None:
+        newest_first = reversed(self._open)
+        self.close(max(newest_first, key=lambda values: self._memory_of(self._open[values])))
 
     def _memory_of(self, file: _OpenFile) -> int:
-        uploads = 0 if self._is_local else min(file.parquet.size_bytes, UPLOAD_BYTES)
-        return file.parquet.memory_bytes + uploads
-
-    def _new_path(self, values: Values) -> str:
-        name = self._names.name(len(self.paths), self._plan.compression)
-        path = self._plan.table_format.data_path(values, str(name))
-        full_path = posixpath.join(self._root, path)
-        parent = posixpath.dirname(full_path)
-        if self._is_local and parent not in self._directories:
-            self._filesystem.create_dir(parent)
-            self._directories.add(parent)
-        if self._filesystem.get_file_info(full_path).type != FileType.NotFound:
-            raise RetryableError(
-                f"The file {path} exists already ({self._names}); another task attempt has written under"
-                " the same ids. Nothing was overwritten. Start the query again: its run id makes new names."
-            )
-        self.paths.append(path)
-        return path
+        return file.parquet.memory_bytes + self._new_files.waiting_bytes(file.parquet.size_bytes)
 
 
 def _files_per_process() -> int:

@@ -15,11 +15,13 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
+
+from .object_store import open_object_store
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult
-    from obstore.store import RetryConfig, S3Config, S3Store
+    from obstore.store import ObjectStore
 
 LOG = "_delta_log"
 
@@ -56,9 +58,8 @@ def open_log_files(table_uri: str, storage_options: Mapping[str, str]) -> LogFil
     """None if only the Delta library knows how to get there."""
     if is_local(table_uri):
         return LocalLogFiles(table_uri.removeprefix("file://"))
-    if table_uri.startswith("s3://") and _are_plain_s3_options(storage_options):
-        return S3LogFiles(table_uri, storage_options)
-    return None
+    store = open_object_store(table_uri, storage_options)
+    return None if store is None else StoredLogFiles(table_uri, store)
 
 
 def is_local(table_uri: str) -> bool:
@@ -118,41 +119,30 @@ def _identity(status: os.stat_result) -> str:
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
 
-# S3 -----------------------------------------------------------------------------------------------
-
-_OF_THE_LIBRARY = ("locking_provider", "unsafe_rename", "copy_if_not_exists", "conditional_put")
-"""Options that make the Delta library commit in another way than by a conditional PUT."""
+# Object store -------------------------------------------------------------------------------------
 
 
-def _are_plain_s3_options(storage_options: Mapping[str, str]) -> bool:
-    """With an access key: other credentials, such as a profile's or the machine's, the library finds."""
-    told = {name.lower() for name in (*storage_options, *os.environ)}
-    has_key = "aws_access_key_id" in told or "access_key_id" in told
-    return has_key and not any(name.endswith(_OF_THE_LIBRARY) for name in told)
-
-
-class S3LogFiles:
+class StoredLogFiles:
     """See `LogFiles`. A new entry is a conditional PUT (`If-None-Match: *`).
 
     Args:
-        storage_options: as the Delta library takes them; those that are missing come from the environment
+        store: its root is the table
     """
 
-    def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
+    def __init__(self, table_uri: str, store: ObjectStore) -> None:
         self._uri = table_uri
-        self._options = dict(storage_options)
-        self._opened: S3Store | None = None
+        self._store = store
 
     def read(self, version: int) -> LogFile | None:
         try:
-            found = self._store().get(entry_name(version))
+            found = self._store.get(entry_name(version))
         except FileNotFoundError:
             return None
         return LogFile(bytes(found.bytes()), _e_tag(found.meta))
 
     def identity(self, version: int) -> str | None:
         try:
-            return _e_tag(self._store().head(entry_name(version)))
+            return _e_tag(self._store.head(entry_name(version)))
         except FileNotFoundError:
             return None
 
@@ -160,24 +150,9 @@ class S3LogFiles:
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            return _e_tag(self._store().put(entry_name(version), content, mode="create"))
+            return _e_tag(self._store.put(entry_name(version), content, mode="create"))
         except AlreadyExistsError as error:
             raise FileExistsError(f"{self._uri}/{entry_name(version)}") from error
-
-    def _store(self) -> S3Store:
-        from obstore.store import S3Store
-
-        if self._opened is None:
-            bucket, _, prefix = self._uri.removeprefix("s3://").partition("/")
-            config = {name.lower(): value for name, value in self._options.items()}
-            retry = {"max_retries": int(config.pop("max_retries"))} if "max_retries" in config else {}
-            self._opened = S3Store(
-                bucket,
-                prefix=prefix or None,
-                config=cast("S3Config", config),
-                retry_config=cast("RetryConfig", retry),
-            )
-        return self._opened
 
 
 def _e_tag(about: ObjectMeta | PutResult) -> str:

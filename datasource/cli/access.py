@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...committers.errors import ConfigurationError
 from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
-from ...writers.filesystem import local_path
+from ...writers.local_path import local_path
 from ..checkpoint import STORE_FILE
 
 SHORT_ID_CHARS = 8

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from ...committers.errors import ConfigurationError, StoreUnreachableError
 from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
-from ...writers.filesystem import local_path
+from ...writers.local_path import local_path
 from ..checkpoint import STORE_FILE
 from ..table_access import TableAccess
 from .service import PASSING, DeliveryService, Pauses

@@ -12,7 +12,7 @@ from ...committers.delta.committer import DeltaTableCommitter
 from ...committers.delta.table import KIND
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.delta.table_format import DeltaFormat
-from ...writers.filesystem import local_path
+from ...writers.local_path import local_path
 from ...writers.plan import ROW_GROUP_ROWS, WritePlan
 from ..options.common import COMPRESSION, TARGET_FILE_BYTES
 from ..options.delta import DeltaOptions

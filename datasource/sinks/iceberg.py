@@ -15,7 +15,7 @@ from ...committers.iceberg.new_table import NewTable
 from ...committers.iceberg.properties import EXPIRE_PROPERTY
 from ...committers.iceberg.table import load
 from ...committers.iceberg.target import KIND, IcebergTarget
-from ...writers.filesystem import open_iceberg_filesystem
+from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan
 from ..options.common import COMPRESSION, TARGET_FILE_BYTES

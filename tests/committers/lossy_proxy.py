@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -68,9 +69,10 @@ class LossyProxy:
 
 
 @contextmanager
-def lossy_proxy(backend: str, errors: IO[bytes] | None = None) -> Iterator[LossyProxy]:
+def lossy_proxy(backend: str, errors: IO[bytes] | None = None, delay_ms: float = 0) -> Iterator[LossyProxy]:
     """
     Args:
+        delay_ms: what a request takes more, as over a network
         errors: where tracebacks go, such as those about clients that are gone; None: to this process's own
     """
     with socket.socket() as listener:
@@ -78,7 +80,7 @@ def lossy_proxy(backend: str, errors: IO[bytes] | None = None) -> Iterator[Lossy
         listener.listen(64)
         listener.set_inheritable(True)
         proxy = subprocess.Popen(
-            [sys.executable, __file__, backend, str(listener.fileno())],
+            [sys.executable, __file__, backend, str(listener.fileno()), str(delay_ms)],
             pass_fds=[listener.fileno()],
             stderr=errors,
         )
@@ -90,6 +92,22 @@ def lossy_proxy(backend: str, errors: IO[bytes] | None = None) -> Iterator[Lossy
 
 
 # The proxy's side -------------------------------------------------------------------------------------
+
+_FRAMING = ("content-length", "transfer-encoding", "expect")
+"""Headers of a connection, of which the proxy has another to the server."""
+
+
+def read_body(request: BaseHTTPRequestHandler) -> bytes:
+    """Of a known length, or in chunks."""
+    if request.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return request.rfile.read(int(request.headers.get("Content-Length") or 0))
+    body = b""
+    while size := int(request.rfile.readline().split(b";")[0], 16):
+        body += request.rfile.read(size)
+        request.rfile.readline()
+    while request.rfile.readline().strip():
+        """A trailer, which nobody here needs."""
+    return body
 
 
 class _Request(NamedTuple):
@@ -135,20 +153,22 @@ def _send(backend: str, request: _Request) -> tuple[int, dict[str, str], bytes]:
         connection.close()
 
 
-def _handler(backend: str, faults: _Faults) -> type[BaseHTTPRequestHandler]:
+def _handler(backend: str, faults: _Faults, delay_s: float) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # else a body waits 40 ms for the client to confirm the headers
 
         def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            request = _Request(self.command, self.path, body, dict(self.headers))
+            body = read_body(self)
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in _FRAMING}
+            request = _Request(self.command, self.path, body, headers)
             if self.path == _CONTROL:
                 self._control(body)
                 return
             if self.path == _LATE:
                 self._deliver_late()
                 return
+            time.sleep(delay_s)
             fault = faults.take(self.requestline)
             if fault == "request late":
                 faults.late.append(request)
@@ -220,8 +240,9 @@ def _handler(backend: str, faults: _Faults) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _serve_on(backend: str, listener: socket.socket) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(backend, _Faults()), bind_and_activate=False)
+def _serve_on(backend: str, listener: socket.socket, delay_s: float) -> None:
+    handler = _handler(backend, _Faults(), delay_s)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler, bind_and_activate=False)
     server.socket.close()
     server.socket = listener
     server.daemon_threads = True
@@ -229,4 +250,4 @@ def _serve_on(backend: str, listener: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    _serve_on(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))
+    _serve_on(sys.argv[1], socket.socket(fileno=int(sys.argv[2])), float(sys.argv[3]) / 1000)

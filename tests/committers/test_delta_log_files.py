@@ -17,7 +17,6 @@ from penstock.committers.delta.log_files import (
     LOG,
     LocalLogFiles,
     LogFiles,
-    S3LogFiles,
     entry_name,
     open_log_files,
 )
@@ -117,16 +116,6 @@ def test_the_local_disk_is_reached_as_it_is(uri: str) -> None:
     assert isinstance(open_log_files(uri, {}), LocalLogFiles)
 
 
-def test_s3_is_reached_with_an_access_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    assert isinstance(open_log_files("s3://lake/table", S3_OPTIONS), S3LogFiles)
-    assert isinstance(open_log_files("s3://lake/table", {"aws_access_key_id": "key"}), S3LogFiles)
-    assert open_log_files("s3://lake/table", {}) is None
-    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token")
-    assert open_log_files("s3://lake/table", {}) is None
-
-
 def test_s3_is_reached_with_an_access_key_of_the_environment(
     s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,21 +127,5 @@ def test_s3_is_reached_with_an_access_key_of_the_environment(
     assert files.identity(0) == identity
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"AWS_S3_LOCKING_PROVIDER": "dynamodb"},
-        {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"},
-        {"aws_copy_if_not_exists": "header: cf-copy-destination-if-none-match: *"},
-        {"conditional_put": "disabled"},
-    ],
-)
-def test_other_ways_to_commit_are_left_to_the_library(options: dict[str, str]) -> None:
-    assert open_log_files("s3://lake/table", {**S3_OPTIONS, **options}) is None
-
-
-@pytest.mark.parametrize(
-    "uri", ["gs://lake/table", "abfss://lake@account/table", "uc://catalog.schema.table"]
-)
-def test_other_storages_are_left_to_the_library(uri: str) -> None:
-    assert open_log_files(uri, S3_OPTIONS) is None
+def test_where_there_is_no_client_the_library_reads_the_log() -> None:
+    assert open_log_files("uc://catalog.schema.table", S3_OPTIONS) is None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from ..filesystem import open_filesystem
 from ..table_format import FileStatistics, Part, Values
+from .filesystem import open_filesystem
 from .partitions import directory, split
 from .statistics import DeltaFileStatistics, leaves_with_statistics
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from ...committers.contract import PartitionField
-from ..filesystem import open_iceberg_filesystem
 from ..table_format import FileStatistics, Part, Values
+from .filesystem import open_iceberg_filesystem
 from .partitions import directory, hash_directories, partition_problems, split
 from .statistics import IcebergFileStatistics, statistics_columns, statistics_problems
 

@@ -1,0 +1,214 @@
+"""Who one is on S3, by the options and the environment: the same for the Delta library and for `obstore`."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from tests.s3_server import BUCKET, s3_server
+from werkzeug.serving import generate_adhoc_ssl_context
+
+from penstock.committers.delta.object_store import open_object_store
+
+TOKEN = "a-token-of-the-pod"
+KEY = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+class Server(NamedTuple):
+    endpoint: str
+    log: IO[bytes]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("server") / "requests.log"
+    with log.open("wb") as told, s3_server(log=told) as options, log.open("rb") as requests:
+        yield Server(options["AWS_ENDPOINT_URL"], requests)
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server) -> None:
+    """No credentials at all, neither in the environment nor in a home."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler], is_https: bool = False) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if is_https:
+        server.socket = generate_adhoc_ssl_context().wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http{'s' if is_https else ''}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, body: bytes, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """The agent of a container or pod that hands out its role's credentials; how it was asked."""
+    asked: list[str] = []
+
+    class Agent(_Handler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.path} {self.headers['Authorization']}")
+            role = {"AccessKeyId": "role", "SecretAccessKey": "s", "Token": "t"}
+            self.answer(json.dumps({**role, "Expiration": "2100-01-01T00:00:00Z", "RoleArn": "r"}).encode())
+
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    with serving(Agent) as url:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{url}/credentials")
+        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token))
+        yield asked
+
+
+@pytest.fixture
+def web_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server) -> Iterator[list[str]]:
+    """A pod's token for a role, and the service that takes it: moto's, which wants the call as a body."""
+    asked: list[str] = []
+
+    class Service(_Handler):
+        def do_POST(self) -> None:
+            query = urlsplit(self.path).query
+            asked.append(query)
+            with urlopen(Request(server.endpoint, query.encode(), method="POST")) as answer:
+                self.answer(answer.read())
+
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    with serving(Service, is_https=True) as url:
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/writer")
+        monkeypatch.setenv("AWS_ROLE_SESSION_NAME", "pod")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
+        monkeypatch.setenv("AWS_ALLOW_INVALID_CERTIFICATES", "true")
+        yield asked
+
+
+@pytest.mark.parametrize("who", ["container", "web_identity"])
+def test_the_role_of_a_container_or_pod_is_taken(who: str, request: pytest.FixtureRequest) -> None:
+    """Once for all that the process does with the table; and the library takes it in the same way."""
+    asked: list[str] = request.getfixturevalue(who)
+    uri = f"s3://{BUCKET}/{uuid.uuid4()}"
+    store = open_object_store(uri, {})
+    assert store is not None
+    store.put("a", b"1", mode="create")
+    store.put("b", b"2", mode="create")
+    assert bytes(store.get("a").bytes()) == b"1"
+    assert len(asked) == 1
+    assert TOKEN in asked[0]
+    write_deltalake(uri, pa.table({"v": [1, 2]}))
+    assert asked[1:] == asked[:1] * (len(asked) - 1) != []
+    assert DeltaTable(uri).to_pyarrow_table()["v"].to_pylist() == [1, 2]
+
+
+def test_a_key_comes_before_a_role(container: list[str]) -> None:
+    store = open_object_store(f"s3://{BUCKET}/{uuid.uuid4()}", KEY)
+    assert store is not None
+    store.put("a", b"1")
+    assert container == []
+
+
+def test_a_key_comes_before_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "another")
+    assert open_object_store("s3://lake/t", KEY) is not None
+
+
+def has_file(name: str) -> Callable[[Path], None]:
+    def make(home: Path) -> None:
+        (home / ".aws").mkdir()
+        (home / ".aws" / name).touch()
+
+    return make
+
+
+def has_variable(name: str) -> Callable[[Path], None]:
+    return lambda home: os.environ.update({name: "another"})
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        has_file("config"),
+        has_file("credentials"),
+        has_variable("AWS_PROFILE"),
+        has_variable("AWS_DEFAULT_PROFILE"),
+        has_variable("AWS_CONFIG_FILE"),
+        has_variable("AWS_SHARED_CREDENTIALS_FILE"),
+    ],
+)
+def test_a_profile_is_the_librarys_to_find(
+    container: list[str], profile: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """It comes before the role of a container, and this client does not know it."""
+    before = dict(os.environ)
+    try:
+        profile(tmp_path)
+        assert open_object_store("s3://lake/t", {}) is None
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert container == []
+
+
+def test_without_credentials_the_library_looks_for_them() -> None:
+    assert open_object_store("s3://lake/t", {}) is None
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"AWS_S3_LOCKING_PROVIDER": "dynamodb"},
+        {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"},
+        {"aws_copy_if_not_exists": "header: cf-copy-destination-if-none-match: *"},
+        {"conditional_put": "disabled"},
+        {"AWS_IAM_ROLE_ARN": "arn:aws:iam::123456789012:role/writer"},
+        {"AWS_S3_ASSUME_ROLE_ARN": "arn:aws:iam::123456789012:role/writer"},
+        {"an_option_of_tomorrow": "1"},
+    ],
+)
+def test_what_only_the_library_knows_is_left_to_it(option: dict[str, str]) -> None:
+    assert open_object_store("s3://lake/t", {**KEY, **option}) is None
+
+
+def test_half_a_key_is_the_librarys_to_refuse() -> None:
+    assert open_object_store("s3://lake/t", {"AWS_ACCESS_KEY_ID": "key"}) is None
+
+
+@pytest.mark.parametrize(
+    "uri", ["gs://lake/t", "abfss://lake@account/t", "uc://catalog.schema.table", "/lake/t"]
+)
+def test_other_storages_are_left_to_the_library(uri: str) -> None:
+    assert open_object_store(uri, KEY) is None

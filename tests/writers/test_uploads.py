@@ -1,0 +1,348 @@
+"""New data files on an object store: how many requests, how many at a time, and never over another file."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import IO, Any, NamedTuple, cast
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow.fs import S3FileSystem
+from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
+from tests.s3_server import BUCKET, s3_client, s3_server
+from tests.writers.plans import delta_plan
+
+from penstock.committers.contract import PartitionField
+from penstock.committers.delta.object_store import open_object_store
+from penstock.committers.errors import RetryableError
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.delta.table_format import DeltaFormat
+from penstock.writers.iceberg.filesystem import open_iceberg_filesystem
+from penstock.writers.iceberg.table_format import IcebergFormat
+from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.uploads import PART_BYTES, UPLOADS_MAX
+
+NAMES = FileNames("query", "run", 7, 3, 12)
+DENIED: list[Fault] = ["denied"] * 20
+
+
+class Server(NamedTuple):
+    options: dict[str, str]
+    proxy: LossyProxy
+    log: IO[bytes]
+
+    def requests(self) -> list[str]:
+        """Methods of the requests since the last time, of data files."""
+        words = [line.decode().split('"')[1].split() for line in self.log.readlines() if b".parquet" in line]
+        return [word[0].lstrip("\x1b[0123456789m") for word in words]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("server") / "requests.log"
+    with (
+        log.open("wb") as told,
+        s3_server(log=told) as options,
+        lossy_proxy(options["AWS_ENDPOINT_URL"]) as proxy,
+        log.open("rb") as requests,
+    ):
+        yield Server(options, proxy, requests)
+
+
+class Lake:
+    """A table of one of the formats on a server."""
+
+    def __init__(self, kind: str, options: dict[str, str], endpoint: str) -> None:
+        self.kind = kind
+        self.options = options
+        self.endpoint = endpoint
+        self.prefix = f"{kind}/{uuid.uuid4()}"
+        self.location = f"s3://{BUCKET}/{self.prefix}"
+
+    def plan(self, schema: pa.Schema, **options: Any) -> WritePlan:
+        if self.kind == "delta":
+            storage = {**self.options, "AWS_ENDPOINT_URL": self.endpoint}
+            return WritePlan(self.location, storage, schema, DeltaFormat(("p",)), **options)
+        properties = {
+            "s3.endpoint": self.endpoint,
+            "s3.access-key-id": self.options["AWS_ACCESS_KEY_ID"],
+            "s3.secret-access-key": self.options["AWS_SECRET_ACCESS_KEY"],
+            "s3.region": self.options["AWS_REGION"],
+        }
+        numbered = pa.schema(
+            [
+                column.with_metadata({"PARQUET:field_id": str(number)})
+                for number, column in enumerate(schema, 1)
+            ]
+        )
+        table_format = IcebergFormat((PartitionField("p", ("p",), "identity"),))
+        return WritePlan(self.location, properties, numbered, table_format, **options)
+
+    def writer(self, rows: pa.Table, **options: Any) -> DataFileWriter:
+        """One that has got these rows."""
+        writer = DataFileWriter(self.plan(rows.schema, **options), NAMES)
+        for batch in rows.to_batches(max_chunksize=1000):
+            writer.write(batch)
+        return writer
+
+    def keys(self) -> list[str]:
+        found = s3_client(self.options).list_objects_v2(Bucket=BUCKET, Prefix=self.prefix + "/")
+        return [entry["Key"] for entry in found.get("Contents", []) if entry["Key"].endswith(".parquet")]
+
+    def values(self) -> list[Any]:
+        """Of the column `v` in all files, sorted."""
+        files = [f"s3://{BUCKET}/{key}" for key in self.keys()]
+        found = [pl.read_parquet(file, storage_options=self.options)["v"] for file in files]
+        values: list[Any] = pl.concat(found).sort().to_list()
+        return values
+
+    def uploads(self) -> list[Any]:
+        """Those that are neither completed nor aborted."""
+        found = s3_client(self.options).list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+        return [upload for upload in found if upload["Key"].startswith(self.prefix)]
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, server: Server) -> Lake:
+    server.proxy.spend()
+    server.requests()
+    return Lake(request.param, server.options, server.proxy.url)
+
+
+def numbers(rows: int, partitions: int = 1) -> pa.Table:
+    return pa.table({"v": range(rows), "p": [n % partitions for n in range(rows)]})
+
+
+def noise(size_bytes: int) -> pa.Table:
+    """Rows of one table partition that no codec makes smaller."""
+    values = pa.array(memoryview(os.urandom(size_bytes)).cast("q"))
+    return pa.table({"v": values, "p": [0] * len(values)})
+
+
+@pytest.mark.parametrize("partitions", [1, 20])
+def test_a_small_file_takes_a_request_or_two(lake: Lake, server: Server, partitions: int) -> None:
+    """Delta's are put where none is; Iceberg's file I/O cannot do that, so somebody looks first."""
+    files = lake.writer(numbers(40, partitions)).close()
+    assert len(files) == partitions
+    each = ["PUT"] if lake.kind == "delta" else ["HEAD", "PUT"]
+    assert sorted(server.requests()) == sorted(each * partitions)
+    assert lake.values() == list(range(40))
+
+
+def test_a_large_file_goes_up_in_parts(lake: Lake, server: Server) -> None:
+    rows = noise(3 * PART_BYTES)
+    (file,) = lake.writer(rows, row_group_rows=500_000).close()
+    assert file.size_bytes > 2 * PART_BYTES
+    requests = server.requests()
+    assert (requests.count("HEAD"), requests.count("POST")) == (1, 2)
+    assert requests.count("PUT") >= 3
+    assert lake.values() == rows["v"].sort().to_pylist()
+
+
+@pytest.mark.parametrize("rows", [numbers(40, 3), noise(2 * PART_BYTES)], ids=["small", "large"])
+def test_a_file_that_is_there_is_not_overwritten(lake: Lake, rows: pa.Table) -> None:
+    files = lake.writer(numbers(10, len(rows["p"].unique()))).close()
+    before = lake.values()
+    second = lake.writer(rows)
+    with pytest.raises(RetryableError, match=f"{files[0].path}|{files[-1].path}"):
+        second.close()
+    second.abort()
+    assert lake.values() == before == list(range(10))
+
+
+def test_abort_leaves_a_file_that_may_be_anothers(lake: Lake) -> None:
+    """Under the same name, with the same content: overwritten or not, it has to stay."""
+    first, second = (lake.writer(numbers(10)) for _ in range(2))
+    files = first.close()
+    if lake.kind == "delta":
+        assert second.close() == files
+    else:
+        with pytest.raises(RetryableError, match="exists already"):
+            second.close()
+    second.abort()
+    assert lake.values() == list(range(10))
+
+
+@pytest.mark.parametrize("rows", [numbers(40, 20), noise(2 * PART_BYTES)], ids=["small", "large"])
+def test_abort_leaves_nothing(lake: Lake, rows: pa.Table) -> None:
+    """Neither files on their way nor those that were open, nor parts that no listing shows."""
+    writer = lake.writer(rows, buffer_bytes_max=1, max_open_partitions=5, row_group_rows=200_000)
+    writer.abort()
+    assert lake.keys() == []
+    assert lake.uploads() == []
+
+
+def test_abort_after_close_leaves_nothing(lake: Lake) -> None:
+    writer = lake.writer(numbers(40, 3))
+    assert len(writer.close()) == len(lake.keys()) == 3
+    writer.abort()
+    assert lake.keys() == []
+
+
+@pytest.mark.parametrize("fault", ["response lost", "landed, answered 500", "answered 503"])
+def test_a_lost_answer_loses_no_file(lake: Lake, fault: Fault, server: Server) -> None:
+    """The client sends it again, to where its own file may be by now."""
+    writer = lake.writer(numbers(40, 2))
+    server.proxy.spend(fault, on="PUT")
+    files = writer.close()
+    assert server.proxy.spent()
+    assert len(files) == len(lake.keys()) == 2
+    assert lake.values() == list(range(40))
+
+
+def test_a_file_that_is_refused_is_an_error_of_the_system(lake: Lake, server: Server) -> None:
+    """In words, not in the client's internals."""
+    writer = lake.writer(numbers(40, 2))
+    server.proxy.spend(*DENIED, on="PUT")
+    with pytest.raises(OSError, match=r"(?i)403|denied") as raised:
+        writer.close()
+    assert "\n" not in str(raised.value).strip()
+    server.proxy.spend()
+    writer.abort()
+    assert lake.keys() == []
+
+
+def test_file_systems_are_kept_and_follow_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connections are open already when the next batch comes."""
+    key = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    for open_it, options in (
+        (open_delta_store, {**key, "AWS_ENDPOINT_URL": "http://a"}),
+        (open_iceberg_store, {"s3.region": "eu-west-3"}),
+    ):
+        assert open_it(options) is open_it(dict(options))
+        assert open_it(options) is not open_it({**key, "s3.region": "us-east-1"})
+    store = open_delta_store(key)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "another")
+    assert open_delta_store(key) is not store
+
+
+def open_delta_store(options: dict[str, str]) -> object:
+    return open_object_store("s3://lake/t", options)
+
+
+def open_iceberg_store(properties: dict[str, str]) -> object:
+    return open_iceberg_filesystem("s3://lake/t", properties)[0]
+
+
+def test_the_copy_of_a_file_system_has_all_its_options() -> None:
+    properties = {
+        "s3.endpoint": "http://127.0.0.1:1",
+        "s3.access-key-id": "key",
+        "s3.secret-access-key": "secret",
+        "s3.session-token": "token",
+        "s3.region": "eu-west-3",
+        "s3.connect-timeout": "3.5",
+        "s3.request-timeout": "4.5",
+        "s3.proxy-uri": "http://127.0.0.1:2",
+        "s3.force-virtual-addressing": "true",
+    }
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    original = PyArrowFileIO(properties).fs_by_scheme("s3", "lake")
+    copy = open_iceberg_filesystem("s3://lake/t", properties)[0]
+    assert isinstance(copy, S3FileSystem)
+    ours, theirs = (filesystem.__reduce__()[1][0] for filesystem in (copy, original))
+    assert ours == {**theirs, "allow_delayed_open": True, "background_writes": False}
+    assert (ours["session_token"], ours["region"], ours["request_timeout"]) == ("token", "eu-west-3", 4.5)
+
+
+# Beside each other ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowded() -> Iterator[str]:
+    """An S3 server in the test's own process that answers a PUT once there are four of them."""
+    four = threading.Barrier(4)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self._answer(404)
+
+        def do_PUT(self) -> None:
+            read_body(self)
+            four.wait(timeout=30)
+            self._answer(200)
+
+        def _answer(self, status: int) -> None:
+            self.send_response(status)
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Keep the test's output clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_files_go_up_beside_each_other_and_beside_python(kind: str, crowded: str, server: Server) -> None:
+    """Four at least. The server, which is Python, could not answer to a client that keeps Python's lock."""
+    lake = Lake(kind, server.options, crowded)
+    assert len(lake.writer(numbers(40, 4)).close()) == 4
+
+
+class Slow:
+    """An object store that takes its time."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.at_once_max = self.bytes_max = 0
+        self._now: list[int] = []
+        self._lock = threading.Lock()
+
+    def create(self, path: str, content: memoryview) -> bool:
+        with self._lock:
+            self.sizes.append(len(content))
+            self._now.append(len(content))
+            self.at_once_max = max(self.at_once_max, len(self._now))
+            self.bytes_max = max(self.bytes_max, sum(self._now))
+        time.sleep(0.02)
+        with self._lock:
+            self._now.remove(len(content))
+        return True
+
+    def create_in_parts(self, path: str) -> Any:
+        raise AssertionError(path)
+
+    def delete(self, path: str) -> None:
+        """It was never kept."""
+
+
+def write_to(storage: Slow, rows: pa.Table, **options: Any) -> int:
+    """Into one file for each table partition, one after the other; how many there are."""
+    plan = delta_plan("s3://nowhere/t", rows.schema, partition_by=("p",), max_open_partitions=1, **options)
+    writer = DataFileWriter(plan, NAMES, (cast("Any", storage), ""))
+    for batch in rows.to_batches(max_chunksize=200):
+        writer.write(batch)
+    return len(writer.close())
+
+
+def test_what_is_on_its_way_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 files of 200 kB each, a megabyte at a time: five of them, not 16."""
+    monkeypatch.setattr("penstock.writers.open_files.MEMORY_BYTES_MIN", 1_000_000)
+    rows = pa.table({"v": [os.urandom(1000) for _ in range(8000)], "p": [n // 200 for n in range(8000)]})
+    storage = Slow()
+    assert write_to(storage, rows, buffer_bytes_max=100) == len(storage.sizes) == 40
+    assert storage.at_once_max > 1
+    assert storage.bytes_max <= 1_000_000 + max(storage.sizes)
+
+
+def test_no_more_files_are_on_their_way_than_allowed() -> None:
+    storage = Slow()
+    assert write_to(storage, numbers(100, 100)) == 100
+    assert 1 < storage.at_once_max <= UPLOADS_MAX

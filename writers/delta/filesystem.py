@@ -1,0 +1,80 @@
+"""The file system of a Delta table: the local disk, or an object store by the Delta library's options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem
+
+from ...committers.delta.object_store import open_object_store
+from ..local_path import local_path
+from ..uploads import PART_BYTES, Parts
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+
+def open_filesystem(table_uri: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
+    """The file system that holds the table and the table's root in it. Runs on driver and executors.
+
+    Object stores go through the Delta library, so that `storage_options` mean the same for data files as
+    for commits; there the root is empty, as that file system begins at the table.
+    """
+    path = local_path(table_uri)
+    if path is not None:
+        return LocalFileSystem(), path
+    from deltalake.fs import DeltaStorageHandler
+
+    handler = DeltaStorageHandler(table_uri, options=storage_options)
+    store = open_object_store(table_uri, storage_options)
+    return (PyFileSystem(handler) if store is None else _DeltaFileSystem(handler, store)), ""
+
+
+class _DeltaFileSystem(PyFileSystem):  # type: ignore[misc]
+    """The Delta library's, which keeps Python's lock while it waits, and takes three requests for any file.
+
+    So new files, see `NewObjects`, go the way of the log's: by the same client, which does neither.
+    """
+
+    def __init__(self, handler: object, store: ObjectStore) -> None:
+        super().__init__(handler)
+        self._store = store
+
+    def create(self, path: str, content: memoryview) -> bool:
+        from obstore.exceptions import AlreadyExistsError
+
+        with _errors_of_the_system():
+            try:
+                self._store.put(path, content, mode="create")
+            except AlreadyExistsError:
+                if bytes(self._store.get(path).bytes()) != content:
+                    raise FileExistsError(path) from None
+                return False  # most likely it was sent again, its answer lost
+        return True
+
+    def create_in_parts(self, path: str) -> Parts:
+        import obstore
+
+        with _errors_of_the_system():
+            try:
+                self._store.head(path)
+            except FileNotFoundError:
+                return obstore.open_writer(self._store, path, buffer_size=PART_BYTES, max_concurrency=1)
+        raise FileExistsError(path)
+
+    def delete(self, path: str) -> None:
+        with _errors_of_the_system():
+            self._store.delete(path)
+
+
+@contextmanager
+def _errors_of_the_system() -> Iterator[None]:
+    """Errors of a client as those of a file system, in its words, without its internals."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except BaseError as error:
+        raise OSError(str(error).partition("\n\nDebug source")[0]) from None

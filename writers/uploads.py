@@ -1,0 +1,207 @@
+"""New data files on an object store: uploaded beside the writer, and beside each other."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import posixpath
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from .new_files import exists_already
+
+PART_BYTES = 10 * 1024 * 1024
+"""A file that is smaller goes up as a whole, once it is closed; a larger one in such parts."""
+
+UPLOADS_MAX = 16
+"""At a time. Most of their time they wait for an answer."""
+
+
+class Parts(Protocol):
+    """A large new object, that is there once it is closed."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class NewObjects(Protocol):
+    """An object store's new objects, by paths relative to the data files' root. Any thread may use it.
+
+    Errors are those of the storage, as OSErrors; a FileExistsError if there is one, which stays as it is.
+    """
+
+    def create(self, path: str, content: memoryview) -> bool:
+        """A whole one. False if one of the same content may have been there."""
+        ...
+
+    def create_in_parts(self, path: str) -> Parts: ...
+
+    def delete(self, path: str) -> None: ...
+
+
+class Uploads:
+    """See `NewFiles`.
+
+    A file waits in memory until it is closed, or has a part's size. Then a small one takes a request or two,
+    and many take as long as one. Of a large file one part is on its way while the next one gathers.
+    """
+
+    def __init__(self, filesystem: FileSystem, root: str) -> None:
+        self._objects = (
+            filesystem if isinstance(filesystem, NewObjects) else _ObjectsOfFileSystem(filesystem, root)
+        )
+        self._threads = ThreadPoolExecutor(UPLOADS_MAX, "penstock-upload")
+        self._files: list[_Upload] = []
+        self._on_their_way: deque[tuple[Future[None], int]] = deque()
+        self.on_their_way_bytes = 0
+
+    def open(self, path: str) -> pa.NativeFile:
+        upload = _Upload(self._objects, path, self._start)
+        self._files.append(upload)
+        return pa.PythonFile(upload, mode="w")
+
+    def waiting_bytes(self, size_bytes: int) -> int:
+        """Of a large file the client has a part, too."""
+        return size_bytes if size_bytes < PART_BYTES else 2 * PART_BYTES
+
+    def wait_for_one(self) -> None:
+        if self._on_their_way:
+            future, size_bytes = self._on_their_way.popleft()
+            self.on_their_way_bytes -= size_bytes
+            future.result()
+
+    def finish(self) -> None:
+        """An object store has made a file durable when it says that it is there."""
+        while self._on_their_way:
+            self.wait_for_one()
+        self._threads.shutdown()
+
+    def delete_all(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        with ThreadPoolExecutor(UPLOADS_MAX, "penstock-upload") as threads:
+            list(threads.map(_Upload.take_back, self._files))
+
+    def _start(self, send: Callable[[], None], size_bytes: int) -> Future[None]:
+        future = self._threads.submit(send)
+        self._on_their_way.append((future, size_bytes))
+        self.on_their_way_bytes += size_bytes
+        return future
+
+
+class _Upload:
+    """What Arrow writes a file to."""
+
+    def __init__(
+        self, objects: NewObjects, path: str, start: Callable[[Callable[[], None], int], Future[None]]
+    ) -> None:
+        self._objects = objects
+        self._path = path
+        self._start = start
+        self._content = io.BytesIO()
+        self._sent_bytes = 0
+        self._on_its_way: Future[None] | None = None
+        self._parts: Parts | None = None
+        self._is_ours = self._is_taken_back = False
+        self.closed = False
+
+    def tell(self) -> int:
+        return self._sent_bytes + self._content.tell()
+
+    def write(self, data: bytes) -> None:
+        if not self._is_taken_back:
+            self._content.write(data)
+            if self._content.tell() >= PART_BYTES:
+                self._send(self._send_part)
+
+    def flush(self) -> None:
+        """Nothing is sooner durable for it."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            if not self._is_taken_back:
+                self._send(self._send_last_part if self._sent_bytes else self._send_whole)
+
+    def take_back(self) -> None:
+        """Delete what is there of it, when nobody sends it any more. Never raises."""
+        self._is_taken_back = True
+        if self._parts is not None:
+            with contextlib.suppress(Exception):
+                self._parts.close()  # else the parts stay where no listing shows them
+        if self._is_ours:
+            with contextlib.suppress(Exception):
+                self._objects.delete(self._path)
+
+    def _send(self, send: Callable[[io.BytesIO], None]) -> None:
+        """What has gathered, once what was sent before has arrived."""
+        if self._on_its_way is not None:
+            self._on_its_way.result()
+        content, self._content = self._content, io.BytesIO()
+        self._sent_bytes += content.tell()
+        self._on_its_way = self._start(partial(send, content), content.tell())
+
+    # One at a time, in any thread.
+
+    def _send_whole(self, content: io.BytesIO) -> None:
+        self._is_ours = True  # even if it fails: it may have landed
+        try:
+            self._is_ours = self._objects.create(self._path, content.getbuffer())
+        except FileExistsError:
+            self._is_ours = False
+            raise exists_already(self._path) from None
+
+    def _send_part(self, content: io.BytesIO) -> None:
+        if self._parts is None:
+            try:
+                self._parts = self._objects.create_in_parts(self._path)
+            except FileExistsError:
+                raise exists_already(self._path) from None
+            self._is_ours = True
+        self._parts.write(content.getvalue())
+
+    def _send_last_part(self, content: io.BytesIO) -> None:
+        self._send_part(content)
+        if self._parts is not None:
+            self._parts.close()
+
+
+class _ObjectsOfFileSystem:
+    """See `NewObjects`. Nothing is there before its stream closes, as with all object stores of Arrow's."""
+
+    def __init__(self, filesystem: FileSystem, root: str) -> None:
+        self._filesystem = filesystem
+        self._root = root
+
+    def create(self, path: str, content: memoryview) -> bool:
+        with self.create_in_parts(path) as stream:
+            stream.write(content)
+        return True
+
+    def create_in_parts(self, path: str) -> pa.NativeFile:
+        full_path = posixpath.join(self._root, path)
+        if self._is_there(full_path):
+            raise FileExistsError(full_path)
+        return self._filesystem.open_output_stream(full_path, buffer_size=_STREAM_BYTES)
+
+    def delete(self, path: str) -> None:
+        self._filesystem.delete_file(posixpath.join(self._root, path))
+
+    def _is_there(self, full_path: str) -> bool:
+        """By one request. A look at its `FileInfo` takes two."""
+        try:
+            self._filesystem.open_input_file(full_path).close()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+_STREAM_BYTES = 64 * 1024
+"""Without such a buffer, file systems in Python get Arrow's buffers to write, and Delta's wants bytes."""
