@@ -21,8 +21,8 @@ from .uploads import Uploads
 FULL = 0.9
 """A file this close to the target size is closed: what still fits would be a sliver of a row group."""
 
-MEMORY_BYTES_MIN = 16 * 1024 * 1024
-"""That open files may take, however small the buffers are."""
+MEMORY_BYTES_MIN, UPLOAD_BYTES_MIN = 16 * 1024 * 1024, 48 * 1024 * 1024
+"""That open files may take, however small the buffers are: on object stores one that goes up in parts."""
 
 
 @dataclass(slots=True)
@@ -49,13 +49,14 @@ class OpenFiles:
         self._new_statistics = plan.table_format.file_statistics(plan.row_schema)
         self._new_files: NewFiles
         if isinstance(filesystem, LocalFileSystem):
-            self._new_files, share = LocalFiles(root), 3 / 8
+            self._new_files = LocalFiles(root)
+            self._memory_bytes_max = max(plan.buffer_bytes_max * 3 // 8, MEMORY_BYTES_MIN)
         else:
-            self._new_files, share = Uploads(filesystem, root), 2
+            self._new_files = Uploads(filesystem, root)
+            self._memory_bytes_max = max(plan.buffer_bytes_max * 2, UPLOAD_BYTES_MIN)
         self._open: dict[Values, _OpenFile] = {}
         self._open_max = min(plan.max_open_partitions, _files_per_process() // 2)
         self._memory_bytes = 0
-        self._memory_bytes_max = max(plan.buffer_bytes_max * share, MEMORY_BYTES_MIN)
         self._arrow_bytes = 0.0
         self._file_bytes = 0
         self._closed: list[DataFile] = []

@@ -106,14 +106,10 @@ class _Upload:
         self._path = path
         self._start = start
         self._content = io.BytesIO()
-        self._sent_bytes = 0
         self._on_its_way: Future[None] | None = None
         self._parts: Parts | None = None
         self._is_ours = self._is_taken_back = False
         self.closed = False
-
-    def tell(self) -> int:
-        return self._sent_bytes + self._content.tell()
 
     def write(self, data: bytes) -> None:
         if not self._is_taken_back:
@@ -128,7 +124,7 @@ class _Upload:
         if not self.closed:
             self.closed = True
             if not self._is_taken_back:
-                self._send(self._send_last_part if self._sent_bytes else self._send_whole)
+                self._send(self._send_last_part if self._on_its_way else self._send_whole)
 
     def take_back(self) -> None:
         """Delete what is there of it, when nobody sends it any more. Never raises."""
@@ -145,7 +141,6 @@ class _Upload:
         if self._on_its_way is not None:
             self._on_its_way.result()
         content, self._content = self._content, io.BytesIO()
-        self._sent_bytes += content.tell()
         self._on_its_way = self._start(partial(send, content), content.tell())
 
     # One at a time, in any thread.

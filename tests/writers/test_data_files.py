@@ -218,7 +218,8 @@ def test_what_waits_for_its_upload_to_an_object_store_counts_as_memory(
     is_local: bool, files_min: int, files_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 partitions of 200 kB each, while open files may take a megabyte."""
-    monkeypatch.setattr("penstock.writers.open_files.MEMORY_BYTES_MIN", 1_000_000)
+    for least in ("MEMORY_BYTES_MIN", "UPLOAD_BYTES_MIN"):
+        monkeypatch.setattr(f"penstock.writers.open_files.{least}", 1_000_000)
     rows = pa.table({"v": [os.urandom(1000) for _ in range(4000)], "p": [n % 20 for n in range(4000)]})
     plan = delta_plan(tmp_path, rows.schema, partition_by=("p",), buffer_bytes_max=400_000)
     filesystem = LocalFileSystem() if is_local else SubTreeFileSystem(str(tmp_path), LocalFileSystem())

@@ -26,7 +26,7 @@ from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.filesystem import open_iceberg_filesystem
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.plan import FileNames, WritePlan
-from penstock.writers.uploads import PART_BYTES, UPLOADS_MAX
+from penstock.writers.uploads import PART_BYTES, UPLOADS_MAX, Uploads
 
 NAMES = FileNames("query", "run", 7, 3, 12)
 DENIED: list[Fault] = ["denied"] * 20
@@ -137,7 +137,7 @@ def test_a_small_file_takes_a_request_or_two(lake: Lake, server: Server, partiti
 
 def test_a_large_file_goes_up_in_parts(lake: Lake, server: Server) -> None:
     rows = noise(3 * PART_BYTES)
-    (file,) = lake.writer(rows, row_group_rows=500_000).close()
+    (file,) = lake.writer(rows, row_group_rows=500_000, buffer_bytes_max=1_000_000).close()
     assert file.size_bytes > 2 * PART_BYTES
     requests = server.requests()
     assert (requests.count("HEAD"), requests.count("POST")) == (1, 2)
@@ -300,27 +300,49 @@ class Slow:
     """An object store that takes its time."""
 
     def __init__(self) -> None:
+        self.created: list[str] = []
+        self.deleted: list[str] = []
+        self.parts: list[SlowParts] = []
         self.sizes: list[int] = []
         self.at_once_max = self.bytes_max = 0
         self._now: list[int] = []
         self._lock = threading.Lock()
 
     def create(self, path: str, content: memoryview) -> bool:
+        self.created.append(path)
+        self.take(len(content))
+        return True
+
+    def create_in_parts(self, path: str) -> SlowParts:
+        self.parts.append(SlowParts(self))
+        return self.parts[-1]
+
+    def delete(self, path: str) -> None:
+        self.deleted.append(path)
+
+    def take(self, size: int) -> None:
         with self._lock:
-            self.sizes.append(len(content))
-            self._now.append(len(content))
+            self.sizes.append(size)
+            self._now.append(size)
             self.at_once_max = max(self.at_once_max, len(self._now))
             self.bytes_max = max(self.bytes_max, sum(self._now))
         time.sleep(0.02)
         with self._lock:
-            self._now.remove(len(content))
-        return True
+            self._now.remove(size)
 
-    def create_in_parts(self, path: str) -> Any:
-        raise AssertionError(path)
 
-    def delete(self, path: str) -> None:
-        """It was never kept."""
+class SlowParts:
+    def __init__(self, storage: Slow) -> None:
+        self._storage = storage
+        self.content = b""
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self._storage.take(len(data))
+        self.content += data
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def write_to(storage: Slow, rows: pa.Table, **options: Any) -> int:
@@ -334,7 +356,7 @@ def write_to(storage: Slow, rows: pa.Table, **options: Any) -> int:
 
 def test_what_is_on_its_way_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 files of 200 kB each, a megabyte at a time: five of them, not 16."""
-    monkeypatch.setattr("penstock.writers.open_files.MEMORY_BYTES_MIN", 1_000_000)
+    monkeypatch.setattr("penstock.writers.open_files.UPLOAD_BYTES_MIN", 1_000_000)
     rows = pa.table({"v": [os.urandom(1000) for _ in range(8000)], "p": [n // 200 for n in range(8000)]})
     storage = Slow()
     assert write_to(storage, rows, buffer_bytes_max=100) == len(storage.sizes) == 40
@@ -346,3 +368,40 @@ def test_no_more_files_are_on_their_way_than_allowed() -> None:
     storage = Slow()
     assert write_to(storage, numbers(100, 100)) == 100
     assert 1 < storage.at_once_max <= UPLOADS_MAX
+
+
+def test_parts_of_a_file_go_up_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.writers.uploads.PART_BYTES", 1000)
+    storage = Slow()
+    content = os.urandom(10_500)
+    files = Uploads(cast("Any", storage), "")
+    with files.open("large") as file:
+        for start in range(0, len(content), 300):
+            file.write(content[start : start + 300])
+            assert file.tell() == min(start + 300, len(content))
+    files.finish()
+    (parts,) = storage.parts
+    assert (parts.content == content, parts.is_closed, storage.created) == (True, True, [])
+    assert (storage.at_once_max, max(storage.sizes)) == (1, 1200)
+
+
+def test_what_is_given_up_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what waits for its turn nor what is open; parts that are there are no longer."""
+    monkeypatch.setattr("penstock.writers.uploads.PART_BYTES", 1000)
+    storage = Slow()
+    files = Uploads(cast("Any", storage), "")
+    large, small = files.open("large"), files.open("small")
+    large.write(bytes(1500))
+    small.write(bytes(500))
+    for number in range(200):
+        with files.open(str(number)) as file:
+            file.write(b"1")
+    files.delete_all()
+    small.write(bytes(5000))
+    large.write(bytes(5000))
+    small.close()
+    large.close()
+    (parts,) = storage.parts
+    assert (len(parts.content), parts.is_closed) == (1500, True)
+    assert len(storage.created) < 100
+    assert sorted(storage.deleted) == sorted([*storage.created, "large"])
