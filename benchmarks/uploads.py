@@ -178,4 +178,4 @@ def _tell(report: Report, measured: dict[tuple[str, int], list[Task]]) -> None:
         ),
     )
     series = {name: (list(FILES), [trips[name, files] for files in FILES]) for name in names}
-    report.plot("Round trips by the number of files", lines(series, "files", "round trips", is_log=True))
+    report.plot("Round trips by the number of files", lines(series, "files", "round trips"))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NEXT_TRY, ConfigurationError, PenstockError, RetryableError
+from .object_store import IO_PREFIXES
 from .redaction import redacted
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ SQLITE_TIMEOUT_S = 60
 """How long a commit to the embedded catalog waits for another one."""
 
 OPEN_CATALOGS_MAX = 8
+
+FILE_IO = f"{__package__}.file_io.TableFileIO"
+"""What pyiceberg shall read and write metadata by, unless the user says otherwise."""
 
 _WAYS = (
     "Give either the option warehouse, a folder that then holds tables and catalog, or the option catalog "
@@ -173,6 +177,7 @@ def _missing(config: CatalogConfig) -> str:
 
 def _load(config: CatalogConfig) -> Catalog:
     from pyiceberg.catalog import load_catalog
+    from pyiceberg.io import PY_IO_IMPL
     from pyiceberg.utils.config import Config, merge_config
 
     if config.is_embedded:
@@ -180,13 +185,15 @@ def _load(config: CatalogConfig) -> Catalog:
     with warnings.catch_warnings():  # pyiceberg's deprecation notices quote catalog.uri as it is
         warnings.simplefilter("ignore", DeprecationWarning)
         properties: Any = merge_config(
-            Config().get_catalog_config(config.name) or {}, dict(config.properties)
+            {PY_IO_IMPL: FILE_IO, **(Config().get_catalog_config(config.name) or {})}, dict(config.properties)
         )
         if _is_rest(properties):
             from .rest import PatientRestCatalog
 
             return PatientRestCatalog(config.name, **properties)
-        return load_catalog(config.name, **_with_numbers(config.properties))
+        return load_catalog(
+            config.name, **_with_numbers({PY_IO_IMPL: properties[PY_IO_IMPL], **config.properties})
+        )
 
 
 def _with_numbers(properties: Mapping[str, str]) -> dict[str, Any]:
@@ -213,12 +220,7 @@ def _load_embedded(config: CatalogConfig) -> Catalog:
     from pyiceberg.io import PY_IO_IMPL
     from sqlalchemy.exc import OperationalError
 
-    from .local_files import LocalFileIO
-
-    properties = {
-        **config.embedded_properties,
-        PY_IO_IMPL: f"{LocalFileIO.__module__}.{LocalFileIO.__name__}",
-    }
+    properties = {**config.embedded_properties, PY_IO_IMPL: FILE_IO}
     for _ in range(2):
         try:
             return SqlCatalog(EMBEDDED_NAME, **properties)
@@ -285,7 +287,6 @@ def flat(properties: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 
 # File I/O -----------------------------------------------------------------------------------------
 
-_IO_PREFIXES = ("s3.", "gcs.", "adls.", "abfs.", "hdfs.", "hf.", "client.")
 _IO_NAMES = ("py-io-impl", "DEFAULT_SCHEME", "DEFAULT_NETLOC", "buffer-size")
 
 
@@ -307,7 +308,8 @@ def io_properties(table: Table) -> dict[str, str]:
     return {
         key: str(value)
         for key, value in properties.items()
-        if (key.startswith(_IO_PREFIXES) or key in _IO_NAMES)
+        if (key.startswith(IO_PREFIXES) or key in _IO_NAMES)
         and isinstance(value, (str, int, float, bool))
         and not key.startswith("s3.signer")
+        and value != FILE_IO
     }

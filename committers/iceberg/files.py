@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow.fs as pafs
 
 from ..files import TableFiles
+from .object_store import open_object_store
 
 
 def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles:
@@ -23,6 +24,6 @@ def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles
         scheme, host, path = PyArrowFileIO.parse_location(location, properties)
         if scheme == "file":
             return pafs.SubTreeFileSystem(path, pafs.LocalFileSystem())
-        return pafs.SubTreeFileSystem(path, PyArrowFileIO(properties).fs_by_scheme(scheme, host))
+        return pafs.SubTreeFileSystem(path, open_object_store(scheme, host, properties))
 
     return TableFiles(location, "the catalog.* options", open_location)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
+from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 
 
 def local_path(location: str) -> Path | None:
@@ -45,24 +45,5 @@ class LocalFile(InputFile, OutputFile):
     def to_input_file(self) -> LocalFile:
         return self
 
-
-class LocalFileIO(FileIO):
-    """Files on the local disk; what a table has elsewhere goes through pyiceberg's own file I/O."""
-
-    def new_input(self, location: str) -> InputFile:
-        return LocalFile(location) if local_path(location) else self._own(location).new_input(location)
-
-    def new_output(self, location: str) -> OutputFile:
-        return LocalFile(location) if local_path(location) else self._own(location).new_output(location)
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        name = location if isinstance(location, str) else location.location
-        path = local_path(name)
-        if path is None:
-            self._own(name).delete(name)
-        else:
-            path.unlink()
-
-    def _own(self, location: str) -> FileIO:
-        """As pyiceberg chooses it."""
-        return load_file_io({**self.properties, PY_IO_IMPL: ""}, location)
+    def delete(self) -> None:
+        self._path.unlink()

@@ -9,7 +9,8 @@ from pyiceberg.io import PY_IO_IMPL, InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
-from penstock.committers.iceberg.local_files import LocalFileIO, local_path
+from penstock.committers.iceberg.file_io import TableFileIO
+from penstock.committers.iceberg.local_files import local_path
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_locations_are_no_urls(location: str, path: str | None) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
 def test_each_reads_and_deletes_what_the_other_has_written(tmp_path: Path, prefix: str) -> None:
-    location, ours, theirs = f"{prefix}{tmp_path}/new/folder/file", LocalFileIO(), PyArrowFileIO()
+    location, ours, theirs = f"{prefix}{tmp_path}/new/folder/file", TableFileIO(), PyArrowFileIO()
     for writing, reading in ((ours, theirs), (theirs, ours)):
         with writing.new_output(location).create() as stream:
             assert isinstance(stream, OutputStream)
@@ -45,7 +46,7 @@ def test_each_reads_and_deletes_what_the_other_has_written(tmp_path: Path, prefi
 
 
 def test_a_file_is_replaced_on_request_only(tmp_path: Path) -> None:
-    output = LocalFileIO().new_output(str(tmp_path / "file"))
+    output = TableFileIO().new_output(str(tmp_path / "file"))
     output.create().close()
 
     with pytest.raises(FileExistsError):
@@ -56,16 +57,16 @@ def test_a_file_is_replaced_on_request_only(tmp_path: Path) -> None:
 def test_what_is_not_there_is_said_to_be_not_there(tmp_path: Path) -> None:
     """Deleting twice is no error, but only where it is told from others."""
     with pytest.raises(FileNotFoundError):
-        LocalFileIO().delete(str(tmp_path / "file"))
+        TableFileIO().delete(str(tmp_path / "file"))
     with pytest.raises(FileNotFoundError):
-        LocalFileIO().new_input(str(tmp_path / "file")).open()
+        TableFileIO().new_input(str(tmp_path / "file")).open()
 
 
 def test_files_elsewhere_go_through_pyicebergs_own_file_io(tmp_path: Path) -> None:
     """A property of a table may put its data or metadata there."""
     catalog = open_catalog(CatalogConfig.of(None, {}, warehouse=str(tmp_path)))
-    assert catalog.properties[PY_IO_IMPL].endswith("LocalFileIO")
+    assert catalog.properties[PY_IO_IMPL].endswith("TableFileIO")
     properties = {**catalog.properties, "s3.region": "eu-west-1", "s3.endpoint": "http://localhost:1"}
 
-    assert isinstance(LocalFileIO(properties).new_input("s3://bucket/a"), PyArrowFile)
-    assert isinstance(LocalFileIO(properties).new_output("s3://bucket/a"), PyArrowFile)
+    assert isinstance(TableFileIO(properties).new_input("s3://bucket/a"), PyArrowFile)
+    assert isinstance(TableFileIO(properties).new_output("s3://bucket/a"), PyArrowFile)

@@ -1,0 +1,48 @@
+"""What pyiceberg reads and writes metadata files by, on the local disk and in S3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
+
+from .local_files import LocalFile, local_path
+
+if TYPE_CHECKING:
+    from .stored_files import StoredFile
+
+S3_SCHEMES = ("s3", "s3a", "s3n")
+"""As pyiceberg knows them."""
+
+
+class TableFileIO(FileIO):
+    """Files on the local disk and in S3; what a table has elsewhere goes through pyiceberg's own file I/O."""
+
+    def new_input(self, location: str) -> InputFile:
+        file = self._file(location)
+        return self._own(location).new_input(location) if file is None else file
+
+    def new_output(self, location: str) -> OutputFile:
+        file = self._file(location)
+        return self._own(location).new_output(location) if file is None else file
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        name = location if isinstance(location, str) else location.location
+        file = self._file(name)
+        if file is None:
+            self._own(name).delete(name)
+        else:
+            file.delete()
+
+    def _file(self, location: str) -> LocalFile | StoredFile | None:
+        if local_path(location) is not None:
+            return LocalFile(location)
+        if location.partition("://")[0] not in S3_SCHEMES:
+            return None
+        from .stored_files import stored_file  # loads pandas, where that is installed
+
+        return stored_file(location, self.properties)
+
+    def _own(self, location: str) -> FileIO:
+        """As pyiceberg chooses it."""
+        return load_file_io({**self.properties, PY_IO_IMPL: ""}, location)

@@ -1,0 +1,143 @@
+"""Metadata files of Iceberg tables in S3, for pyiceberg: its own, with fewer requests.
+
+Each has a name of its own and never changes. So what this process has written or read lately it does not ask
+for again: in a commit, pyiceberg alone reads the table's metadata twice and asks for the length of each
+manifest that it has just written.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from types import TracebackType
+from typing import Any, cast
+
+from pyarrow.fs import FileSystem
+from pyiceberg.io import InputStream, OutputStream
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from .object_store import open_object_store
+
+KEPT_BYTES_MAX = 32 * 1024 * 1024
+"""Of all files that are kept."""
+KEPT_FILE_BYTES_MAX = 4 * 1024 * 1024
+"""Of one of them."""
+
+
+class KeptFiles:
+    """The contents of files that were read or written last, by location. Any thread may use it."""
+
+    def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._contents: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, location: str) -> bytes | None:
+        with self._lock:
+            if location in self._contents:
+                self._contents.move_to_end(location)
+            return self._contents.get(location)
+
+    def keep(self, location: str, content: bytes) -> None:
+        if len(content) <= KEPT_FILE_BYTES_MAX:
+            self.forget(location)
+            with self._lock:
+                self._contents[location] = content
+                self._bytes += len(content)
+                while self._bytes > self._bytes_max:
+                    self._bytes -= len(self._contents.popitem(last=False)[1])
+
+    def forget(self, location: str) -> None:
+        with self._lock:
+            self._bytes -= len(self._contents.pop(location, b""))
+
+
+_kept = KeptFiles()
+
+
+def stored_file(location: str, properties: dict[str, Any]) -> StoredFile:
+    """
+    Args:
+        properties: for file I/O, as pyiceberg names them
+    """
+    scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
+    return StoredFile(location, path, open_object_store(scheme, netloc, properties), _kept)
+
+
+class StoredFile(PyArrowFile):
+    """A file in S3."""
+
+    def __init__(self, location: str, path: str, filesystem: FileSystem, kept: KeptFiles) -> None:
+        super().__init__(location, path, filesystem)
+        self._kept = kept
+
+    def __len__(self) -> int:
+        content = self._kept.get(self.location)
+        return super().__len__() if content is None else len(content)
+
+    def exists(self) -> bool:
+        """By one request. pyiceberg's own, a look at the file's `FileInfo`, takes two."""
+        try:
+            super().open().close()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        content = self._kept.get(self.location)
+        if content is None:
+            with super().open() as stream:
+                content = stream.read()
+            self._kept.keep(self.location, content)
+        return cast(InputStream, io.BytesIO(content))
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        """It is there once it is closed."""
+        if not overwrite and self.exists():
+            raise FileExistsError(f"Cannot create file, already exists: {self.location}")
+        return _Upload(self)
+
+    def delete(self) -> None:
+        self._kept.forget(self.location)
+        self._filesystem.delete_file(self._path)
+
+    def upload(self, content: bytes) -> None:
+        with super().create(overwrite=True) as stream:
+            stream.write(content)
+        self._kept.keep(self.location, content)
+
+
+class _Upload:
+    """See `OutputStream`. Not whole, not sent."""
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+        self._content = io.BytesIO()
+
+    def write(self, data: bytes) -> int:
+        return self._content.write(data)
+
+    def tell(self) -> int:
+        return self._content.tell()
+
+    def close(self) -> None:
+        if not self._content.closed:
+            content = self._content.getvalue()
+            self._content.close()
+            self._file.upload(content)
+
+    def __enter__(self) -> OutputStream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._content.close()
