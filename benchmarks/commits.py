@@ -17,11 +17,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Options, peak_memory_of, say
 from benchmarks.report import Report, lines
 from benchmarks.streams import FORMATS, Spent, Stream, named_files, sink_of
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 EARLIER = (10, 100, 1000, 10_000)
 SAMPLES = 15
@@ -161,12 +164,11 @@ def commit_by_deltalake(stream: Stream, file_count: int = FILES) -> None:
     )
 
 
-def _commit_by_pyiceberg(stream: Stream) -> None:
-    from penstock.committers.iceberg.catalog import open_catalog
+def commit_by_pyiceberg(stream: Stream, catalog: Catalog, name: str, file_count: int = FILES) -> None:
     from penstock.committers.iceberg.data_files import iceberg_data_files
 
-    files = named_files("iceberg", FILES)(_plan_of(stream))
-    table = open_catalog(stream.sink.catalog).load_table("bench.t")
+    files = named_files("iceberg", file_count)(_plan_of(stream))
+    table = catalog.load_table(name)
     location = f"{table.location()}/floor-{time.time_ns()}"
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         for file in iceberg_data_files(files, location, table.spec(), table.schema()):
@@ -178,6 +180,12 @@ def _plan_of(stream: Stream) -> Any:
     from penstock.datasource.batch_plan import BatchPlan
 
     return BatchPlan(Batch(stream.key, stream.next_batch, ""))
+
+
+def _commit_by_pyiceberg(stream: Stream) -> None:
+    from penstock.committers.iceberg.catalog import open_catalog
+
+    commit_by_pyiceberg(stream, open_catalog(stream.sink.catalog), "bench.t")
 
 
 LIBRARIES = {"delta": commit_by_deltalake, "iceberg": _commit_by_pyiceberg}

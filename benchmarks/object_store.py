@@ -1,7 +1,7 @@
-"""What a small batch into a Delta table on S3 asks of the object store: requests, and time.
+"""What a small batch into a table on S3 asks of the object store: requests, and time.
 
 The server is moto's, on the loopback. Each batch has one file, which no commit opens, so none is written. In
-turn with it the same file committed into another table by the Delta library alone.
+turn with it the same file committed into another table by the table library alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from benchmarks.commits import commit_by_deltalake
+from benchmarks.commits import commit_by_deltalake, commit_by_pyiceberg
 from benchmarks.measure import Options, say
 from benchmarks.report import Report, lines
 from benchmarks.streams import Stream, named_files
+from pyiceberg.catalog import load_catalog
 from tests.s3_server import BUCKET, s3_server
 
 from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.sinks.iceberg import IcebergSink
 
 ROUNDS, QUICK_ROUNDS = 60, 12
 FIRST = 2
@@ -32,7 +35,8 @@ LOGGED_S = 0.05
 """The server tells of a request after it has answered."""
 REQUESTS_MAX = 10
 
-OURS, LIBRARY = "penstock.delta", "deltalake alone"
+OURS = ("penstock.delta", "penstock.iceberg")
+_Commit = Callable[[], object]
 _REQUEST = re.compile(rb"(GET|HEAD|PUT|POST|DELETE) (/\S*) HTTP/")
 
 
@@ -52,24 +56,19 @@ def run(options: Options) -> Report:
     rounds = options.rows or (QUICK_ROUNDS if options.is_quick else ROUNDS)
     report = Report(
         "object_store",
-        "A small batch into a Delta table on S3",
+        "A small batch into a table on S3",
         "Batches of one file, planned and committed as on Spark's driver in a process that lives as long as "
-        "the stream, with default settings; in turn with as many of the same file into another table "
-        "by the library alone (`deltalake`: load, `create_write_transaction`), which neither plans nor looks "
-        "for a token. The server is moto's on this machine, so the milliseconds are its own: over a network "
-        "each request costs tens of them. Spark plans in another process than it commits in, which takes two "
-        "requests more: the one reads what the other has written. Files are named and never written.",
+        "the stream, with default settings, Iceberg's into a SQL catalog; in turn with as many of the same "
+        "file into another table by the library alone (`deltalake`: load, `create_write_transaction`; "
+        "`pyiceberg`: load, `fast_append`), which neither plans nor looks for a token. The server is moto's "
+        "on this machine, so the milliseconds are its own: over a network each request costs tens of them. "
+        "Spark plans in another process than it commits in, which takes two requests more: the one reads "
+        "what the other has written. Files are named and never written.",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         log = Path(folder, "requests.log")
         with log.open("wb") as told, s3_server(log=told) as storage, log.open("rb") as requests:
-            ours, others = (_stream(name, Path(folder), storage) for name in ("ours", "others"))
-            file = named_files("delta", 1)
-            others.run(file)
-            commits: dict[str, Callable[[], object]] = {
-                OURS: lambda: ours.run(file),
-                LIBRARY: lambda: commit_by_deltalake(others, 1),
-            }
+            commits = {**_delta(Path(folder), storage), **_iceberg(Path(folder), storage)}
             measured: dict[str, list[Round]] = {name: [] for name in commits}
             for number in range(rounds):
                 for name, commit in commits.items():
@@ -80,16 +79,43 @@ def run(options: Options) -> Report:
     return report
 
 
-def _stream(name: str, folder: Path, storage: Mapping[str, str]) -> Stream:
-    return Stream(
-        DeltaSink(
-            DeltaOptions(
-                path=f"s3://{BUCKET}/{name}",
-                store=f"sqlite:///{folder}/{name}.db",
-                storage_options=dict(storage),
-            )
+def _delta(folder: Path, storage: Mapping[str, str]) -> dict[str, _Commit]:
+    def stream(name: str) -> Stream:
+        location, store = f"s3://{BUCKET}/{name}", f"sqlite:///{folder}/{name}.db"
+        return Stream(DeltaSink(DeltaOptions(path=location, store=store, storage_options=dict(storage))))
+
+    ours, others, file = stream("ours"), stream("others"), named_files("delta", 1)
+    others.run(file)
+    return {
+        "penstock.delta": lambda: ours.run(file),
+        "deltalake alone": lambda: commit_by_deltalake(others, 1),
+    }
+
+
+def _iceberg(folder: Path, storage: Mapping[str, str]) -> dict[str, _Commit]:
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"s3://{BUCKET}/warehouse",
+        "s3.endpoint": storage["AWS_ENDPOINT_URL"],
+        "s3.access-key-id": storage["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": storage["AWS_SECRET_ACCESS_KEY"],
+        "s3.region": storage["AWS_REGION"],
+    }
+
+    def stream(name: str) -> Stream:
+        store = f"sqlite:///{folder}/{name}.db"
+        return Stream(
+            IcebergSink(IcebergOptions(table=f"bench.{name}", store=store, catalog_properties=properties))
         )
-    )
+
+    ours, others, file = stream("ours"), stream("others"), named_files("iceberg", 1)
+    others.run(file)
+    catalog = load_catalog("default", **properties)
+    return {
+        "penstock.iceberg": lambda: ours.run(file),
+        "pyiceberg alone": lambda: commit_by_pyiceberg(others, catalog, "bench.others", 1),
+    }
 
 
 def _measure(commit: Callable[[], object], requests: IO[bytes]) -> Round:
@@ -105,13 +131,13 @@ def _measure(commit: Callable[[], object], requests: IO[bytes]) -> Round:
 def _kind(method: bytes, path: bytes) -> str:
     if b"list-type" in path:
         return "LIST"
-    what = "log checkpoint" if path.endswith((b".parquet", b"_last_checkpoint")) else "log entry"
-    return f"{method.decode()} {what}"
+    return method.decode()
 
 
 def _tell(report: Report, measured: dict[str, list[Round]]) -> None:
-    ours = [one.count for one in measured[OURS]]
-    report.bound("requests of a batch, median", statistics.median(ours), "<=", REQUESTS_MAX)
+    for name in OURS:
+        requests = statistics.median(one.count for one in measured[name])
+        report.bound(f"requests of a batch, median, {name}", requests, "<=", REQUESTS_MAX)
     kinds = sorted({kind for taken in measured.values() for one in taken for kind in one.requests})
     report.table(
         ("", "ms", "requests", "at most", *kinds),
@@ -127,8 +153,9 @@ def _tell(report: Report, measured: dict[str, list[Round]]) -> None:
         ),
     )
     report.text(
-        "At most: with a log checkpoint, which the library reads the table for. Between two of them the "
-        "library alone reads each entry since the last one, more than once."
+        "At most: Delta's with a log checkpoint, which the library reads the table for. Between two of them "
+        "the library alone reads each entry since the last one, more than once. Of Iceberg's requests three "
+        "delete the oldest metadata file, once there are more than the table keeps."
     )
     series = {name: (_numbers(taken), [one.count for one in taken]) for name, taken in measured.items()}
     report.plot("Requests of each batch", lines(series, "batch", "requests"))

@@ -1,16 +1,27 @@
-"""Files of Iceberg tables on the local disk: read and written without Arrow as pyiceberg does it with it."""
+"""Metadata files of Iceberg tables on the local disk and in S3: read and written as pyiceberg does it."""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import IO, NamedTuple
 
+import pyarrow as pa
 import pytest
-from pyiceberg.io import PY_IO_IMPL, InputStream, OutputStream
+from benchmarks.streams import Stream, named_files
+from pyiceberg.catalog import load_catalog
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from tests.s3_server import BUCKET, s3_server
 
-from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
+from penstock.committers.iceberg.catalog import FILE_IO, CatalogConfig, io_properties, open_catalog
 from penstock.committers.iceberg.file_io import TableFileIO
 from penstock.committers.iceberg.local_files import local_path
+from penstock.committers.iceberg.stored_files import KEPT_FILE_BYTES_MAX, KeptFiles
+from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.sinks.iceberg import IcebergSink
 
 
 @pytest.mark.parametrize(
@@ -21,7 +32,7 @@ from penstock.committers.iceberg.local_files import local_path
         ("file:/a/b:c", "/a/b:c"),
         ("a/b:c", str(Path("a/b:c").absolute())),
         ("s3://bucket/a", None),
-        ("hdfs://host/a", None),
+        ("gs://bucket/a", None),
     ],
 )
 def test_locations_are_no_urls(location: str, path: str | None) -> None:
@@ -66,7 +77,175 @@ def test_files_elsewhere_go_through_pyicebergs_own_file_io(tmp_path: Path) -> No
     """A property of a table may put its data or metadata there."""
     catalog = open_catalog(CatalogConfig.of(None, {}, warehouse=str(tmp_path)))
     assert catalog.properties[PY_IO_IMPL].endswith("TableFileIO")
-    properties = {**catalog.properties, "s3.region": "eu-west-1", "s3.endpoint": "http://localhost:1"}
+    properties = {**catalog.properties, "gcs.service.host": "http://localhost:1"}
 
-    assert isinstance(TableFileIO(properties).new_input("s3://bucket/a"), PyArrowFile)
-    assert isinstance(TableFileIO(properties).new_output("s3://bucket/a"), PyArrowFile)
+    assert type(TableFileIO(properties).new_input("gs://bucket/a")) is PyArrowFile
+    assert type(TableFileIO(properties).new_output("gs://bucket/a")) is PyArrowFile
+
+
+# S3 -----------------------------------------------------------------------------------------------
+
+
+class S3(NamedTuple):
+    properties: dict[str, str]
+    log: IO[bytes]
+
+    @property
+    def ours(self) -> TableFileIO:
+        return TableFileIO(self.properties)
+
+    def requests(self) -> list[str]:
+        """Methods of the requests since the last time."""
+        words = [line.decode().split('"')[1].split() for line in self.log.readlines() if b" HTTP/1" in line]
+        return [word[0].lstrip("\x1b[0123456789m") for word in words]
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    log = tmp_path_factory.mktemp("server") / "requests.log"
+    with log.open("wb") as told, s3_server(log=told) as options, log.open("rb") as requests:
+        properties = {
+            "s3.endpoint": options["AWS_ENDPOINT_URL"],
+            "s3.access-key-id": options["AWS_ACCESS_KEY_ID"],
+            "s3.secret-access-key": options["AWS_SECRET_ACCESS_KEY"],
+            "s3.region": options["AWS_REGION"],
+        }
+        yield S3(properties, requests)
+
+
+@pytest.fixture
+def location() -> str:
+    return f"s3://{BUCKET}/{uuid.uuid4()}/a b%20c.json"
+
+
+def put(io: FileIO, location: str, content: bytes) -> None:
+    with io.new_output(location).create() as stream:
+        stream.write(content)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_in_s3_each_reads_and_deletes_what_the_other_has_written(s3: S3, scheme: str, location: str) -> None:
+    location, theirs = scheme + location.removeprefix("s3"), PyArrowFileIO(s3.properties)
+    for number, (writing, reading) in enumerate(((s3.ours, theirs), (theirs, s3.ours))):
+        name = f"{location}-{number}"
+        put(writing, name, b"12345")
+        file = reading.new_input(name)
+        assert (file.exists(), len(file), file.location) == (True, 5, name)
+        with file.open() as stream:
+            assert isinstance(stream, InputStream)
+            stream.seek(1)
+            assert (stream.read(2), stream.tell()) == (b"23", 3)
+        reading.delete(name)
+        assert not writing.new_input(name).exists()
+
+
+def test_what_was_written_or_read_is_not_asked_for_again(s3: S3, location: str) -> None:
+    s3.requests()
+    put(s3.ours, location, b"12345")
+    assert s3.requests() == ["HEAD", "PUT"]
+    file = s3.ours.new_output(location).to_input_file()
+    assert (len(file), file.open().read()) == (5, b"12345")
+    assert s3.requests() == []
+
+    put(PyArrowFileIO(s3.properties), location + "2", b"67")
+    s3.requests()
+    assert [s3.ours.new_input(location + "2").open().read() for _ in range(3)] == [b"67"] * 3
+    assert s3.requests() == ["HEAD", "GET"]
+
+
+def test_whether_a_file_is_there_is_asked_each_time(s3: S3, location: str) -> None:
+    put(s3.ours, location, b"1")
+    PyArrowFileIO(s3.properties).delete(location)
+    s3.requests()
+    assert not s3.ours.new_input(location).exists()
+    assert s3.requests() == ["HEAD"]
+
+
+def test_what_was_deleted_here_is_gone(s3: S3, location: str) -> None:
+    put(s3.ours, location, b"1")
+    s3.ours.delete(location)
+    with pytest.raises(FileNotFoundError):
+        s3.ours.new_input(location).open()
+    with pytest.raises(FileNotFoundError):
+        s3.ours.delete(location)
+
+
+def test_in_s3_a_file_is_replaced_on_request_only(s3: S3, location: str) -> None:
+    put(s3.ours, location, b"1")
+    with pytest.raises(FileExistsError, match="already exists"):
+        s3.ours.new_output(location).create()
+    with s3.ours.new_output(location).create(overwrite=True) as stream:
+        assert isinstance(stream, OutputStream)
+        stream.write(b"22")
+    assert s3.ours.new_input(location).open().read() == b"22"
+    assert PyArrowFileIO(s3.properties).new_input(location).open().read() == b"22"
+
+
+def test_what_is_not_whole_is_not_sent(s3: S3, location: str) -> None:
+    with suppress(ZeroDivisionError), s3.ours.new_output(location).create() as stream:
+        stream.write(bytes(1 // 0))
+    s3.ours.new_output(location).create().write(b"never closed")
+    assert not s3.ours.new_input(location).exists()
+
+
+def test_a_file_that_could_not_be_written_is_not_kept(s3: S3) -> None:
+    location = f"s3://no-such-bucket/{uuid.uuid4()}"
+    stream = s3.ours.new_output(location).create(overwrite=True)
+    stream.write(b"1")
+    with pytest.raises(OSError, match="no-such-bucket"):
+        stream.close()
+    stream.close()
+    with pytest.raises(OSError, match=r"bucket|exist"):
+        s3.ours.new_input(location).open()
+
+
+def test_the_longest_unused_go_first() -> None:
+    kept = KeptFiles(bytes_max=10)
+    for name in ("a", "b", "c"):
+        kept.keep(name, bytes(3))
+    kept.get("a")
+    kept.keep("c", bytes(4))
+    kept.keep("d", bytes(1))
+    assert [name for name in "abcd" if kept.get(name) is not None] == ["a", "c", "d"]
+    kept.keep("e", bytes(KEPT_FILE_BYTES_MAX + 1))
+    kept.forget("e")
+    kept.forget("c")
+    kept.keep("f", bytes(6))
+    assert [name for name in "abcdef" if kept.get(name) is not None] == ["a", "d", "f"]
+
+
+def test_a_batch_takes_few_requests(s3: S3, tmp_path: Path) -> None:
+    """Of one file, once the table is there: two manifests, and metadata under a name that is new."""
+    properties = {
+        **s3.properties,
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"s3://{BUCKET}/{uuid.uuid4()}",
+    }
+    options = IcebergOptions(
+        table="db.t", store=f"sqlite:///{tmp_path}/store.db", catalog_properties=properties
+    )
+    stream, file = Stream(IcebergSink(options)), named_files("iceberg", 1)
+    for _ in range(2):
+        stream.run(file)
+    s3.requests()
+    stream.run(file)
+    assert sorted(s3.requests()) == ["HEAD", "PUT", "PUT", "PUT"]
+    with_pyiceberg_alone = load_catalog("default", **properties).load_table("db.t")
+    assert len(with_pyiceberg_alone.metadata.snapshots) == 3
+
+
+def test_a_file_io_of_the_users_own_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what nobody has chosen is ours; and executors, which get data files' properties, need none."""
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    ours = open_catalog(CatalogConfig.of(None, properties))
+    assert ours.properties[PY_IO_IMPL] == FILE_IO
+    own = "pyiceberg.io.pyarrow.PyArrowFileIO"
+    by_option = open_catalog(CatalogConfig.of(None, {**properties, PY_IO_IMPL: own}))
+    monkeypatch.setenv("PYICEBERG_CATALOG__PROD__PY_IO_IMPL", own)
+    by_environment = open_catalog(CatalogConfig.of("prod", properties))
+    assert by_option.properties[PY_IO_IMPL] == by_environment.properties[PY_IO_IMPL] == own
+    ours.create_namespace("db")
+    table = ours.create_table("db.t", schema=pa.schema([("v", pa.int64())]))
+    assert isinstance(table.io, TableFileIO)
+    assert io_properties(table) == {}
