@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from benchmarks import data
 from benchmarks.measure import Options, peak_memory_bytes, say
 from benchmarks.report import Report
 from benchmarks.writer import BATCH_ROWS, delta_plan, iceberg_plan
+from tests.s3_server import BUCKET, s3_properties, s3_server
 
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
@@ -27,6 +29,11 @@ CASES = {
     f"penstock.delta, {MANY:,} table partitions": ("delta", MANY, MANY_MAX_MB),
 }
 """By name: the table format, how many table partitions, and the bound."""
+CASES_ON_S3 = {
+    "penstock.delta, one table partition, on S3": ("delta", 1),
+    "penstock.iceberg, one table partition, on S3": ("iceberg", 1),
+    f"penstock.delta, {MANY:,} table partitions, on S3": ("delta", MANY),
+}
 
 
 def run(options: Options) -> Report:
@@ -36,9 +43,9 @@ def run(options: Options) -> Report:
         "memory",
         "Memory of a worker",
         f"A process of its own writes {gigabytes:g} GB of lineitem rows, which come as Arrow batches of "
-        f"{BATCH_ROWS:,}, with the default options on a local disk. The peak is the most that lay in memory "
-        "from its start (`VmHWM`), the interpreter and its libraries included: the first line is these alone"
-        ", and the reading.",
+        f"{BATCH_ROWS:,}, with the default options, on a local disk and on S3: moto's, a process of its own. "
+        "The peak is the most that lay in memory from its start (`VmHWM`), the interpreter and its libraries "
+        "included: the first line is these alone, and the reading.",
     )
     peaks = {"nothing written": peak_memory_bytes(consume, source, gigabytes) / MEGABYTE}
     for name, (table_format, partitions, most) in CASES.items():
@@ -46,6 +53,11 @@ def run(options: Options) -> Report:
             peaks[name] = peak_memory_bytes(write, source, gigabytes, table_format, partitions) / MEGABYTE
             say(f"  {name}: {peaks[name]:,.0f} MB")
             report.bound(name, peaks[name], "<=", most, " MB")
+    with s3_server() as storage:
+        for name, case in CASES_ON_S3.items():
+            if options.wants(name):
+                peaks[name] = peak_memory_bytes(write, source, gigabytes, *case, storage) / MEGABYTE
+                say(f"  {name}: {peaks[name]:,.0f} MB")
     report.table(("", "peak, MB"), peaks.items())
     return report
 
@@ -53,13 +65,18 @@ def run(options: Options) -> Report:
 # In the process -------------------------------------------------------------------------------------
 
 
-def write(source: str, gigabytes: float, table_format: str, partitions: int) -> None:
+def write(
+    source: str, gigabytes: float, table_format: str, partitions: int, storage: dict[str, str] | None = None
+) -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         schema = pq.read_schema(source)
         plan = (iceberg_plan if table_format == "iceberg" else delta_plan)(folder, _small(schema))
         if partitions > 1:
             columns = [*_small(schema), pa.field("p", pa.int32())]
             plan = WritePlan(folder, {}, pa.schema(columns), DeltaFormat(("p",)))
+        if storage:
+            properties = s3_properties(storage) if table_format == "iceberg" else storage
+            plan = replace(plan, location=f"s3://{BUCKET}{folder}", storage_options=properties)
         writer = DataFileWriter(plan, FileNames("bench", "run", 0, 0, 0))
         for number, batch in enumerate(rows(source, gigabytes)):
             if partitions > 1:

@@ -21,7 +21,7 @@ from benchmarks.measure import Options, say
 from benchmarks.report import Report, lines
 from benchmarks.streams import Stream, named_files
 from pyiceberg.catalog import load_catalog
-from tests.s3_server import BUCKET, s3_server
+from tests.s3_server import BUCKET, s3_properties, s3_server
 
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.options.iceberg import IcebergOptions
@@ -97,10 +97,7 @@ def _iceberg(folder: Path, storage: Mapping[str, str]) -> dict[str, _Commit]:
         "type": "sql",
         "uri": f"sqlite:///{folder}/catalog.db",
         "warehouse": f"s3://{BUCKET}/warehouse",
-        "s3.endpoint": storage["AWS_ENDPOINT_URL"],
-        "s3.access-key-id": storage["AWS_ACCESS_KEY_ID"],
-        "s3.secret-access-key": storage["AWS_SECRET_ACCESS_KEY"],
-        "s3.region": storage["AWS_REGION"],
+        **s3_properties(storage),
     }
 
     def stream(name: str) -> Stream:

@@ -23,7 +23,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, PyFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from tests.committers.lossy_proxy import lossy_proxy
-from tests.s3_server import BUCKET, s3_server
+from tests.s3_server import BUCKET, s3_properties, s3_server
 
 from penstock.committers.contract import PartitionField
 from penstock.writers.data_files import DataFileWriter
@@ -106,12 +106,7 @@ class _Measured:
 
 
 def _writers(storage: dict[str, str]) -> dict[str, _Write]:
-    properties = {
-        "s3.endpoint": storage["AWS_ENDPOINT_URL"],
-        "s3.access-key-id": storage["AWS_ACCESS_KEY_ID"],
-        "s3.secret-access-key": storage["AWS_SECRET_ACCESS_KEY"],
-        "s3.region": storage["AWS_REGION"],
-    }
+    properties = s3_properties(storage)
     by_p = IcebergFormat((PartitionField("p", ("p",), "identity"),))
     delta = PyFileSystem(DeltaStorageHandler(f"s3://{BUCKET}/others", options=storage))
     iceberg = PyArrowFileIO(properties).fs_by_scheme("s3", BUCKET)

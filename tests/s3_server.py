@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -48,6 +48,16 @@ def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iter
     finally:
         server.kill()
         server.wait()
+
+
+def s3_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """The same options as Iceberg names them."""
+    return {
+        "s3.endpoint": options["AWS_ENDPOINT_URL"],
+        "s3.access-key-id": options["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": options["AWS_SECRET_ACCESS_KEY"],
+        "s3.region": options["AWS_REGION"],
+    }
 
 
 def s3_client(options: dict[str, str]) -> Any:

@@ -16,7 +16,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from tests.readers import iceberg_rows
-from tests.s3_server import s3_client, s3_server
+from tests.s3_server import s3_client, s3_properties, s3_server
 
 from penstock.committers.cleanup import Cleanup, Found
 from penstock.committers.contract import Batch, DataFile, ManifestState, StreamKey
@@ -363,12 +363,7 @@ def test_files_below_a_location_in_an_object_store() -> None:
         client = s3_client(options)
         for key in ("t/data/day=1/a b", "t/data/b", "t/data2/c"):
             client.put_object(Bucket="lake", Key=key, Body=b"x")
-        properties = {
-            "s3.endpoint": options["AWS_ENDPOINT_URL"],
-            "s3.access-key-id": options["AWS_ACCESS_KEY_ID"],
-            "s3.secret-access-key": options["AWS_SECRET_ACCESS_KEY"],
-            "s3.region": options["AWS_REGION"],
-        }
+        properties = s3_properties(options)
         files = iceberg_files("s3://lake/t/data", properties)
         assert {(path, size) for path, size, _ in files.walk()} == {("day=1/a b", 1), ("b", 1)}
         assert files.missing(["b", "c"]) == ["c"]

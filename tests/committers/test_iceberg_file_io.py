@@ -14,7 +14,7 @@ from benchmarks.streams import Stream, named_files
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
-from tests.s3_server import BUCKET, s3_server
+from tests.s3_server import BUCKET, s3_properties, s3_server
 
 from penstock.committers.iceberg.catalog import FILE_IO, CatalogConfig, io_properties, open_catalog
 from penstock.committers.iceberg.file_io import TableFileIO
@@ -104,13 +104,7 @@ class S3(NamedTuple):
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     log = tmp_path_factory.mktemp("server") / "requests.log"
     with log.open("wb") as told, s3_server(log=told) as options, log.open("rb") as requests:
-        properties = {
-            "s3.endpoint": options["AWS_ENDPOINT_URL"],
-            "s3.access-key-id": options["AWS_ACCESS_KEY_ID"],
-            "s3.secret-access-key": options["AWS_SECRET_ACCESS_KEY"],
-            "s3.region": options["AWS_REGION"],
-        }
-        yield S3(properties, requests)
+        yield S3(s3_properties(options), requests)
 
 
 @pytest.fixture

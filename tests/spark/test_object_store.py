@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from pyspark.sql import SparkSession
-from tests.s3_server import BUCKET, s3_client, s3_server
+from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
 from tests.spark.formats import IcebergLakeTable
 from tests.spark.id_stream import IdStream
 
@@ -40,10 +40,7 @@ class IcebergOnS3(IcebergLakeTable):
             "catalog.type": "sql",
             "catalog.uri": f"sqlite:///{self.warehouse}.sqlite",
             "catalog.warehouse": f"s3://{BUCKET}/warehouse",
-            "catalog.s3.endpoint": self.storage["AWS_ENDPOINT_URL"],
-            "catalog.s3.access-key-id": self.storage["AWS_ACCESS_KEY_ID"],
-            "catalog.s3.secret-access-key": self.storage["AWS_SECRET_ACCESS_KEY"],
-            "catalog.s3.region": self.storage["AWS_REGION"],
+            **{f"catalog.{name}": value for name, value in s3_properties(self.storage).items()},
         }
 
 

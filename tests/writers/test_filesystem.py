@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from tests.s3_server import s3_client, s3_server
+from tests.s3_server import s3_client, s3_properties, s3_server
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import DataFile, PartitionField
@@ -134,18 +134,9 @@ def test_locations_of_iceberg_tables_are_no_urls(location: str, path: str) -> No
     assert root == path
 
 
-def iceberg_properties(options: dict[str, str]) -> dict[str, str]:
-    return {
-        "s3.endpoint": options["AWS_ENDPOINT_URL"],
-        "s3.access-key-id": options["AWS_ACCESS_KEY_ID"],
-        "s3.secret-access-key": options["AWS_SECRET_ACCESS_KEY"],
-        "s3.region": options["AWS_REGION"],
-    }
-
-
 def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
     """Through the Iceberg library's own file I/O, by its own properties."""
-    properties = iceberg_properties(storage_options)
+    properties = s3_properties(storage_options)
     ids = {"PARQUET:field_id": "1"}
     schema = pa.schema([pa.field("v", pa.string(), metadata=ids)])
     table_format = IcebergFormat((PartitionField("p q", ("v",), "identity"),), is_object_storage_layout=True)
@@ -164,7 +155,7 @@ def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
 
 
 def test_abort_of_iceberg_files_on_s3_leaves_none(storage_options: dict[str, str]) -> None:
-    properties = iceberg_properties(storage_options)
+    properties = s3_properties(storage_options)
     schema = pa.schema([pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})])
     plan = WritePlan("s3://lake/wh/gone/data", properties, schema, IcebergFormat(), buffer_bytes_max=1)
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))

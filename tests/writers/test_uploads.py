@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import S3FileSystem
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
-from tests.s3_server import BUCKET, s3_client, s3_server
+from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import PartitionField
@@ -66,15 +66,9 @@ class Lake:
         self.location = f"s3://{BUCKET}/{self.prefix}"
 
     def plan(self, schema: pa.Schema, **options: Any) -> WritePlan:
+        storage = {**self.options, "AWS_ENDPOINT_URL": self.endpoint}
         if self.kind == "delta":
-            storage = {**self.options, "AWS_ENDPOINT_URL": self.endpoint}
             return WritePlan(self.location, storage, schema, DeltaFormat(("p",)), **options)
-        properties = {
-            "s3.endpoint": self.endpoint,
-            "s3.access-key-id": self.options["AWS_ACCESS_KEY_ID"],
-            "s3.secret-access-key": self.options["AWS_SECRET_ACCESS_KEY"],
-            "s3.region": self.options["AWS_REGION"],
-        }
         numbered = pa.schema(
             [
                 column.with_metadata({"PARQUET:field_id": str(number)})
@@ -82,7 +76,7 @@ class Lake:
             ]
         )
         table_format = IcebergFormat((PartitionField("p", ("p",), "identity"),))
-        return WritePlan(self.location, properties, numbered, table_format, **options)
+        return WritePlan(self.location, s3_properties(storage), numbered, table_format, **options)
 
     def writer(self, rows: pa.Table, **options: Any) -> DataFileWriter:
         """One that has got these rows."""

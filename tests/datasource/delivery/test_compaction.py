@@ -17,7 +17,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from tests.committers.lakes import LAKES, IcebergLake
 from tests.readers import duckdb_with_delta, duckdb_with_iceberg
-from tests.s3_server import BUCKET, s3_client, s3_server
+from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
 
 from penstock.committers import crash_points
 from penstock.committers.contract import Batch, Committed, Manifest, StreamKey
@@ -427,10 +427,7 @@ def sink_on_s3(kind: str, folder: Path, storage: Mapping[str, str]) -> Sink[Any]
         "type": "sql",
         "uri": f"sqlite:///{folder}/catalog.sqlite",
         "warehouse": f"s3://{BUCKET}/warehouse",
-        "s3.endpoint": storage["AWS_ENDPOINT_URL"],
-        "s3.access-key-id": storage["AWS_ACCESS_KEY_ID"],
-        "s3.secret-access-key": storage["AWS_SECRET_ACCESS_KEY"],
-        "s3.region": storage["AWS_REGION"],
+        **s3_properties(storage),
     }
     return IcebergSink(IcebergOptions(table="lake.ids", catalog="local", catalog_properties=properties))
 
