@@ -14,6 +14,7 @@ from benchmarks.streams import Stream, named_files
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.s3_server import BUCKET, s3_properties, s3_server
 
 from penstock.committers.iceberg.catalog import FILE_IO, CatalogConfig, io_properties, open_catalog
@@ -86,8 +87,12 @@ def test_files_elsewhere_go_through_pyicebergs_own_file_io(tmp_path: Path) -> No
 # S3 -----------------------------------------------------------------------------------------------
 
 
+DENIED: list[Fault] = ["denied"] * 20
+
+
 class S3(NamedTuple):
     properties: dict[str, str]
+    network: LossyProxy
     log: IO[bytes]
 
     @property
@@ -103,8 +108,13 @@ class S3(NamedTuple):
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     log = tmp_path_factory.mktemp("server") / "requests.log"
-    with log.open("wb") as told, s3_server(log=told) as options, log.open("rb") as requests:
-        yield S3(s3_properties(options), requests)
+    with (
+        log.open("wb") as told,
+        s3_server(log=told) as options,
+        lossy_proxy(options["AWS_ENDPOINT_URL"]) as network,
+        log.open("rb") as requests,
+    ):
+        yield S3(s3_properties({**options, "AWS_ENDPOINT_URL": network.url}), network, requests)
 
 
 @pytest.fixture
@@ -190,6 +200,23 @@ def test_a_file_that_could_not_be_written_is_not_kept(s3: S3) -> None:
         stream.close()
     stream.close()
     with pytest.raises(OSError, match=r"bucket|exist"):
+        s3.ours.new_input(location).open()
+
+
+@pytest.mark.parametrize("fault", ["response lost", "landed, answered 500", "answered 503"])
+def test_a_lost_answer_loses_no_file(s3: S3, location: str, fault: Fault) -> None:
+    s3.network.spend(fault, on="PUT")
+    put(s3.ours, location, b"12345")
+    assert s3.network.spent()
+    assert PyArrowFileIO(s3.properties).new_input(location).open().read() == b"12345"
+
+
+def test_a_file_that_is_refused_is_neither_there_nor_kept(s3: S3, location: str) -> None:
+    s3.network.spend(*DENIED, on="PUT")
+    with pytest.raises(OSError, match="ACCESS_DENIED"):
+        put(s3.ours, location, b"12345")
+    s3.network.spend()
+    with pytest.raises(FileNotFoundError):
         s3.ours.new_input(location).open()
 
 
