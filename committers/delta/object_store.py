@@ -64,10 +64,13 @@ def _is_for_this_client(storage_options: Mapping[str, str]) -> bool:
 
 
 def _has_profile(told: set[str]) -> bool:
-    folder = Path("~/.aws").expanduser()
-    return not told.isdisjoint(_PROFILE) or any(
-        (folder / name).exists() for name in ("config", "credentials")
-    )
+    if not told.isdisjoint(_PROFILE):
+        return True
+    try:
+        folder = Path.home() / ".aws"
+    except RuntimeError:  # a container's user need not have one
+        return False
+    return (folder / "config").exists() or (folder / "credentials").exists()
 
 
 def _frozen(options: Mapping[str, str]) -> _Frozen:

@@ -183,6 +183,14 @@ def test_a_profile_is_the_librarys_to_find(
     assert container == []
 
 
+def test_a_user_without_a_home_has_no_profile(container: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert open_object_store("s3://lake/t", {}) is not None
+
+
 def test_without_credentials_the_library_looks_for_them() -> None:
     assert open_object_store("s3://lake/t", {}) is None
 
