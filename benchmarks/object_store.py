@@ -152,7 +152,7 @@ def _tell(report: Report, measured: dict[str, list[Round]]) -> None:
     report.text(
         "At most: Delta's with a log checkpoint, which the library reads the table for. Between two of them "
         "the library alone reads each entry since the last one, more than once. Of Iceberg's requests three "
-        "delete the oldest metadata file, once there are more than the table keeps."
+        "delete the oldest metadata file, once there are more than the table keeps; ours nobody waits for."
     )
     series = {name: (_numbers(taken), [one.count for one in taken]) for name, taken in measured.items()}
     report.plot("Requests of each batch", lines(series, "batch", "requests"))

@@ -54,6 +54,7 @@ from pyiceberg.utils.properties import property_as_bool
 
 from ..errors import PenstockError, RetryableError
 from ..store.expiries import Expiry
+from .file_io import TableFileIO
 from .local_files import local_path
 from .reachability import ExpiredFiles, decode_expired, expired_files, needed_again
 from .redaction import redacted
@@ -219,8 +220,8 @@ class SnapshotExpiry:
         return deleted
 
 
-def delete_old_metadata(io: FileIO, base: TableMetadata, new: TableMetadata) -> int:
-    """Delete the metadata files that fell out of the metadata log between two versions; the number deleted.
+def delete_old_metadata(io: FileIO, base: TableMetadata, new: TableMetadata) -> None:
+    """Delete the metadata files that fell out of the metadata log between two versions, in S3 by and by.
 
     For commits that do not go through pyiceberg's own, which does this. Does nothing unless the table has
     `write.metadata.delete-after-commit.enabled`.
@@ -232,7 +233,10 @@ def delete_old_metadata(io: FileIO, base: TableMetadata, new: TableMetadata) -> 
     )
     kept = {entry.metadata_file for entry in new.metadata_log}
     gone = [entry.metadata_file for entry in base.metadata_log if entry.metadata_file not in kept]
-    return delete_files(io, gone) if is_enabled else 0
+    if is_enabled and isinstance(io, TableFileIO):
+        io.delete_soon(gone)
+    elif is_enabled:
+        delete_files(io, gone)
 
 
 def delete_files(io: FileIO, paths: Sequence[str]) -> int:

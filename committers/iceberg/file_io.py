@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
@@ -34,10 +36,26 @@ class TableFileIO(FileIO):
         else:
             file.delete()
 
+    def delete_soon(self, locations: Sequence[str]) -> None:
+        """Files that nobody needs. In S3 beside the caller: to delete one takes three requests there.
+
+        Raises:
+            OSError: one on the local disk cannot be deleted.
+        """
+        stored = [location for location in locations if _is_in_s3(location)]
+        if stored:
+            from .stored_files import delete_soon
+
+            delete_soon(stored, self.properties)
+        for location in locations:
+            if not _is_in_s3(location):
+                with suppress(FileNotFoundError):
+                    self.delete(location)
+
     def _file(self, location: str) -> LocalFile | StoredFile | None:
         if local_path(location) is not None:
             return LocalFile(location)
-        if location.partition("://")[0] not in S3_SCHEMES:
+        if not _is_in_s3(location):
             return None
         from .stored_files import stored_file  # loads pandas, where that is installed
 
@@ -46,3 +64,7 @@ class TableFileIO(FileIO):
     def _own(self, location: str) -> FileIO:
         """As pyiceberg chooses it."""
         return load_file_io({**self.properties, PY_IO_IMPL: ""}, location)
+
+
+def _is_in_s3(location: str) -> bool:
+    return location.partition("://")[0] in S3_SCHEMES

@@ -8,8 +8,13 @@ manifest that it has just written.
 from __future__ import annotations
 
 import io
+import logging
+import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, cast
 
@@ -19,6 +24,9 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from .object_store import open_object_store
 
+logger = logging.getLogger(__name__)
+
+DELETING_THREADS = 4
 KEPT_BYTES_MAX = 32 * 1024 * 1024
 """Of all files that are kept."""
 KEPT_FILE_BYTES_MAX = 4 * 1024 * 1024
@@ -64,6 +72,24 @@ def stored_file(location: str, properties: dict[str, Any]) -> StoredFile:
     """
     scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
     return StoredFile(location, path, open_object_store(scheme, netloc, properties), _kept)
+
+
+def delete_soon(locations: Sequence[str], properties: dict[str, Any]) -> None:
+    """Beside the caller, who waits for none of it. A file that cannot be deleted stays, an orphan."""
+    for location in locations:
+        _threads(os.getpid()).submit(_try_to_delete, stored_file(location, properties))
+
+
+@lru_cache(maxsize=1)
+def _threads(_process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(DELETING_THREADS, "penstock-delete")
+
+
+def _try_to_delete(file: StoredFile) -> None:
+    try:
+        file.delete()
+    except OSError as error:
+        logger.debug("The old metadata file %s could not be deleted: %s", file.location, error)
 
 
 class StoredFile(PyArrowFile):

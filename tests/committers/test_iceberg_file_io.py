@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ from tests.s3_server import BUCKET, s3_properties, s3_server
 from penstock.committers.iceberg.catalog import FILE_IO, CatalogConfig, io_properties, open_catalog
 from penstock.committers.iceberg.file_io import TableFileIO
 from penstock.committers.iceberg.local_files import local_path
-from penstock.committers.iceberg.stored_files import KEPT_FILE_BYTES_MAX, KeptFiles
+from penstock.committers.iceberg.stored_files import KEPT_FILE_BYTES_MAX, KeptFiles, StoredFile
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.iceberg import IcebergSink
 
@@ -254,6 +255,31 @@ def test_a_batch_takes_few_requests(s3: S3, tmp_path: Path) -> None:
     assert sorted(s3.requests()) == ["HEAD", "PUT", "PUT", "PUT"]
     with_pyiceberg_alone = load_catalog("default", **properties).load_table("db.t")
     assert len(with_pyiceberg_alone.metadata.snapshots) == 3
+
+
+def test_nobody_waits_until_old_metadata_is_deleted(
+    s3: S3, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the local disk, where that takes nothing, it is gone at once."""
+    may_go, tried = threading.Event(), threading.Semaphore(0)
+    delete = StoredFile.delete
+
+    def late(file: StoredFile) -> None:
+        may_go.wait(30)
+        try:
+            delete(file)
+        finally:
+            tried.release()
+
+    monkeypatch.setattr(StoredFile, "delete", late)
+    local = str(tmp_path / "old.json")
+    for name in (location, local):
+        put(s3.ours, name, b"1")
+    s3.ours.delete_soon([location, local, f"{location}-gone", f"{local}-gone"])
+    assert [s3.ours.new_input(name).exists() for name in (location, local)] == [True, False]
+    may_go.set()
+    assert all(tried.acquire(timeout=30) for _ in range(2))
+    assert not s3.ours.new_input(location).exists()
 
 
 def test_a_file_io_of_the_users_own_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
