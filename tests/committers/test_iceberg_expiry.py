@@ -579,10 +579,13 @@ def test_nothing_that_is_needed_goes_and_nothing_else_stays(
 # Metadata files -------------------------------------------------------------------------------------
 
 
-def test_metadata_files_that_fell_out_of_the_log_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_metadata_files_that_fell_out_of_the_log_go_where_that_is_wanted(
+    is_wanted: bool, tmp_path: Path
+) -> None:
     properties = {
         "write.metadata.previous-versions-max": "3",
-        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.delete-after-commit.enabled": str(is_wanted).lower(),
     }
     history = History(tmp_path / "lake", properties)
     for _ in range(6):
@@ -595,5 +598,6 @@ def test_metadata_files_that_fell_out_of_the_log_go(tmp_path: Path) -> None:
         delete_old_metadata(base.io, base.metadata, response.metadata)
     log = {entry.metadata_file for entry in history.table().metadata.metadata_log}
     on_disk = {f"file://{path}" for path in history.folder.rglob("*.metadata.json")}
-    assert on_disk == log | {history.table().metadata_location}
+    named = log | {history.table().metadata_location}
+    assert on_disk == named if is_wanted else on_disk > named
     history.close()
