@@ -231,11 +231,13 @@ def delete_old_metadata(io: FileIO, base: TableMetadata, new: TableMetadata) -> 
         TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED,
         TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED_DEFAULT,
     )
+    if not is_enabled:
+        return
     kept = {entry.metadata_file for entry in new.metadata_log}
     gone = [entry.metadata_file for entry in base.metadata_log if entry.metadata_file not in kept]
-    if is_enabled and isinstance(io, TableFileIO):
+    if isinstance(io, TableFileIO):
         io.delete_soon(gone)
-    elif is_enabled:
+    else:
         delete_files(io, gone)
 
 
