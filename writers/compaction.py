@@ -24,6 +24,7 @@ from ..committers.contract import DataFile
 from ..committers.errors import PenstockError, RetryableError
 from .columns import parquet_width
 from .data_files import DataFileWriter
+from .objects import objects_of
 from .plan import FileNames, WritePlan
 from .table_format import Values
 
@@ -48,7 +49,7 @@ _PROBED_ROWS = 1024
 
 _WHOLE_BYTES = _MEBIBYTE
 """Files up to this size are read with one request."""
-_FETCH_THREADS = 8
+_FETCH_THREADS = 16
 _FETCHED_AHEAD = 32
 """Small files that wait in memory at most."""
 
@@ -217,11 +218,9 @@ class _Sources:
             threads.shutdown(cancel_futures=True)
 
     def _open(self, file: DataFile) -> pa.NativeFile:
-        content = self._filesystem.open_input_file(posixpath.join(self._root, file.path))
         if file.size_bytes > _WHOLE_BYTES:
-            return content
-        with content:
-            return pa.BufferReader(content.read_at(file.size_bytes, 0))
+            return self._filesystem.open_input_file(posixpath.join(self._root, file.path))
+        return pa.BufferReader(objects_of(self._filesystem, self._root).read(file.path))
 
     def _parquet(self, content: pa.NativeFile) -> pq.ParquetFile:
         """With a buffer a column is read piece by piece; without one, the whole column of a row group."""

@@ -32,7 +32,7 @@ class DataFileWriter:
     the next rows: an error there comes with a later call.
 
     Memory: rows wait up to `buffer_bytes_max`; splitting, sorting and encoding take up to three times as much
-    again. The peak stays below 4 x `buffer_bytes_max` + 64 MiB plus the largest batch that arrives, however
+    again. The peak stays below 4 x `buffer_bytes_max` + 80 MiB plus the largest batch that arrives, however
     many rows and table partitions there are. On an object store what waits for its upload comes on top, up to
     twice `buffer_bytes_max`.
     """

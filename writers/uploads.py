@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import io
-import posixpath
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from .new_files import exists_already
+from .objects import Objects, Parts, objects_of
 
 PART_BYTES = 10 * 1024 * 1024
 """A file that is smaller goes up as a whole, once it is closed; a larger one in such parts."""
 
 UPLOADS_MAX = 16
 """At a time. Most of their time they wait for an answer."""
-
-
-class Parts(Protocol):
-    """A large new object, that is there once it is closed."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class NewObjects(Protocol):
-    """An object store's new objects, by paths relative to the data files' root. Any thread may use it.
-
-    Errors are those of the storage, as OSErrors; a FileExistsError if there is one, which stays as it is.
-    """
-
-    def create(self, path: str, content: memoryview) -> bool:
-        """A whole one. False if one of the same content may have been there."""
-        ...
-
-    def create_in_parts(self, path: str) -> Parts: ...
-
-    def delete(self, path: str) -> None: ...
 
 
 class Uploads:
@@ -55,9 +30,7 @@ class Uploads:
     """
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
-        self._objects = (
-            filesystem if isinstance(filesystem, NewObjects) else _ObjectsOfFileSystem(filesystem, root)
-        )
+        self._objects = objects_of(filesystem, root)
         self._threads = ThreadPoolExecutor(UPLOADS_MAX, "penstock-upload")
         self._files: list[_Upload] = []
         self._on_their_way: deque[tuple[Future[None], int]] = deque()
@@ -100,7 +73,7 @@ class _Upload:
     """What Arrow writes a file to."""
 
     def __init__(
-        self, objects: NewObjects, path: str, start: Callable[[Callable[[], None], int], Future[None]]
+        self, objects: Objects, path: str, start: Callable[[Callable[[], None], int], Future[None]]
     ) -> None:
         self._objects = objects
         self._path = path
@@ -166,37 +139,3 @@ class _Upload:
         self._send_part(content)
         if self._parts is not None:
             self._parts.close()
-
-
-class _ObjectsOfFileSystem:
-    """See `NewObjects`. Nothing is there before its stream closes, as with all object stores of Arrow's."""
-
-    def __init__(self, filesystem: FileSystem, root: str) -> None:
-        self._filesystem = filesystem
-        self._root = root
-
-    def create(self, path: str, content: memoryview) -> bool:
-        with self.create_in_parts(path) as stream:
-            stream.write(content)
-        return True
-
-    def create_in_parts(self, path: str) -> pa.NativeFile:
-        full_path = posixpath.join(self._root, path)
-        if self._is_there(full_path):
-            raise FileExistsError(full_path)
-        return self._filesystem.open_output_stream(full_path, buffer_size=_STREAM_BYTES)
-
-    def delete(self, path: str) -> None:
-        self._filesystem.delete_file(posixpath.join(self._root, path))
-
-    def _is_there(self, full_path: str) -> bool:
-        """By one request. A look at its `FileInfo` takes two."""
-        try:
-            self._filesystem.open_input_file(full_path).close()
-        except FileNotFoundError:
-            return False
-        return True
-
-
-_STREAM_BYTES = 64 * 1024
-"""Without such a buffer, file systems in Python get Arrow's buffers to write, and Delta's wants bytes."""

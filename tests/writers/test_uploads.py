@@ -6,7 +6,9 @@ import os
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, Any, NamedTuple, cast
 
@@ -21,6 +23,7 @@ from tests.writers.plans import delta_plan
 from penstock.committers.contract import PartitionField
 from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.errors import RetryableError
+from penstock.writers.compaction import RewriteGroup, rewrite_group
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.filesystem import open_iceberg_filesystem
@@ -78,9 +81,9 @@ class Lake:
         table_format = IcebergFormat((PartitionField("p", ("p",), "identity"),))
         return WritePlan(self.location, s3_properties(storage), numbered, table_format, **options)
 
-    def writer(self, rows: pa.Table, **options: Any) -> DataFileWriter:
+    def writer(self, rows: pa.Table, attempt: int = 12, **options: Any) -> DataFileWriter:
         """One that has got these rows."""
-        writer = DataFileWriter(self.plan(rows.schema, **options), NAMES)
+        writer = DataFileWriter(self.plan(rows.schema, **options), replace(NAMES, attempt=attempt))
         for batch in rows.to_batches(max_chunksize=1000):
             writer.write(batch)
         return writer
@@ -246,6 +249,19 @@ def test_the_copy_of_a_file_system_has_all_its_options() -> None:
     assert (ours["session_token"], ours["region"], ours["request_timeout"]) == ("token", "eu-west-3", 4.5)
 
 
+def test_small_files_are_read_whole_when_they_are_compacted(lake: Lake, server: Server) -> None:
+    """Of Iceberg's Arrow asks for the size, which is known."""
+    rows = numbers(10)
+    plan = lake.plan(rows.schema)
+    files = [file for attempt in range(5) for file in lake.writer(rows, attempt).close()]
+    sources = tuple(replace(file, statistics="") for file in files)
+    server.requests()
+    group = RewriteGroup(0, sources[0].partition_values, sources)
+    rewrite_group(plan, replace(NAMES, batch_id=8), group)
+    each = {"GET": 5, "PUT": 1} if lake.kind == "delta" else {"HEAD": 6, "GET": 5, "PUT": 1}
+    assert Counter(server.requests()) == each
+
+
 # Beside each other ----------------------------------------------------------------------------------
 
 
@@ -310,6 +326,9 @@ class Slow:
     def create_in_parts(self, path: str) -> SlowParts:
         self.parts.append(SlowParts(self))
         return self.parts[-1]
+
+    def read(self, path: str) -> pa.Buffer:
+        raise AssertionError(path)
 
     def delete(self, path: str) -> None:
         self.deleted.append(path)

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem
 
 from ...committers.delta.object_store import open_object_store
 from ..local_path import local_path
-from ..uploads import PART_BYTES, Parts
+from ..objects import Parts
+from ..uploads import PART_BYTES
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -35,7 +37,7 @@ def open_filesystem(table_uri: str, storage_options: dict[str, str]) -> tuple[Fi
 class _DeltaFileSystem(PyFileSystem):  # type: ignore[misc]
     """The Delta library's, which keeps Python's lock while it waits, and takes three requests for any file.
 
-    So new files, see `NewObjects`, go the way of the log's: by the same client, which does neither.
+    So small and new files, see `Objects`, go the way of the log's: by the same client, which does neither.
     """
 
     def __init__(self, handler: object, store: ObjectStore) -> None:
@@ -63,6 +65,10 @@ class _DeltaFileSystem(PyFileSystem):  # type: ignore[misc]
             except FileNotFoundError:
                 return obstore.open_writer(self._store, path, buffer_size=PART_BYTES, max_concurrency=1)
         raise FileExistsError(path)
+
+    def read(self, path: str) -> pa.Buffer:
+        with _errors_of_the_system():
+            return pa.py_buffer(self._store.get(path).bytes())
 
     def delete(self, path: str) -> None:
         with _errors_of_the_system():
