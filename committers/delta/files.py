@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow.fs as pafs
 from deltalake.exceptions import TableNotFoundError
@@ -10,6 +10,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from ..files import TableFiles
 from .history import in_short
+from .object_store import errors_of_the_system, open_object_store
 
 
 def delta_files(table_uri: str, storage_options: Mapping[str, str]) -> TableFiles:
@@ -22,4 +23,17 @@ def delta_files(table_uri: str, storage_options: Mapping[str, str]) -> TableFile
         except TableNotFoundError:
             return None
 
-    return TableFiles(table_uri, "the storage.* options", open_location, in_short)
+    store = open_object_store(table_uri, options)
+
+    def delete_many(paths: Sequence[str]) -> None:
+        assert store is not None, "else one after the other"
+        with errors_of_the_system():
+            store.delete(paths)  # a thousand with one request
+
+    return TableFiles(
+        table_uri,
+        "the storage.* options",
+        open_location,
+        in_short,
+        None if store is None else delete_many,
+    )

@@ -7,7 +7,8 @@ Python's lock to others while it waits.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -52,6 +53,17 @@ def open_object_store(table_uri: str, storage_options: Mapping[str, str]) -> Obj
         return None
     environment = {name: value for name, value in os.environ.items() if name.upper().startswith("AWS_")}
     return _open_s3(table_uri, _frozen(storage_options), _frozen(environment), os.getpid())
+
+
+@contextmanager
+def errors_of_the_system() -> Iterator[None]:
+    """Errors of the client as those of a file system, in its words, without its internals."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except BaseError as error:
+        raise OSError(str(error).partition("\n\nDebug source")[0]) from None
 
 
 def _is_for_this_client(storage_options: Mapping[str, str]) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pyarrow.fs as pafs
 
 from ..files import TableFiles
 from .object_store import open_object_store
+
+DELETING_THREADS = 16
 
 
 def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles:
@@ -18,7 +22,7 @@ def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles
     """
     properties = dict(io_properties)
 
-    def open_location() -> pafs.FileSystem | None:
+    def open_location() -> pafs.FileSystem:
         from pyiceberg.io.pyarrow import PyArrowFileIO  # heavy, and most batches delete nothing
 
         scheme, host, path = PyArrowFileIO.parse_location(location, properties)
@@ -26,4 +30,14 @@ def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles
             return pafs.SubTreeFileSystem(path, pafs.LocalFileSystem())
         return pafs.SubTreeFileSystem(path, open_object_store(scheme, host, properties))
 
-    return TableFiles(location, "the catalog.* options", open_location)
+    def delete_many(paths: Sequence[str]) -> None:
+        filesystem = open_location()
+
+        def delete(path: str) -> None:
+            with suppress(FileNotFoundError):
+                filesystem.delete_file(path)
+
+        with ThreadPoolExecutor(DELETING_THREADS) as threads:
+            list(threads.map(delete, paths))
+
+    return TableFiles(location, "the catalog.* options", open_location, delete_many=delete_many)

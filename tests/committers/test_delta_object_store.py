@@ -17,10 +17,13 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.committers.lossy_proxy import lossy_proxy
 from tests.s3_server import BUCKET, s3_server
 from werkzeug.serving import generate_adhoc_ssl_context
 
+from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
+from penstock.committers.errors import RetryableError
 
 TOKEN = "a-token-of-the-pod"
 KEY = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -132,6 +135,34 @@ def test_the_role_of_a_container_or_pod_is_taken(who: str, request: pytest.Fixtu
     write_deltalake(uri, pa.table({"v": [1, 2]}))
     assert asked[1:] == asked[:1] * (len(asked) - 1) != []
     assert DeltaTable(uri).to_pyarrow_table()["v"].to_pylist() == [1, 2]
+
+
+def test_files_are_deleted_with_one_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEY.items():
+        monkeypatch.setenv(name, value)
+    uri = f"s3://{BUCKET}/{uuid.uuid4()}"
+    store = open_object_store(uri, {})
+    assert store is not None
+    names = [f"p=a%20b {number}/{odd}.parquet" for number in range(20) for odd in ("a b", "é%2F")]
+    for name in [*names, "other.parquet"]:
+        store.put(name, b"1")
+    files = delta_files(uri, {})
+    server.log.read()
+    assert files.delete([*names, "gone.parquet"]) == len(names)
+    assert server.log.read().count(b"POST ") == 1
+    assert [path for path, _, _ in files.walk()] == ["other.parquet"]
+
+
+def test_files_that_cannot_be_deleted_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server() as options, lossy_proxy(options["AWS_ENDPOINT_URL"]) as network:
+        options = {**options, "AWS_ENDPOINT_URL": network.url, "max_retries": "0"}
+        store = open_object_store(f"s3://{BUCKET}/t", options)
+        assert store is not None
+        store.put("a", b"1")
+        network.spend("denied", on="POST")
+        with pytest.raises(RetryableError, match=r"cannot be looked at.*storage\.\*"):
+            delta_files(f"s3://{BUCKET}/t", options).delete(["a"])
+        assert delta_files(f"s3://{BUCKET}/t", options).delete(["a"]) == 1
 
 
 def test_a_key_comes_before_a_role(container: list[str]) -> None:

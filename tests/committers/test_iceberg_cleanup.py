@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import FileInfo, FileType
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import ManifestFile
@@ -370,6 +372,25 @@ def test_files_below_a_location_in_an_object_store() -> None:
         assert files.delete(["b", "c"]) == 1
         assert {path for path, _, _ in files.walk()} == {"day=1/a b"}
         assert list(iceberg_files("s3://lake/nothing", properties).walk()) == []
+
+
+def test_files_are_deleted_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Crowded:
+        """Deletes no file before it may delete four."""
+
+        four = threading.Barrier(4)
+
+        def get_file_info(self, path: str) -> FileInfo:
+            return FileInfo(path, FileType.File)
+
+        def delete_file(self, path: str) -> None:
+            self.four.wait(30)
+            if path == "gone":
+                raise FileNotFoundError(path)
+
+    monkeypatch.setattr("pyarrow.fs.SubTreeFileSystem", lambda *_: Crowded())
+    properties = {"s3.endpoint": "http://127.0.0.1:1", "s3.region": "us-east-1"}
+    assert iceberg_files("s3://lake/t", properties).delete(["a", "b", "c", "gone"]) == 4
 
 
 def test_a_storage_that_cannot_be_asked_is_retryable() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem
 
-from ...committers.delta.object_store import open_object_store
+from ...committers.delta.object_store import errors_of_the_system, open_object_store
 from ..local_path import local_path
 from ..objects import Parts
 from ..uploads import PART_BYTES
@@ -47,7 +45,7 @@ class _DeltaFileSystem(PyFileSystem):  # type: ignore[misc]
     def create(self, path: str, content: memoryview) -> bool:
         from obstore.exceptions import AlreadyExistsError
 
-        with _errors_of_the_system():
+        with errors_of_the_system():
             try:
                 self._store.put(path, content, mode="create")
             except AlreadyExistsError:
@@ -59,7 +57,7 @@ class _DeltaFileSystem(PyFileSystem):  # type: ignore[misc]
     def create_in_parts(self, path: str) -> Parts:
         import obstore
 
-        with _errors_of_the_system():
+        with errors_of_the_system():
             try:
                 self._store.head(path)
             except FileNotFoundError:
@@ -67,20 +65,9 @@ class _DeltaFileSystem(PyFileSystem):  # type: ignore[misc]
         raise FileExistsError(path)
 
     def read(self, path: str) -> pa.Buffer:
-        with _errors_of_the_system():
+        with errors_of_the_system():
             return pa.py_buffer(self._store.get(path).bytes())
 
     def delete(self, path: str) -> None:
-        with _errors_of_the_system():
+        with errors_of_the_system():
             self._store.delete(path)
-
-
-@contextmanager
-def _errors_of_the_system() -> Iterator[None]:
-    """Errors of a client as those of a file system, in its words, without its internals."""
-    from obstore.exceptions import BaseError
-
-    try:
-        yield
-    except BaseError as error:
-        raise OSError(str(error).partition("\n\nDebug source")[0]) from None
