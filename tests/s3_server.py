@@ -50,6 +50,26 @@ def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iter
         server.wait()
 
 
+class RequestLog:
+    """What a server was asked."""
+
+    def __init__(self, lines: IO[bytes]) -> None:
+        self._lines = lines
+
+    def methods(self, about: bytes = b"") -> list[str]:
+        """Of the requests since the last time, such as "PUT", whose first lines have these words."""
+        lines = [line.decode() for line in self._lines.readlines() if b" HTTP/1" in line and about in line]
+        return [line.split('"')[1].split()[0].lstrip("\x1b[0123456789m") for line in lines]
+
+
+@contextmanager
+def logged_s3_server(folder: Path) -> Iterator[tuple[dict[str, str], RequestLog]]:
+    """See `s3_server`. The log is a file in the folder."""
+    log = folder / "requests.log"
+    with log.open("wb") as told, s3_server(log=told) as options, log.open("rb") as lines:
+        yield options, RequestLog(lines)
+
+
 def s3_properties(options: Mapping[str, str]) -> dict[str, str]:
     """The same options as Iceberg names them."""
     return {

@@ -27,7 +27,7 @@ class NewFiles(Protocol):
 
     @property
     def on_their_way_bytes(self) -> int:
-        """In memory, of files that are closed."""
+        """In memory, of what is being sent."""
         ...
 
     def open(self, path: str) -> pa.NativeFile:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.committers.lossy_proxy import lossy_proxy
-from tests.s3_server import BUCKET, s3_server
+from tests.s3_server import BUCKET, RequestLog, logged_s3_server, s3_server
 from werkzeug.serving import generate_adhoc_ssl_context
 
 from penstock.committers.delta.files import delta_files
@@ -31,14 +31,13 @@ KEY = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 class Server(NamedTuple):
     endpoint: str
-    log: IO[bytes]
+    log: RequestLog
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("server") / "requests.log"
-    with log.open("wb") as told, s3_server(log=told) as options, log.open("rb") as requests:
-        yield Server(options["AWS_ENDPOINT_URL"], requests)
+    with logged_s3_server(tmp_path_factory.mktemp("server")) as (options, log):
+        yield Server(options["AWS_ENDPOINT_URL"], log)
 
 
 @pytest.fixture(autouse=True)
@@ -147,9 +146,9 @@ def test_files_are_deleted_with_one_request(server: Server, monkeypatch: pytest.
     for name in [*names, "other.parquet"]:
         store.put(name, b"1")
     files = delta_files(uri, {})
-    server.log.read()
+    server.log.methods()
     assert files.delete([*names, "gone.parquet"]) == len(names)
-    assert server.log.read().count(b"POST ") == 1
+    assert server.log.methods().count("POST") == 1
     assert [path for path, _, _ in files.walk()] == ["other.parquet"]
 
 

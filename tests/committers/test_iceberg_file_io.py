@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from tests.s3_server import BUCKET, s3_properties, s3_server
+from tests.s3_server import BUCKET, RequestLog, logged_s3_server, s3_properties
 
 from penstock.committers.iceberg.catalog import FILE_IO, CatalogConfig, io_properties, open_catalog
 from penstock.committers.iceberg.file_io import TableFileIO
@@ -94,7 +94,7 @@ DENIED: list[Fault] = ["denied"] * 20
 class S3(NamedTuple):
     properties: dict[str, str]
     network: LossyProxy
-    log: IO[bytes]
+    log: RequestLog
 
     @property
     def ours(self) -> TableFileIO:
@@ -102,20 +102,16 @@ class S3(NamedTuple):
 
     def requests(self) -> list[str]:
         """Methods of the requests since the last time."""
-        words = [line.decode().split('"')[1].split() for line in self.log.readlines() if b" HTTP/1" in line]
-        return [word[0].lstrip("\x1b[0123456789m") for word in words]
+        return self.log.methods()
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    log = tmp_path_factory.mktemp("server") / "requests.log"
     with (
-        log.open("wb") as told,
-        s3_server(log=told) as options,
+        logged_s3_server(tmp_path_factory.mktemp("server")) as (options, log),
         lossy_proxy(options["AWS_ENDPOINT_URL"]) as network,
-        log.open("rb") as requests,
     ):
-        yield S3(s3_properties({**options, "AWS_ENDPOINT_URL": network.url}), network, requests)
+        yield S3(s3_properties({**options, "AWS_ENDPOINT_URL": network.url}), network, log)
 
 
 @pytest.fixture

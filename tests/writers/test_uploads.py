@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow.fs import S3FileSystem
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
-from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
+from tests.s3_server import BUCKET, RequestLog, logged_s3_server, s3_client, s3_properties
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import PartitionField
@@ -38,24 +38,20 @@ DENIED: list[Fault] = ["denied"] * 20
 class Server(NamedTuple):
     options: dict[str, str]
     proxy: LossyProxy
-    log: IO[bytes]
+    log: RequestLog
 
     def requests(self) -> list[str]:
         """Methods of the requests since the last time, of data files."""
-        words = [line.decode().split('"')[1].split() for line in self.log.readlines() if b".parquet" in line]
-        return [word[0].lstrip("\x1b[0123456789m") for word in words]
+        return self.log.methods(b".parquet")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("server") / "requests.log"
     with (
-        log.open("wb") as told,
-        s3_server(log=told) as options,
+        logged_s3_server(tmp_path_factory.mktemp("server")) as (options, log),
         lossy_proxy(options["AWS_ENDPOINT_URL"]) as proxy,
-        log.open("rb") as requests,
     ):
-        yield Server(options, proxy, requests)
+        yield Server(options, proxy, log)
 
 
 class Lake:
