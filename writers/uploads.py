@@ -100,7 +100,10 @@ class _Upload:
                 self._send(self._send_last_part if self._on_its_way else self._send_whole)
 
     def take_back(self) -> None:
-        """Delete what is there of it, when nobody sends it any more. Never raises."""
+        """Delete what is there of it, when nobody sends it any more. Never raises.
+
+        Only what is known to be of this upload: what came of one that failed stays, an orphan if anything.
+        """
         self._is_taken_back = True
         if self._parts is not None:
             with contextlib.suppress(Exception):
@@ -119,11 +122,9 @@ class _Upload:
     # One at a time, in any thread.
 
     def _send_whole(self, content: io.BytesIO) -> None:
-        self._is_ours = True  # even if it fails: it may have landed
         try:
             self._is_ours = self._objects.create(self._path, content.getbuffer())
         except FileExistsError:
-            self._is_ours = False
             raise exists_already(self._path) from None
 
     def _send_part(self, content: io.BytesIO) -> None:

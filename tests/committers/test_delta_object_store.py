@@ -150,6 +150,7 @@ def test_files_are_deleted_with_one_request(server: Server, monkeypatch: pytest.
     assert files.delete([*names, "gone.parquet"]) == len(names)
     assert server.log.methods().count("POST") == 1
     assert [path for path, _, _ in files.walk()] == ["other.parquet"]
+    assert files.delete(["gone.parquet"]) == 0
 
 
 def test_files_that_cannot_be_deleted_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

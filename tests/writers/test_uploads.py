@@ -373,6 +373,22 @@ def test_what_is_on_its_way_counts_as_memory(monkeypatch: pytest.MonkeyPatch) ->
     assert storage.bytes_max <= 1_000_000 + max(storage.sizes)
 
 
+def test_what_may_be_anothers_after_an_error_is_not_deleted() -> None:
+    """Nobody knows whose file is there, if there is one."""
+
+    class Broken(Slow):
+        def create(self, path: str, content: memoryview) -> bool:
+            raise OSError("no answer")
+
+    storage = Broken()
+    files = Uploads(cast("Any", storage), "")
+    files.open("a").close()
+    with pytest.raises(OSError, match="no answer"):
+        files.finish()
+    files.delete_all()
+    assert storage.deleted == []
+
+
 def test_no_more_files_are_on_their_way_than_allowed() -> None:
     storage = Slow()
     assert write_to(storage, numbers(100, 100)) == 100
