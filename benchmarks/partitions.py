@@ -11,7 +11,9 @@ from benchmarks.spark.process import CORES, LOCAL, find_peers
 from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, Place, measure
 
 PARTITIONS = 200
-CASES = tuple(case for case in throughput.CASES if case not in ("noop", "empty-python"))
+CASES = tuple(
+    case for case in throughput.CASES if case not in ("noop", "empty-python", "files-python", "parquet-zstd")
+)
 PLACES = tuple(Place("lineitem", LOCAL, cores, PARTITIONS) for cores in (CORES, 2 * CORES))
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks import data
 from benchmarks.data import as_from_spark, made_rows, with_partition
+from benchmarks.files import write_file
 from benchmarks.measure import Options, Samples, interleaved, medians, one_core, ratio, say
 from benchmarks.report import Report, bars
 from deltalake import write_deltalake
@@ -37,6 +38,7 @@ ROUNDS_OF_SCANS = 3
 
 PLAIN = "pyarrow"
 GATHERED = "pyarrow, large row groups"
+ENCODER = "pyarrow, files as ours"
 DUCKDB = "duckdb"
 POLARS = "polars"
 DELTA = "penstock.delta"
@@ -58,7 +60,9 @@ def run(options: Options) -> Report:
         "Writing Parquet, and reading it",
         f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer, by "
         f"`pyarrow.parquet` with its defaults (`{PLAIN}`: each batch a row group, as a simple sink does; "
-        f"`{GATHERED}`: all rows gathered first), and by `{DUCKDB}` and `{POLARS}` (gathered, with zstd and "
+        f"`{GATHERED}`: all rows gathered first; `{ENCODER}`: with our row groups, codec and encodings, but "
+        "without checks, statistics, several files or a thought of crashes: what Arrow's encoder takes at "
+        f"least), and by `{DUCKDB}` and `{POLARS}` (gathered, with zstd and "
         f"row groups as large as ours), all on one core. Ours has row groups of {ROW_GROUP_ROWS:,} "
         f"rows and pages of {PAGE_ROWS:,}, but where another number is told, and smaller row groups in "
         f"{PARTITIONS} table partitions, whose rows wait together in a buffer of 128 MB. "
@@ -96,6 +100,10 @@ def plain(folder: Path, table: pa.Table) -> None:
 
 def gathered(folder: Path, table: pa.Table) -> None:
     pq.write_table(pa.Table.from_batches(table.to_batches(BATCH_ROWS)), folder / "gathered.parquet")
+
+
+def encoded(folder: Path, table: pa.Table) -> None:
+    write_file(folder, table.to_batches(BATCH_ROWS))
 
 
 def by_duckdb(folder: Path, table: pa.Table) -> None:
@@ -153,6 +161,7 @@ def _compare(report: Report, title: str, table: pa.Table, options: Options, fold
     cases: dict[str, Callable[[Path], None]] = {
         PLAIN: partial(plain, table=table),
         GATHERED: partial(gathered, table=table),
+        ENCODER: partial(encoded, table=table),
         DUCKDB: partial(by_duckdb, table=table),
         POLARS: partial(by_polars, table=table),
         DELTA: partial(penstock, table=table, plan=delta_plan),

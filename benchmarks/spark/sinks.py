@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from benchmarks.spark.empty_sink import EmptyDataSource
+from benchmarks.spark.python_sinks import EmptyDataSource, FilesDataSource
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -83,10 +83,30 @@ class EmptyPythonTuned(EmptyPython):
         return super().writer(rows, folder).option("tuned", "true")
 
 
+class FilesPython(EmptyPythonTuned):
+    """Writes files with Arrow, and does nothing else: what encoding costs on top."""
+
+    keeps_rows = True
+
+    def set_up(self, spark: SparkSession) -> None:
+        super().set_up(spark)
+        spark.dataSource.register(FilesDataSource)
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        files = rows.writeStream.format("files").option("tuned", "true")
+        return files.option("path", str(folder / "table"))
+
+
 class Parquet(Sink):
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
         writer = rows.writeStream.partitionBy(*partition_columns(rows))
         return writer.format("parquet").option("path", str(folder / "table"))
+
+
+class ParquetZstd(Parquet):
+    """With the codec of all others but delta-spark."""
+
+    settings: ClassVar = {"spark.sql.parquet.compression.codec": "zstd"}
 
 
 class DeltaSpark(Sink):
@@ -195,7 +215,9 @@ SINKS: dict[str, type[Sink]] = {
     "noop": Noop,
     "empty-python": EmptyPython,
     "empty-python-tuned": EmptyPythonTuned,
+    "files-python": FilesPython,
     "parquet": Parquet,
+    "parquet-zstd": ParquetZstd,
     "delta-spark": DeltaSpark,
     "iceberg-spark": IcebergSpark,
     "foreach-deltalake": ForeachDeltalake,

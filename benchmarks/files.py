@@ -1,0 +1,46 @@
+"""Arrow's encoder alone: files as ours are, and nothing else of what makes them a table's.
+
+No row is brought into a schema or checked, there are no statistics beside the footer, nothing is synced with
+the disk. What a writer in Python that has Arrow can be at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+
+from penstock.writers.delta.table_format import DeltaFormat
+from penstock.writers.encodings import choose_encodings
+from penstock.writers.parquet_file import OpenParquetFile
+from penstock.writers.plan import ROW_GROUP_ROWS, WritePlan
+
+
+def write_file(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    """One file, with our encodings, codec and row groups; none without rows."""
+    file = None
+    for rows in _row_groups(batches):
+        if file is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            plan = WritePlan(str(folder), {}, rows.schema, DeltaFormat())
+            sink = pa.OSFile(str(folder / f"{uuid4()}.parquet"), "wb")
+            encodings = choose_encodings(plan, rows, rows.num_rows)
+            file = OpenParquetFile(sink, rows.schema, plan, encodings)
+        file.write_row_group(rows)
+    if file is not None:
+        file.close()
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

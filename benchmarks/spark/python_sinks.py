@@ -1,0 +1,66 @@
+"""Python sinks that are none, for what a sink in Python costs at least. Executors import this, so it imports
+little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.datasource.spark_workers import tidy_up
+
+
+class EmptyDataSource(DataSource):
+    """Takes all rows. With the option `tuned` it spares Spark's workers what Penstock spares them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "empty"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> EmptyWriter:
+        if "tuned" in self.options:
+            tidy_up()
+        return EmptyWriter(self.options)
+
+
+class EmptyWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        self._take(iterator)
+        if "tuned" in self._options:
+            tidy_up()
+        return WriterCommitMessage()
+
+    def _take(self, batches: Iterator[Any]) -> None:
+        for _ in batches:
+            pass
+
+    def commit(self, messages: Any, batchId: int) -> None: ...  # noqa: N803
+
+    def abort(self, messages: Any, batchId: int) -> None: ...  # noqa: N803
+
+
+class FilesDataSource(EmptyDataSource):
+    """Writes the rows of each task into a file in the folder of the option `path`, which no table knows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "files"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> FilesWriter:
+        super().streamWriter(schema, overwrite)
+        return FilesWriter(self.options)
+
+
+class FilesWriter(EmptyWriter):
+    def _take(self, batches: Iterator[Any]) -> None:
+        from benchmarks.files import write_file
+
+        from penstock.datasource.gathering import gathered
+
+        write_file(Path(self._options["path"]), gathered(batches))
