@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from penstock.writers.background import Background
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.encodings import choose_encodings
 from penstock.writers.parquet_file import OpenParquetFile
@@ -19,8 +20,12 @@ from penstock.writers.plan import ROW_GROUP_ROWS, WritePlan
 
 
 def write_file(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:
-    """One file, with our encodings, codec and row groups; none without rows."""
+    """One file, with our encodings, codec and row groups; none without rows.
+
+    A row group is encoded while the next one is read, as ours are.
+    """
     file = None
+    background = Background("encoder")
     for rows in _row_groups(batches):
         if file is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -28,7 +33,9 @@ def write_file(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:
             sink = pa.OSFile(str(folder / f"{uuid4()}.parquet"), "wb")
             encodings = choose_encodings(plan, rows, rows.num_rows)
             file = OpenParquetFile(sink, rows.schema, plan, encodings)
-        file.write_row_group(rows)
+        background.start(file.write_row_group, rows)
+    background.wait()
+    background.stop()
     if file is not None:
         file.close()
 

@@ -25,6 +25,7 @@ EXPECTED_SKIPS = (
     r"needs Spark 4\.[1-9]",  # the newest Spark runs it
     r"PENSTOCK_KILLS=3 takes both",  # `make kills` does
     r"Maven cannot be reached",  # said only of a missing mvn and of repositories that do not answer
+    r"npm cannot be reached",  # likewise
 )
 """Reasons, as regular expressions, for which a test may be skipped with CI=true."""
 
@@ -106,6 +107,21 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/store/penstock.db"
     new_url: Callable[[], str] = request.getfixturevalue("new_postgres_url")
     return new_url()
+
+
+# Object stores ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[str]:
+    """The URL of a server of Azure's, one for all tests: each takes a prefix of its own."""
+    from tests.azure_server import NpmUnreachableError, azure_server
+
+    try:
+        with azure_server() as url:
+            yield url
+    except NpmUnreachableError as error:
+        pytest.skip(str(error))
 
 
 # Catalog servers for Iceberg ----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import boto3
+from tests.request_log import RequestLog
 
 BUCKET = "lake"
 
@@ -36,30 +37,12 @@ def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iter
     )
     try:
         _wait_for(port)
-        options = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
+        options = s3_options(f"http://127.0.0.1:{port}")
         s3_client(options).create_bucket(Bucket=BUCKET)
         yield options
     finally:
         server.kill()
         server.wait()
-
-
-class RequestLog:
-    """What a server was asked."""
-
-    def __init__(self, lines: IO[bytes]) -> None:
-        self._lines = lines
-
-    def methods(self, about: bytes = b"") -> list[str]:
-        """Of the requests since the last time, such as "PUT", whose first lines have these words."""
-        lines = [line.decode() for line in self._lines.readlines() if b" HTTP/1" in line and about in line]
-        return [line.split('"')[1].split()[0].lstrip("\x1b[0123456789m") for line in lines]
 
 
 @contextmanager
@@ -68,6 +51,17 @@ def logged_s3_server(folder: Path) -> Iterator[tuple[dict[str, str], RequestLog]
     log = folder / "requests.log"
     with log.open("wb") as told, s3_server(log=told) as options, log.open("rb") as lines:
         yield options, RequestLog(lines)
+
+
+def s3_options(url: str) -> dict[str, str]:
+    """For a server at this address, as the Delta library and polars take them."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
 
 
 def s3_properties(options: Mapping[str, str]) -> dict[str, str]:

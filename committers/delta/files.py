@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow.fs as pafs
 from deltalake.exceptions import TableNotFoundError
@@ -28,7 +29,12 @@ def delta_files(table_uri: str, storage_options: Mapping[str, str]) -> TableFile
     def delete_many(paths: Sequence[str]) -> None:
         assert store is not None, "else one after the other"
         with errors_of_the_system():
-            store.delete(paths)  # a thousand with one request
+            try:
+                store.delete(paths)  # hundreds with one request
+            except FileNotFoundError:  # in Azure, if only one is gone meanwhile
+                for path in paths:
+                    with suppress(FileNotFoundError):
+                        store.delete(path)
 
     return TableFiles(
         table_uri,

@@ -1,7 +1,7 @@
-"""The object store of a Delta table, by `obstore`.
+"""The object store of a Delta table, by `obstore`: S3 and Azure.
 
-That is the Python face of the client that the Delta library has inside: it takes the same options, and leaves
-Python's lock to others while it waits.
+That is the Python face of the client that the Delta library has inside: it takes the same addresses and
+options, and leaves Python's lock to others while it waits.
 """
 
 from __future__ import annotations
@@ -11,34 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore, RetryConfig, S3Config
+    from obstore.store import ObjectStore
 
 _Frozen: TypeAlias = tuple[tuple[str, str], ...]
 
-_OF_THE_LIBRARY = (
-    "locking_provider",
-    "unsafe_rename",
-    "copy_if_not_exists",
-    "conditional_put",
-    "iam_role_arn",
-    "iam_role_session_name",
-    "assume_role_arn",
-)
-"""Ends of options that only the Delta library knows: other ways to commit, and roles that it takes."""
-
-_PROFILE = ("aws_profile", "aws_default_profile", "aws_config_file", "aws_shared_credentials_file")
-_CREDENTIALS = (
-    "aws_access_key_id",
-    "access_key_id",
-    "aws_web_identity_token_file",
-    "aws_container_credentials_relative_uri",
-    "aws_container_credentials_full_uri",
-)
-"""Where this client looks for them, as the library does: a key; the role of a pod or container."""
+_S3_SCHEMES = ("s3", "s3a")
+_AZURE_SCHEMES = ("abfs", "abfss", "adl", "az", "azure")
 
 
 def open_object_store(table_uri: str, storage_options: Mapping[str, str]) -> ObjectStore | None:
@@ -49,10 +31,18 @@ def open_object_store(table_uri: str, storage_options: Mapping[str, str]) -> Obj
     Args:
         storage_options: as the Delta library takes them; those that are missing come from the environment
     """
-    if urlsplit(table_uri).scheme not in ("s3", "s3a") or not _is_for_this_client(storage_options):
+    scheme = urlsplit(table_uri).scheme
+    if scheme in _S3_SCHEMES:
+        variables, knows = "AWS_", _knows_on_s3
+    elif scheme in _AZURE_SCHEMES:
+        variables, knows = "AZUR", _knows_on_azure  # Azurite's too
+    else:
         return None
-    environment = {name: value for name, value in os.environ.items() if name.upper().startswith("AWS_")}
-    return _open_s3(table_uri, _frozen(storage_options), _frozen(environment), os.getpid())
+    environment = {name: value for name, value in os.environ.items() if name.upper().startswith(variables)}
+    told = {name.lower() for name in (*storage_options, *environment)}
+    if any(name.endswith(_OF_THE_LIBRARY) for name in told) or not knows(told):
+        return None
+    return _open(table_uri, _frozen(storage_options), _frozen(environment), os.getpid())
 
 
 @contextmanager
@@ -66,12 +56,51 @@ def errors_of_the_system() -> Iterator[None]:
         raise OSError(str(error).partition("\n\nDebug source")[0]) from None
 
 
-def _is_for_this_client(storage_options: Mapping[str, str]) -> bool:
-    """Would it act as the library does, and as the same user? A profile or a machine's role it never is."""
-    told = {name.lower() for name in (*storage_options, *os.environ)}
-    if any(name.endswith(_OF_THE_LIBRARY) for name in told):
-        return False
-    found = next((name for name in _CREDENTIALS if name in told), None)
+# Would this client act as the library does, and as the same user? By the names of all that is told. ---
+
+_OF_THE_LIBRARY = (
+    "locking_provider",
+    "unsafe_rename",
+    "copy_if_not_exists",
+    "conditional_put",
+    "iam_role_arn",
+    "iam_role_session_name",
+    "assume_role_arn",
+)
+"""Ends of options that only the Delta library knows: other ways to commit, and roles that it takes."""
+
+_PROFILE = ("aws_profile", "aws_default_profile", "aws_config_file", "aws_shared_credentials_file")
+_S3_CREDENTIALS = (
+    "aws_access_key_id",
+    "access_key_id",
+    "aws_web_identity_token_file",
+    "aws_container_credentials_relative_uri",
+    "aws_container_credentials_full_uri",
+)
+"""Where this client looks for them, as the library does: a key; the role of a pod or container."""
+
+_AZURE_CREDENTIALS = (
+    {"account_key", "access_key", "master_key"},
+    {"sas_key", "sas_token"},
+    {"client_secret"},
+    {"federated_token_file"},
+)
+"""A key; a signature; a service principal; the identity of a pod."""
+_OTHER_AZURE_CREDENTIALS = {
+    *("token", "bearer_token", "credential_type", "use_azure_cli", "skip_signature"),
+    *("msi_endpoint", "identity_endpoint", "msi_resource_id", "object_id"),
+    *(
+        "fabric_token_service_url",
+        "fabric_workload_host",
+        "fabric_session_token",
+        "fabric_cluster_identifier",
+    ),
+}
+
+
+def _knows_on_s3(told: set[str]) -> bool:
+    """A profile or a machine's role it never does."""
+    found = next((name for name in _S3_CREDENTIALS if name in told), None)
     return found is not None and ("access_key" in found or not _has_profile(told))
 
 
@@ -85,26 +114,46 @@ def _has_profile(told: set[str]) -> bool:
     return (folder / "config").exists() or (folder / "credentials").exists()
 
 
+def _knows_on_azure(told: set[str]) -> bool:
+    """Where there is nothing to choose: the two do not prefer the same."""
+    names = {name.removeprefix("azure_").removeprefix("storage_") for name in told}
+    kinds = sum(not kind.isdisjoint(names) for kind in _AZURE_CREDENTIALS)
+    return kinds == 1 and names.isdisjoint(_OTHER_AZURE_CREDENTIALS)
+
+
+# The client -------------------------------------------------------------------------------------------
+
+_HTTP_OPTIONS = {
+    *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only"),
+    *("http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only"),
+    *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes", "proxy_url"),
+    *("randomize_addresses", "read_timeout", "timeout", "user_agent"),
+}
+"""The library takes them among its other options, with or without the storage's prefix; this client apart."""
+
+
+def _http_option(name: str) -> str | None:
+    """What this client calls it; None for options of the storage."""
+    short = name.lower().removeprefix("aws_").removeprefix("azure_")
+    return short if short in _HTTP_OPTIONS else None
+
+
 def _frozen(options: Mapping[str, str]) -> _Frozen:
     return tuple(sorted(options.items()))
 
 
 @lru_cache(maxsize=16)
-def _open_s3(
-    table_uri: str, storage_options: _Frozen, _environment: _Frozen, _process: int
+def _open(
+    table_uri: str, storage_options: _Frozen, environment: _Frozen, _process: int
 ) -> ObjectStore | None:
     from obstore.exceptions import BaseError
-    from obstore.store import S3Store
+    from obstore.store import from_url
 
-    bucket, _, prefix = table_uri.partition("://")[2].partition("/")
-    config = {name.lower(): value for name, value in storage_options}
-    retry = {"max_retries": int(config.pop("max_retries"))} if "max_retries" in config else {}
+    told = (*environment, *storage_options)
+    http: Any = {_http_option(name): value for name, value in told if _http_option(name)}
+    config: Any = {name.lower(): value for name, value in storage_options if not _http_option(name)}
     try:
-        return S3Store(
-            bucket,
-            prefix=prefix or None,
-            config=cast("S3Config", config),
-            retry_config=cast("RetryConfig", retry),
-        )
-    except BaseError:  # such as half a key: the library says so, in its own words
+        retry: Any = {"max_retries": int(config.pop("max_retries"))} if "max_retries" in config else {}
+        return from_url(table_uri, config=config, client_options=http, retry_config=retry)
+    except (BaseError, ValueError):  # such as half a key: the library says so, in its own words
         return None

@@ -1,4 +1,4 @@
-"""What pyiceberg reads and writes metadata files by, on the local disk and in S3."""
+"""What pyiceberg reads and writes metadata files by, on the local disk and in object stores."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
 
 from .local_files import LocalFile, local_path
+from .object_store import AZURE_SCHEMES
 
 if TYPE_CHECKING:
     from .stored_files import StoredFile
 
-S3_SCHEMES = ("s3", "s3a", "s3n")
-"""As pyiceberg knows them."""
+STORED_SCHEMES = ("s3", "s3a", "s3n", *AZURE_SCHEMES)
+"""As pyiceberg knows them. For Azure's it would take another library (adlfs) than for the data files (Arrow),
+with properties of its own."""
 
 
 class TableFileIO(FileIO):
-    """Files on the local disk and in S3; what a table has elsewhere goes through pyiceberg's own file I/O."""
+    """Files on the local disk, in S3 and in Azure; all others go through pyiceberg's own file I/O."""
 
     def new_input(self, location: str) -> InputFile:
         file = self._file(location)
@@ -37,25 +39,25 @@ class TableFileIO(FileIO):
             file.delete()
 
     def delete_soon(self, locations: Sequence[str]) -> None:
-        """Files that nobody needs. In S3 beside the caller: to delete one takes three requests there.
+        """Files that nobody needs. In object stores beside the caller: one takes three requests and more.
 
         Raises:
             OSError: one on the local disk cannot be deleted.
         """
-        stored = [location for location in locations if _is_in_s3(location)]
+        stored = [location for location in locations if _is_stored(location)]
         if stored:
             from .stored_files import delete_soon
 
             delete_soon(stored, self.properties)
         for location in locations:
-            if not _is_in_s3(location):
+            if not _is_stored(location):
                 with suppress(FileNotFoundError):
                     self.delete(location)
 
     def _file(self, location: str) -> LocalFile | StoredFile | None:
         if local_path(location) is not None:
             return LocalFile(location)
-        if not _is_in_s3(location):
+        if not _is_stored(location):
             return None
         from .stored_files import stored_file  # loads pandas, where that is installed
 
@@ -66,5 +68,5 @@ class TableFileIO(FileIO):
         return load_file_io({**self.properties, PY_IO_IMPL: ""}, location)
 
 
-def _is_in_s3(location: str) -> bool:
-    return location.partition("://")[0] in S3_SCHEMES
+def _is_stored(location: str) -> bool:
+    return location.partition("://")[0] in STORED_SCHEMES

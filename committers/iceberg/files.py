@@ -9,6 +9,7 @@ from contextlib import suppress
 import pyarrow.fs as pafs
 
 from ..files import TableFiles
+from .local_files import local_path
 from .object_store import open_object_store
 
 DELETING_THREADS = 16
@@ -23,12 +24,11 @@ def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles
     properties = dict(io_properties)
 
     def open_location() -> pafs.FileSystem:
-        from pyiceberg.io.pyarrow import PyArrowFileIO  # heavy, and most batches delete nothing
-
-        scheme, host, path = PyArrowFileIO.parse_location(location, properties)
-        if scheme == "file":
-            return pafs.SubTreeFileSystem(path, pafs.LocalFileSystem())
-        return pafs.SubTreeFileSystem(path, open_object_store(scheme, host, properties))
+        path = local_path(location)
+        if path is not None:
+            return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())
+        filesystem, stored_path = open_object_store(location, properties)
+        return pafs.SubTreeFileSystem(stored_path, filesystem)
 
     def delete_many(paths: Sequence[str]) -> None:
         filesystem = open_location()

@@ -10,20 +10,44 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem, S3FileSystem
 
+AZURE_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
 IO_PREFIXES = ("s3.", "gcs.", "adls.", "abfs.", "hdfs.", "hf.", "client.")
 """Of the properties that say how files are read and written."""
 
 _Frozen: TypeAlias = tuple[tuple[str, str], ...]
 
 
-def open_object_store(scheme: str, netloc: str, properties: Mapping[str, object]) -> FileSystem:
-    """The file system of locations with this beginning. Runs anywhere.
+def open_object_store(location: str, properties: Mapping[str, object]) -> tuple[FileSystem, str]:
+    """The file system that holds the location, and its path in it. Runs anywhere.
 
     One for each process and properties: connections stay open from batch to batch.
     """
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
     own = {name: str(value) for name, value in properties.items() if name.startswith(IO_PREFIXES)}
-    environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    return _open(scheme, netloc, _frozen(own), _frozen(environment), os.getpid())
+    scheme, netloc, path = PyArrowFileIO.parse_location(location, own)
+    container, is_account, host = netloc.partition("@")
+    if scheme in AZURE_SCHEMES and is_account:
+        path = container + path.removeprefix(netloc)
+        own = {**_of_azure(host, own), **own}
+    environment = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
+    return _open(scheme, netloc, _frozen(own), _frozen(environment), os.getpid()), path
+
+
+def _of_azure(host: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """What `container@account.dfs.core.windows.net` says. To pyiceberg it is the container's name.
+
+    So are signatures that a catalog hands out, by their account.
+    """
+    account, _, domain = host.partition(".")
+    told = {"adls.account-name": account}
+    if domain:
+        told["adls.blob-storage-authority"] = "." + domain.replace("dfs.", "blob.", 1)
+        told["adls.dfs-storage-authority"] = "." + domain.replace("blob.", "dfs.", 1)
+    for name in (f"adls.sas-token.{host}", f"adls.sas-token.{account}"):
+        if name in properties:
+            told["adls.sas-token"] = properties[name]
+    return told
 
 
 def _frozen(properties: Mapping[str, str]) -> _Frozen:

@@ -1,4 +1,4 @@
-"""Metadata files of Iceberg tables in S3, for pyiceberg: its own, with fewer requests.
+"""Metadata files of Iceberg tables in object stores, for pyiceberg: its own, with fewer requests.
 
 Each has a name of its own and never changes. So what this process has written or read lately it does not ask
 for again: in a commit, pyiceberg alone reads the table's metadata twice and asks for the length of each
@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from pyarrow.fs import FileSystem
 from pyiceberg.io import InputStream, OutputStream
-from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFile
 
 from .object_store import open_object_store
 
@@ -70,8 +70,8 @@ def stored_file(location: str, properties: dict[str, Any]) -> StoredFile:
     Args:
         properties: for file I/O, as pyiceberg names them
     """
-    scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
-    return StoredFile(location, path, open_object_store(scheme, netloc, properties), _kept)
+    filesystem, path = open_object_store(location, properties)
+    return StoredFile(location, path, filesystem, _kept)
 
 
 def delete_soon(locations: Sequence[str], properties: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def _try_to_delete(file: StoredFile) -> None:
 
 
 class StoredFile(PyArrowFile):
-    """A file in S3."""
+    """A file in an object store."""
 
     def __init__(self, location: str, path: str, filesystem: FileSystem, kept: KeptFiles) -> None:
         super().__init__(location, path, filesystem)

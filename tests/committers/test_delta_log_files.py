@@ -1,4 +1,4 @@
-"""Single files of a Delta table's log, on the local disk and on S3: read, and put where none is yet."""
+"""Single files of a Delta table's log, on the local disk, S3 and Azure: read, and put where none is yet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
+from tests.azure_server import azure_options
 from tests.s3_server import s3_server
 
 from penstock.committers.delta.log_files import (
@@ -44,12 +45,14 @@ class Log:
         return sorted(info.path for info in self.library.get_file_info(selector))
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "azure"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
     if request.param == "local":
         (tmp_path / "table" / LOG).mkdir(parents=True)
         return Log(str(tmp_path / "table"), {})
-    return Log(f"s3://lake/{uuid.uuid4()}/a table", request.getfixturevalue("s3"))
+    server = request.getfixturevalue(request.param)
+    options = server if request.param == "s3" else azure_options(server)
+    return Log(f"{'s3' if request.param == 's3' else 'az'}://lake/{uuid.uuid4()}/a%20table", options)
 
 
 def test_an_entry_is_read_as_it_was_put(log: Log) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+from tests.azure_server import CONTAINER, emulator_options
 from tests.committers.delta_stream import VIEWS, DeltaStream
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.s3_server import s3_server
@@ -22,24 +24,42 @@ ONCE_ONLY = {"max_retries": "0"}
 
 
 @pytest.fixture(scope="module")
-def proxy() -> Iterator[tuple[LossyProxy, dict[str, str]]]:
+def s3() -> Iterator[tuple[LossyProxy, dict[str, str]]]:
     with s3_server() as options, lossy_proxy(options["AWS_ENDPOINT_URL"]) as proxy:
         yield proxy, options
 
 
+@pytest.fixture(scope="module")
+def azure_proxy(azure: str) -> Iterator[LossyProxy]:
+    with lossy_proxy(azure) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=["S3", "Azure"])
+def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LossyProxy:
+    network: LossyProxy
+    if request.param == "S3":
+        network, _ = request.getfixturevalue("s3")
+    else:
+        network = request.getfixturevalue("azure_proxy")
+        monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", network.url)
+    network.spend()
+    return network
+
+
 @pytest.fixture(params=sorted(VIEWS))
-def stream(proxy: tuple[LossyProxy, dict[str, str]], request: pytest.FixtureRequest) -> DeltaStream:
-    return DeltaStream(f"s3://lake/{uuid.uuid4()}", storage_options=proxy[1], views=VIEWS[request.param]())
-
-
-@pytest.fixture
-def network(proxy: tuple[LossyProxy, dict[str, str]]) -> LossyProxy:
-    proxy[0].spend()
-    return proxy[0]
+def stream(network: LossyProxy, request: pytest.FixtureRequest) -> DeltaStream:
+    uri, options = f"az://{CONTAINER}/{uuid.uuid4()}", emulator_options()
+    if "AZURITE_BLOB_STORAGE_URL" not in os.environ:
+        uri = f"s3://lake/{uuid.uuid4()}"
+        _, options = request.getfixturevalue("s3")
+    return DeltaStream(uri, storage_options=options, views=VIEWS[request.param]())
 
 
 def through(network: LossyProxy, stream: DeltaStream, **options: str) -> DeltaTableCommitter:
-    return stream.committer(AWS_ENDPOINT_URL=network.url, **options)
+    if stream.uri.startswith("s3:"):  # in Azure everything goes through the network
+        options["AWS_ENDPOINT_URL"] = network.url
+    return stream.committer(**options)
 
 
 def rows(stream: DeltaStream) -> list[Any]:

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.committers.lossy_proxy import lossy_proxy
-from tests.s3_server import BUCKET, RequestLog, logged_s3_server, s3_server
+from tests.request_log import RequestLog
+from tests.s3_server import BUCKET, logged_s3_server, s3_server
 from werkzeug.serving import generate_adhoc_ssl_context
 
 from penstock.committers.delta.files import delta_files
@@ -64,11 +65,12 @@ def serving(handler: type[BaseHTTPRequestHandler], is_https: bool = False) -> It
         server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def answer(self, body: bytes, status: int = 200) -> None:
         self.send_response(status)
+        self.send_header("ETag", '"1"')
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -82,7 +84,7 @@ def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[
     """The agent of a container or pod that hands out its role's credentials; how it was asked."""
     asked: list[str] = []
 
-    class Agent(_Handler):
+    class Agent(Handler):
         def do_GET(self) -> None:
             asked.append(f"{self.path} {self.headers['Authorization']}")
             role = {"AccessKeyId": "role", "SecretAccessKey": "s", "Token": "t"}
@@ -101,7 +103,7 @@ def web_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
     """A pod's token for a role, and the service that takes it: moto's, which wants the call as a body."""
     asked: list[str] = []
 
-    class Service(_Handler):
+    class Service(Handler):
         def do_POST(self) -> None:
             query = urlsplit(self.path).query
             asked.append(query)

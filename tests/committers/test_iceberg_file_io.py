@@ -1,4 +1,4 @@
-"""Metadata files of Iceberg tables on the local disk and in S3: read and written as pyiceberg does it."""
+"""Metadata files of Iceberg tables on disk, in S3 and in Azure: read and written as pyiceberg does it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from benchmarks.streams import Stream, named_files
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from tests.azure_server import ACCOUNT, CONTAINER, KEY, azure_names, azure_properties
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from tests.s3_server import BUCKET, RequestLog, logged_s3_server, s3_properties
+from tests.request_log import RequestLog
+from tests.s3_server import BUCKET, logged_s3_server, s3_properties
 
 from penstock.committers.iceberg.catalog import FILE_IO, CatalogConfig, io_properties, open_catalog
 from penstock.committers.iceberg.file_io import TableFileIO
+from penstock.committers.iceberg.files import iceberg_files
 from penstock.committers.iceberg.local_files import local_path
+from penstock.committers.iceberg.object_store import open_object_store
 from penstock.committers.iceberg.stored_files import KEPT_FILE_BYTES_MAX, KeptFiles, StoredFile
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.iceberg import IcebergSink
@@ -292,3 +296,75 @@ def test_a_file_io_of_the_users_own_stays(tmp_path: Path, monkeypatch: pytest.Mo
     table = ours.create_table("db.t", schema=pa.schema([("v", pa.int64())]))
     assert isinstance(table.io, TableFileIO)
     assert io_properties(table) == {}
+
+
+# Azure --------------------------------------------------------------------------------------------
+
+
+def test_files_in_azure_lie_where_iceberg_says(azure: str) -> None:
+    """`container@account`, which pyiceberg's file I/O takes for a container's name."""
+    properties, path = azure_properties(azure), f"{uuid.uuid4()}/metadata/a b%20c.json"
+    location = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/{path}"
+    ours, theirs = TableFileIO(properties), PyArrowFileIO(properties)
+    assert not ours.new_input(location).exists()
+    with pytest.raises(FileNotFoundError):
+        ours.new_input(location).open()
+
+    put(ours, location, b"12345")
+
+    assert azure_names(azure, path) == [path]
+    with theirs.new_input(f"abfss://{CONTAINER}/{path}").open() as stream:
+        assert stream.read() == b"12345"
+    with pytest.raises(FileExistsError):
+        ours.new_output(location).create()
+    files = iceberg_files(location.rpartition("/")[0], properties)
+    assert files.missing(["a b%20c.json", "gone"]) == ["gone"]
+    assert [name for name, _, _ in files.walk()] == ["a b%20c.json"]
+    ours.delete(location)
+    assert not ours.new_input(location).exists()
+    assert path not in azure_names(azure, path)
+
+
+@pytest.mark.parametrize(
+    ("location", "told", "expected"),
+    [
+        (
+            "abfss://lake@acct.dfs.core.windows.net/a",
+            {},
+            {
+                "account_name": "acct",
+                "account_key": KEY,
+                "blob_storage_authority": ".blob.core.windows.net",
+                "dfs_storage_authority": ".dfs.core.windows.net",
+            },
+        ),
+        (
+            "wasbs://lake@acct.blob.core.chinacloudapi.cn/a",
+            {},
+            {
+                "account_name": "acct",
+                "blob_storage_authority": ".blob.core.chinacloudapi.cn",
+                "dfs_storage_authority": ".dfs.core.chinacloudapi.cn",
+            },
+        ),
+        ("abfs://lake/a", {"adls.account-name": "other"}, {"account_name": "other", "account_key": KEY}),
+        (
+            "abfss://lake@acct.dfs.core.windows.net/a",
+            {"adls.account-name": "other"},
+            {"account_name": "other"},
+        ),
+    ],
+)
+def test_an_account_is_found_in_the_location(
+    location: str, told: dict[str, str], expected: dict[str, str]
+) -> None:
+    filesystem, path = open_object_store(location, {"adls.account-key": KEY, **told})
+    assert path == "lake/a"
+    assert expected.items() <= filesystem.__reduce__()[1][0].items()
+
+
+@pytest.mark.parametrize("owner", ["acct", "acct.dfs.core.windows.net"])
+def test_a_signature_that_a_catalog_hands_out_is_taken(owner: str) -> None:
+    handed_out = {f"adls.sas-token.{owner}": "sv=1&sig=2", "adls.sas-token.another": "sv=1&sig=3"}
+    filesystem, _ = open_object_store("abfss://lake@acct.dfs.core.windows.net/a", handed_out)
+    assert filesystem.__reduce__()[1][0]["sas_token"] == "sv=1&sig=2"

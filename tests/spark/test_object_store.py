@@ -1,4 +1,4 @@
-"""Tables on S3, from a real Spark without a jar: the options for the storage reach executors and driver."""
+"""Tables on S3 and Azure, from a real Spark without a jar: the options reach executors and driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from pyiceberg.io import ARROW_FILE_IO, PY_IO_IMPL
+from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
+from tests.azure_server import ACCOUNT, CONTAINER, azure_names, azure_options, azure_properties
 from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
 from tests.spark.formats import IcebergLakeTable
 from tests.spark.id_stream import IdStream
@@ -27,10 +30,11 @@ def delta_options(storage: dict[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class IcebergOnS3(IcebergLakeTable):
+class IcebergInStore(IcebergLakeTable):
     """Its catalog is in SQLite on the local disk."""
 
-    storage: Mapping[str, str] = field(default_factory=dict)
+    location: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def options(self) -> dict[str, str]:
@@ -39,14 +43,23 @@ class IcebergOnS3(IcebergLakeTable):
             "catalog": "local",
             "catalog.type": "sql",
             "catalog.uri": f"sqlite:///{self.warehouse}.sqlite",
-            "catalog.warehouse": f"s3://{BUCKET}/warehouse",
-            **{f"catalog.{name}": value for name, value in s3_properties(self.storage).items()},
+            "catalog.warehouse": self.location,
+            **{f"catalog.{name}": value for name, value in self.properties.items()},
         }
 
 
 @pytest.fixture
 def s3_ids(spark: SparkSession, tmp_path: Path, storage: dict[str, str]) -> IdStream:
-    return IdStream(spark, tmp_path, IcebergOnS3(tmp_path / "warehouse", storage=storage))
+    location, properties = f"s3://{BUCKET}/warehouse", s3_properties(storage)
+    table = IcebergInStore(tmp_path / "warehouse", location=location, properties=properties)
+    return IdStream(spark, tmp_path, table)
+
+
+@pytest.fixture
+def azure_ids(spark: SparkSession, tmp_path: Path, azure: str) -> IdStream:
+    location = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/warehouse"
+    table = IcebergInStore(tmp_path / "warehouse", location=location, properties=azure_properties(azure))
+    return IdStream(spark, tmp_path, table)
 
 
 def run_with_a_replay(ids: IdStream, options: dict[str, str], partitioning: str) -> None:
@@ -90,6 +103,39 @@ def test_a_stream_into_iceberg_on_s3_and_its_replay_deliver_each_row_once(
     assert sorted(rows["id"].to_list()) == list(range(300))
     assert set(rows["day"]) == {"d0", "d1"}
     assert len(keys(storage, "warehouse/", ".parquet")) == 2 * 3
+
+
+def test_a_stream_into_delta_on_azure_and_its_replay_deliver_each_row_once(
+    delta_ids: IdStream, azure: str
+) -> None:
+    storage = azure_options(azure)
+    uri = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/delta%20table"
+    options = {"path": uri, **{f"storage.{name}": value for name, value in storage.items()}}
+    run_with_a_replay(delta_ids, options, "partitionBy")
+
+    rows = pl.scan_delta(f"az://{CONTAINER}/delta table", storage_options=storage).collect()
+    assert sorted(rows["id"].to_list()) == list(range(300))
+    assert set(rows["day"]) == {"d0", "d1"}
+
+
+def test_a_stream_into_iceberg_on_azure_and_its_replay_deliver_each_row_once(
+    azure_ids: IdStream, azure: str
+) -> None:
+    """The metadata are read by pyiceberg, the rows by polars."""
+    run_with_a_replay(azure_ids, {}, "partitionSpec")
+
+    names = azure_names(azure, "warehouse/")
+    newest = max(name for name in names if name.endswith(".metadata.json"))
+    root = f"abfss://{CONTAINER}/"
+    table = StaticTable.from_metadata(root + newest, {**azure_properties(azure), PY_IO_IMPL: ARROW_FILE_IO})
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary["total-records"] == "300"
+    files = [name for name in names if name.endswith(".parquet")]
+    assert len(files) == 2 * 3
+    rows = pl.concat(pl.read_parquet(root + name, storage_options=azure_options(azure)) for name in files)
+    assert sorted(rows["id"].to_list()) == list(range(300))
 
 
 def test_wrong_credentials_for_delta_are_an_error_that_shows_no_secret(

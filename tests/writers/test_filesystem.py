@@ -1,10 +1,12 @@
-"""The table's file system: the local disk, and S3 under the table library's own options."""
+"""The table's file system: the local disk, S3 and Azure under the table library's own options."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 import pyarrow as pa
@@ -13,6 +15,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from tests.azure_server import ACCOUNT, azure_names, azure_options
 from tests.s3_server import s3_client, s3_properties, s3_server
 from tests.writers.plans import delta_plan
 
@@ -67,7 +70,7 @@ def write(uri: str, rows: pa.Table, options: dict[str, str], **plan: Any) -> Dat
 def commit(uri: str, rows: pa.Table, files: tuple[DataFile, ...], options: dict[str, str]) -> None:
     adds = [AddAction(f.path, f.size_bytes, dict(f.partition_values), 0, True, f.statistics) for f in files]
     schema = Schema.from_arrow(rows.schema)
-    create_table_with_add_actions(uri, schema, adds, partition_by=["v"], storage_options=options)
+    create_table_with_add_actions(uri, schema, adds, partition_by=["p"], storage_options=options)
 
 
 def keys(options: dict[str, str], prefix: str) -> list[str]:
@@ -81,23 +84,34 @@ def keys(options: dict[str, str], prefix: str) -> list[str]:
 def test_partitioned_files_on_s3_are_read_through_the_table(
     scheme: str, storage_options: dict[str, str]
 ) -> None:
-    """Odd characters in directories mean the same to the writer, the log and the readers."""
-    uri = f"{scheme}://lake/{scheme}/table"
-    rows = pa.table({"id": range(len(VALUES)), "v": VALUES})
-    files = write(uri, rows, storage_options, partition_by=("v",)).close()
-    assert len(keys(storage_options, f"{scheme}/table/")) == len(VALUES)
-    commit(uri, rows, files, storage_options)
-    table = DeltaTable(uri, storage_options=storage_options)
-    assert table.to_pyarrow_table().sort_by("id").select(["id", "v"]).to_pylist() == rows.to_pylist()
+    uri = f"{scheme}://lake/{scheme}/a%20table%3D"
+    check_that_odd_names_are_read(uri, storage_options)
+    assert len(keys(storage_options, f"{scheme}/a table=/p")) == len(VALUES)
+
+
+@pytest.mark.parametrize("root", ["az://lake", f"abfss://lake@{ACCOUNT}.dfs.core.windows.net"])
+def test_partitioned_files_on_azure_are_read_through_the_table(root: str, azure: str) -> None:
+    folder = f"{uuid.uuid4()}/a table="
+    check_that_odd_names_are_read(f"{root}/{quote(folder)}", azure_options(azure))
+    assert len(azure_names(azure, f"{folder}/p")) == len(VALUES)
+
+
+def check_that_odd_names_are_read(uri: str, options: dict[str, str]) -> None:
+    """Odd characters in addresses and directories mean the same to the writer, the log and the readers."""
+    rows = pa.table({"id": range(len(VALUES)), "p": VALUES})
+    files = write(uri, rows, options, partition_by=("p",)).close()
+    commit(uri, rows, files, options)
+    found = DeltaTable(uri, storage_options=options).to_pyarrow_table()
+    assert found.sort_by("id").select(["id", "p"]).to_pylist() == rows.to_pylist()
 
 
 def test_polars_reads_plain_partition_values_on_s3(storage_options: dict[str, str]) -> None:
     """On object stores polars does not find paths with any character that URLs escape."""
-    rows = pa.table({"id": [1, 2, 3], "v": ["JFK", "2024-01-01", None]})
+    rows = pa.table({"id": [1, 2, 3], "p": ["JFK", "2024-01-01", None]})
     uri = "s3://lake/plain"
-    commit(uri, rows, write(uri, rows, storage_options, partition_by=("v",)).close(), storage_options)
+    commit(uri, rows, write(uri, rows, storage_options, partition_by=("p",)).close(), storage_options)
     frame = pl.scan_delta(uri, storage_options=storage_options)
-    assert frame.sort("id").select("id", "v").collect().to_dicts() == rows.to_pylist()
+    assert frame.sort("id").select("id", "p").collect().to_dicts() == rows.to_pylist()
 
 
 def test_a_big_file_on_s3_is_uploaded_in_parts(storage_options: dict[str, str]) -> None:

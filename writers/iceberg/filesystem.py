@@ -19,7 +19,4 @@ def open_iceberg_filesystem(location: str, properties: dict[str, str]) -> tuple[
     if not colon or scheme == "file" or "/" in scheme:
         path = rest.removeprefix("//") if scheme == "file" and colon else location
         return LocalFileSystem(), str(Path.cwd() / path)
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
-    return open_object_store(scheme, netloc, properties), path
+    return open_object_store(location, properties)

