@@ -194,7 +194,7 @@ def _tell_limits(report: Report, seconds: Samples) -> None:
         f"`{case}` takes {times:.2f} times as long" for case in OURS if (times := ratio(seconds, case, FILES))
     ]
     report.text(
-        f"`{FLOOR}` is {at_most:.2f} times as fast as `{PEER}`: about what a Python sink can be here at most, "
-        f"and one that writes such files with Arrow `{FILES}`: {with_arrow:.2f} times. Beside that "
-        f"{' and '.join(ours)}."
+        f"`{FLOOR}` is {at_most:.2f} times as fast as `{PEER}`, about what a Python sink can be at most, and "
+        f"`{FILES}` {with_arrow:.2f} times, about the most for one that writes such files with Arrow. "
+        f"Beside that {' and '.join(ours)}."
     )

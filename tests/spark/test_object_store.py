@@ -109,11 +109,11 @@ def test_a_stream_into_delta_on_azure_and_its_replay_deliver_each_row_once(
     delta_ids: IdStream, azure: str
 ) -> None:
     storage = azure_options(azure)
-    uri = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/delta%20table"
+    uri = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/delta/table"
     options = {"path": uri, **{f"storage.{name}": value for name, value in storage.items()}}
     run_with_a_replay(delta_ids, options, "partitionBy")
 
-    rows = pl.scan_delta(f"az://{CONTAINER}/delta table", storage_options=storage).collect()
+    rows = pl.scan_delta(f"az://{CONTAINER}/delta/table", storage_options=storage).collect()
     assert sorted(rows["id"].to_list()) == list(range(300))
     assert set(rows["day"]) == {"d0", "d1"}
 
