@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, cast
@@ -25,6 +25,7 @@ from tests.azure_server import (
     azure_names,
     azure_options,
     azure_properties,
+    emulator_options,
     logged_azure_server,
 )
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
@@ -302,6 +303,22 @@ def test_file_systems_are_kept_and_follow_their_options(monkeypatch: pytest.Monk
     store = open_delta_store(key)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "another")
     assert open_delta_store(key) is not store
+
+
+@pytest.mark.parametrize(
+    ("variable", "open_it"),
+    [
+        ("AZURITE_BLOB_STORAGE_URL", lambda: open_object_store("az://lake/t", emulator_options())),
+        ("AZURE_TENANT_ID", lambda: open_iceberg_filesystem("abfss://a@b/t", {})[0]),
+    ],
+)
+def test_file_systems_in_azure_follow_the_environment(
+    variable: str, open_it: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_it()
+    assert open_it() is before is not None
+    monkeypatch.setenv(variable, "http://another")
+    assert open_it() is not before
 
 
 def open_delta_store(options: dict[str, str]) -> object:
