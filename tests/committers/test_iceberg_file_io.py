@@ -363,6 +363,10 @@ def test_an_account_is_found_in_the_location(
     assert expected.items() <= filesystem.__reduce__()[1][0].items()
 
 
+def test_elsewhere_no_account_is_looked_for() -> None:
+    assert open_object_store("s3://a@b/c", {})[1] == "a@b/c"
+
+
 @pytest.mark.parametrize("owner", ["acct", "acct.dfs.core.windows.net"])
 def test_a_signature_that_a_catalog_hands_out_is_taken(owner: str) -> None:
     handed_out = {f"adls.sas-token.{owner}": "sv=1&sig=2", "adls.sas-token.another": "sv=1&sig=3"}
