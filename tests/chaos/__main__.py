@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from tests.chaos.campaign import FAULTS_IN_LIFE, Campaign, empty, run_until
 from tests.chaos.disks import why_no_permissions
-from tests.chaos.places import DELIVERIES, FORMATS, STORES, Place, all_places, why_not
+from tests.chaos.places import DELIVERIES, ENVIRONMENTS, FORMATS, STORES, Place, all_places, why_not
 from tests.chaos.report import Report, Screen
 from tests.chaos.servers import Servers
 
@@ -31,6 +31,9 @@ def main(
     lakes: Annotated[str, typer.Option(help="Formats of tables, with commas.")] = ",".join(FORMATS),
     stores: Annotated[str, typer.Option(help="Manifest stores, with commas.")] = ",".join(STORES),
     deliveries: Annotated[str, typer.Option(help="coupled, decoupled, or both.")] = ",".join(DELIVERIES),
+    environments: Annotated[str, typer.Option(help="What tables are on, with commas.")] = ",".join(
+        ENVIRONMENTS
+    ),
     life: Annotated[int | None, typer.Option(help="Live only the life of this number.")] = None,
     keep: Annotated[bool, typer.Option(help="Keep the files of lives that went well, too.")] = False,
 ) -> None:
@@ -44,7 +47,10 @@ def main(
         with Servers(OUTPUT) as servers:
             campaign = Campaign(seed, OUTPUT, servers, screen, keep)
             chosen = all_places(
-                _chosen(lakes, FORMATS), _chosen(stores, STORES), _chosen(deliveries, DELIVERIES)
+                _chosen(lakes, FORMATS),
+                _chosen(stores, STORES),
+                _chosen(deliveries, DELIVERIES),
+                _chosen(environments, ENVIRONMENTS),
             )
             places, skipped = _possible(chosen, servers)
             screen.say(f"seed {seed}: {command}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tests.chaos.deliveries import LEASE_S, DeliveryProcess, HeldLease
 from tests.chaos.fault import Fault, Kind, NotNow
-from tests.chaos.places import Environment, Place
+from tests.chaos.places import OBJECT_STORES, Environment, Place
 from tests.chaos.problem import LifeFailed
 from tests.committers.lossy_proxy import Fault as RequestFault
 
@@ -197,7 +197,10 @@ def stop_at_work(life: Life) -> tuple[DeliveryProcess, HeldLease]:
 
 # The table --------------------------------------------------------------------------------------------
 
-_TABLE_REQUESTS: Mapping[Environment, str] = {"S3": "_delta_log", "REST catalog": ""}
+_TABLE_REQUESTS: Mapping[Environment, str] = {
+    **dict.fromkeys(OBJECT_STORES, "_delta_log"),
+    "REST catalog": "",
+}
 """A word of the first line of every request that looks at the table or changes it."""
 
 

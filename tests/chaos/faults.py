@@ -30,7 +30,7 @@ _COMMIT_HITS: Sequence[RequestFault] = (
 WHILE_IT_LIVES: Sequence[Fault] = (
     *(KillWorker(role) for role in ("task worker", "planner", "commit worker", "executor")),
     KillPostgres(),
-    *(PauseFor(what) for what in ("driver", "task worker", "commit worker", "Postgres", "S3")),
+    *(PauseFor(what) for what in ("driver", "task worker", "commit worker", "Postgres", "object store")),
     *(FillDisk(what) for what in ("table", "checkpoint")),
     *(RevokePermission(what) for what in ("table", "table's log", "checkpoint")),
     *(Outage(how) for how in _OUTAGES),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tests.chaos.drivers import Driver, stopped
 from tests.chaos.fault import Fault, Kind, NotNow
-from tests.chaos.places import Place
+from tests.chaos.places import OBJECT_STORES, Place
 
 if TYPE_CHECKING:
     from tests.chaos.life import Life
@@ -71,7 +71,7 @@ class PauseDriver(Fault):
 class PauseFor(Fault):
     """SIGSTOP to something for a while, then SIGCONT."""
 
-    what: Literal["driver", "task worker", "commit worker", "Postgres", "S3"]
+    what: Literal["driver", "task worker", "commit worker", "Postgres", "object store"]
     kind: ClassVar[Kind] = "pause"
 
     @property
@@ -81,7 +81,7 @@ class PauseFor(Fault):
     def applies_to(self, place: Place) -> bool:
         if self.what == "Postgres":
             return place.store == "postgres"
-        return self.what != "S3" or place.environment == "S3"
+        return self.what != "object store" or place.environment in OBJECT_STORES
 
     def happen(self, life: Life) -> str:
         life.wait_a_moment()
@@ -94,7 +94,7 @@ class PauseFor(Fault):
         if self.what == "Postgres":
             assert life.site.postgres is not None
             return life.site.postgres.stopped()
-        if self.what == "S3":
+        if self.what == "object store":
             assert life.site.server is not None
             return life.site.server.stopped()
         driver = life.driver

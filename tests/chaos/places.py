@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from tests.azure_server import CONTAINER, NpmUnreachableError, azure_client, azure_names, emulator_options
 from tests.chaos.disks import small_disk, why_no_small_disks
 from tests.chaos.servers import Postgres, Proxied, Servers
 from tests.maven import MavenUnreachableError
@@ -17,20 +19,22 @@ from penstock.testing import DeltaTable, IcebergTable
 from penstock.testing.table import Table
 
 Format = Literal["delta", "iceberg"]
-Environment = Literal["disk", "small disks", "S3", "REST catalog"]
+Environment = Literal["disk", "small disks", "S3", "Azure", "REST catalog"]
 Store = Literal["sqlite", "postgres"]
 Delivery = Literal["coupled", "decoupled"]
 LOCAL, CLUSTER = "local[2,8]", "local-cluster[2,1,1024]"
 """Spark's master: threads as executors, and eight failures of a task end a query; processes as executors."""
 
 FORMATS: Sequence[Format] = ("delta", "iceberg")
+OBJECT_STORES: Sequence[Environment] = ("S3", "Azure")
 STORES: Sequence[Store] = ("sqlite", "postgres")
 DELIVERIES: Sequence[Delivery] = ("coupled", "decoupled")
 
-ENVIRONMENTS: Mapping[Format, Sequence[Environment]] = {
-    "delta": ("disk", "small disks", "S3"),
+_ENVIRONMENTS_OF: Mapping[Format, Sequence[Environment]] = {
+    "delta": ("disk", "small disks", *OBJECT_STORES),
     "iceberg": ("disk", "small disks", "REST catalog"),
 }
+ENVIRONMENTS: Sequence[Environment] = ("disk", "small disks", *OBJECT_STORES, "REST catalog")
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,19 @@ class Place:
 
 
 def all_places(
-    formats: Collection[str], stores: Collection[str], deliveries: Collection[str] = DELIVERIES
+    formats: Collection[str],
+    stores: Collection[str],
+    deliveries: Collection[str] = DELIVERIES,
+    environments: Collection[str] = ENVIRONMENTS,
 ) -> list[Place]:
-    """Each of these formats, in each environment, with each of these stores, in each way of delivery."""
+    """Each of these formats, in each of these environments, with each store, in each way of delivery."""
     return [
         Place(lake, environment, store, delivery)
         for lake in FORMATS
-        for environment in ENVIRONMENTS[lake]
+        for environment in _ENVIRONMENTS_OF[lake]
         for store in STORES
         for delivery in DELIVERIES
-        if lake in formats and store in stores and delivery in deliveries
+        if lake in formats and store in stores and delivery in deliveries and environment in environments
     ]
 
 
@@ -69,11 +76,13 @@ def why_not(place: Place, servers: Servers) -> str | None:
     """Why there cannot be such a place on this machine; None if there can."""
     if place.environment == "small disks":
         return why_no_small_disks()
-    if place.environment == "REST catalog":
-        try:
+    try:
+        if place.environment == "REST catalog":
             servers.rest_catalog()
-        except MavenUnreachableError as error:
-            return str(error)
+        if place.environment == "Azure":
+            servers.azure()
+    except (MavenUnreachableError, NpmUnreachableError) as error:
+        return str(error)
     return None
 
 
@@ -106,7 +115,7 @@ class Site:
 
     def read_table(self) -> Table:
         """The table as it is now."""
-        if isinstance(self.table, S3Mirror):
+        if isinstance(self.table, Mirror):
             self.table.refresh()
         return self.table
 
@@ -189,6 +198,8 @@ def _set_up(place: Place, lake: Path, servers: Servers) -> _SetUp:
     name = f"life_{lake.parent.name.rpartition('-')[2]}"
     if place.environment == "S3":
         return _on_s3(lake, f"{name}/table", servers)
+    if place.environment == "Azure":
+        return _on_azure(lake, f"{name}/table", servers)
     if place.environment == "REST catalog":
         return _in_rest_catalog(name, servers)
     folder = lake / "table"
@@ -202,8 +213,15 @@ def _on_s3(lake: Path, prefix: str, servers: Servers) -> _SetUp:
     storage, server = servers.s3()
     through = {**storage, "AWS_ENDPOINT_URL": server.proxy.url}
     given = {f"storage.{key}": value for key, value in through.items()}
-    table = S3Mirror(lake / "mirror", storage=storage, prefix=prefix)
+    table = S3Mirror(lake / "mirror", prefix=prefix, storage=storage)
     return _SetUp(table, {"path": f"s3://{BUCKET}/{prefix}", **given}, server=server)
+
+
+def _on_azure(lake: Path, prefix: str, servers: Servers) -> _SetUp:
+    url, server = servers.azure()
+    given = {f"storage.{key}": value for key, value in emulator_options().items()}
+    table = AzureMirror(lake / "mirror", prefix=prefix, url=url)
+    return _SetUp(table, {"path": f"az://{CONTAINER}/{prefix}", **given}, server=server)
 
 
 def _in_rest_catalog(namespace: str, servers: Servers) -> _SetUp:
@@ -219,11 +237,17 @@ def _in_rest_catalog(namespace: str, servers: Servers) -> _SetUp:
 
 
 @dataclass(frozen=True)
-class S3Mirror(DeltaTable):
-    """A Delta table on S3, copied to a folder by `refresh`, past the proxy."""
+class Mirror(DeltaTable, ABC):
+    """A Delta table in an object store, copied to a folder by `refresh`, past the proxy."""
 
-    storage: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
+
+    @abstractmethod
+    def names(self, prefix: str) -> Iterator[str]:
+        """Of all objects that begin so."""
+
+    @abstractmethod
+    def content(self, name: str) -> bytes: ...
 
     def refresh(self) -> None:
         """The log comes first: then all files that it names are there to be copied."""
@@ -231,15 +255,37 @@ class S3Mirror(DeltaTable):
         self._copy("")
 
     def _copy(self, below: str) -> None:
-        client = s3_client(dict(self.storage))
-        pages = client.get_paginator("list_objects_v2").paginate(
-            Bucket=BUCKET, Prefix=f"{self.prefix}/{below}"
-        )
-        for key in [found["Key"] for page in pages for found in page.get("Contents", ())]:
-            path = key.removeprefix(f"{self.prefix}/")
+        for name in list(self.names(f"{self.prefix}/{below}")):
+            path = name.removeprefix(f"{self.prefix}/")
             if path.startswith("_delta_log/") != bool(below) or path.endswith("/_last_checkpoint"):
                 continue  # without that hint, readers list the log
             target = Path(self.path) / path
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+                target.write_bytes(self.content(name))
+
+
+@dataclass(frozen=True)
+class S3Mirror(Mirror):
+    storage: Mapping[str, str] = field(default_factory=dict)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        listing = s3_client(dict(self.storage)).get_paginator("list_objects_v2")
+        for page in listing.paginate(Bucket=BUCKET, Prefix=prefix):
+            yield from (found["Key"] for found in page.get("Contents", ()))
+
+    def content(self, name: str) -> bytes:
+        content: bytes = s3_client(dict(self.storage)).get_object(Bucket=BUCKET, Key=name)["Body"].read()
+        return content
+
+
+@dataclass(frozen=True)
+class AzureMirror(Mirror):
+    url: str = ""
+
+    def names(self, prefix: str) -> Iterator[str]:
+        yield from azure_names(self.url, prefix)
+
+    def content(self, name: str) -> bytes:
+        content: bytes = azure_client(self.url).download_blob(name).readall()
+        return content

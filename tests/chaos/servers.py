@@ -1,4 +1,4 @@
-"""The servers that streams of the campaign need: Postgres, S3 and Iceberg's REST catalog, on the loopback.
+"""The servers that streams of the campaign need: Postgres, S3, Azure, a REST catalog, on the loopback.
 
 Each is started when a stream needs it first, and lives as long as the campaign.
 """
@@ -20,6 +20,7 @@ from types import TracebackType
 
 import psutil
 import sqlalchemy as sa
+from tests.azure_server import azure_server
 from tests.chaos.drivers import send
 from tests.committers.lossy_proxy import LossyProxy, lossy_proxy
 from tests.rest_catalog import RestCatalogServer, rest_catalog_server
@@ -121,6 +122,7 @@ class Servers:
         self._stack = ExitStack()
         self._postgres: Postgres | None = None
         self._s3: tuple[dict[str, str], Proxied] | None = None
+        self._azure: tuple[str, Proxied] | None = None
         self._rest: tuple[RestCatalogServer, Proxied] | None = None
 
     def __enter__(self) -> Servers:
@@ -142,6 +144,18 @@ class Servers:
             options = self._stack.enter_context(s3_server())
             self._s3 = options, self._proxied(options["AWS_ENDPOINT_URL"])
         return self._s3
+
+    def azure(self) -> tuple[str, Proxied]:
+        """The URL of the server itself, and what stands before it.
+
+        Raises:
+            NpmUnreachableError: the server is not to be had.
+        """
+        if self._azure is None:
+            url = self._stack.enter_context(azure_server())
+            self._azure = url, self._proxied(url)
+            os.environ["AZURITE_BLOB_STORAGE_URL"] = self._azure[1].proxy.url  # where the drivers look for it
+        return self._azure
 
     def rest_catalog(self) -> tuple[RestCatalogServer, Proxied]:
         """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tests.chaos import disks
 from tests.chaos.fault import Fault, Kind, NotNow
-from tests.chaos.places import Environment, Place
+from tests.chaos.places import OBJECT_STORES, Environment, Place
 from tests.committers.lossy_proxy import Fault as RequestFault
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RevokePermission(Fault):
     def applies_to(self, place: Place) -> bool:
         if disks.why_no_permissions():
             return False
-        return self.what == "checkpoint" or place.environment != "S3"
+        return self.what == "checkpoint" or place.environment not in OBJECT_STORES
 
     def happen(self, life: Life) -> str:
         folder = life.site.folders[self.what]
@@ -102,10 +102,10 @@ def _stay_s(life: Life) -> float:
 
 # Connections ------------------------------------------------------------------------------------------
 
-_BEHIND_A_SERVER: tuple[Environment, ...] = ("S3", "REST catalog")
+_BEHIND_A_SERVER: tuple[Environment, ...] = (*OBJECT_STORES, "REST catalog")
 
 _COMMIT_REQUEST: Mapping[str, str] = {
-    "S3": "PUT /_delta_log/",
+    **dict.fromkeys(OBJECT_STORES, "PUT /_delta_log/"),
     "REST catalog": "POST /v1/namespaces/ /tables/",
 }
 """Words of the first line of the request that is the commit."""
