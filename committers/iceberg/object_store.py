@@ -35,9 +35,9 @@ def open_object_store(location: str, properties: Mapping[str, object]) -> tuple[
 
 
 def _of_azure(host: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """What `container@account.dfs.core.windows.net` says. To pyiceberg it is the container's name.
+    """What `container@account.dfs.core.windows.net` tells, which pyiceberg takes for a container's name.
 
-    So are signatures that a catalog hands out, by their account.
+    And the signature that a catalog has handed out for this account.
     """
     account, _, domain = host.partition(".")
     told = {"adls.account-name": account}
