@@ -186,7 +186,7 @@ def _tell(report: Report, place: Place, source: data.Source, seconds: Samples, l
 
 
 def _tell_limits(report: Report, seconds: Samples) -> None:
-    """How far any Python sink could get in this run."""
+    """How far a Python sink can get in this run, about, and one that writes such files with Arrow."""
     at_most, with_arrow = ratio(seconds, PEER, FLOOR), ratio(seconds, PEER, FILES)
     if at_most is None or with_arrow is None:
         return
@@ -194,7 +194,6 @@ def _tell_limits(report: Report, seconds: Samples) -> None:
         f"`{case}` takes {times:.2f} times as long" for case in OURS if (times := ratio(seconds, case, FILES))
     ]
     report.text(
-        f"`{FLOOR}` is {at_most:.2f} times as fast as `{PEER}`, about what a Python sink can be at most, and "
-        f"`{FILES}` {with_arrow:.2f} times, about the most for one that writes such files with Arrow. "
-        f"Beside that {' and '.join(ours)}."
+        f"`{FLOOR}` is {at_most:.2f} times as fast as `{PEER}`, and `{FILES}` {with_arrow:.2f} times. Beside "
+        f"`{FILES}` {' and '.join(ours)}."
     )
