@@ -47,7 +47,8 @@ class Bound:
     def _written(self, measured: float) -> str:
         """Never as if it were the bound, if it is not."""
         rounded = number(measured)
-        return f"{measured:,.4f}" if rounded == number(self.wanted) and measured != self.wanted else rounded
+        is_bound = float(rounded.replace(",", "")) == self.wanted
+        return f"{measured:,.4f}" if is_bound and measured != self.wanted else rounded
 
 
 @dataclass
