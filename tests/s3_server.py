@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import boto3
+from tests.ports import free_port, wait_for
 from tests.request_log import RequestLog
 
 BUCKET = "lake"
@@ -27,8 +26,7 @@ def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iter
         module: what runs the server
         log: gets a line for each request
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", module, "-H", "127.0.0.1", "-p", str(port)],
         cwd=Path(__file__).parents[1],
@@ -36,7 +34,7 @@ def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iter
         stderr=log or subprocess.DEVNULL,
     )
     try:
-        _wait_for(port)
+        wait_for(port)
         options = s3_options(f"http://127.0.0.1:{port}")
         s3_client(options).create_bucket(Bucket=BUCKET)
         yield options
@@ -83,15 +81,3 @@ def s3_client(options: dict[str, str]) -> Any:
         aws_secret_access_key=options["AWS_SECRET_ACCESS_KEY"],
         region_name=options["AWS_REGION"],
     )
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            assert time.monotonic() < deadline, "the S3 server did not start"
-            time.sleep(0.1)
-        else:
-            return

@@ -1,0 +1,27 @@
+"""Ports on the loopback, for servers of the tests."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+START_S_MAX = 60
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+def wait_for(port: int) -> None:
+    """Until a server answers there."""
+    deadline = time.monotonic() + START_S_MAX
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            assert time.monotonic() < deadline, f"no server answers on port {port}"
+            time.sleep(0.1)
+        else:
+            return
