@@ -61,6 +61,18 @@ test-spark40: export PYSPARK_PYTHON = $(CURDIR)/$(BIN40)/python
 test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without kills and long ones)
 	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills and not slow" $(PYTEST_ARGS)
 
+# All else comes from .venv, whose site directory the new environment includes.
+CONTRACTS := $(addprefix tests/committers/test_,library_hooks.py iceberg_library.py iceberg_transaction.py delta_library.py)
+.PHONY: test-newest
+test-newest: .venv/.installed ## The contract tests with the newest deltalake, pyiceberg and obstore, beyond the caps
+	@rm -rf .venv-newest
+	@$(BIN)/python -m venv .venv-newest
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$(.venv-newest/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth"
+	@.venv-newest/bin/python -m pip install --quiet --upgrade deltalake obstore pyiceberg pyiceberg-core
+	@.venv-newest/bin/python -m pip list 2>/dev/null | grep -E '^(deltalake|obstore|pyiceberg)'
+	@.venv-newest/bin/python -m pytest -q $(CONTRACTS) $(ARGS)
+
 .PHONY: kills
 kills: .venv/.installed java ## SIGKILL the driver three times at every crash point; figures at the end
 	@PENSTOCK_KILLS=3 $(BIN)/pytest -m kills -s $(PYTEST_ARGS)
@@ -123,7 +135,7 @@ clean: ## Remove what was built, cached and generated; the environments stay
 
 .PHONY: distclean
 distclean: clean ## The same, and the environments too
-	@rm -rf .venv .venv-spark40 .venv-spark41
+	@rm -rf .venv .venv-newest .venv-spark40 .venv-spark41
 
 # What the targets need -----------------------------------------------------------------------------
 

@@ -43,7 +43,8 @@ from ..files import TableFiles
 from ..lake_manifest import LakeManifest, decode
 from .checks import check_supported
 from .files import delta_files
-from .history import CommitInfo, commits_since, in_short
+from .history import CommitInfo, commits_since
+from .library import in_short, needs_other_features
 from .library_commit import commit_by_library, is_checkpoint_due
 from .log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from .log_entry import append_entry
@@ -353,7 +354,7 @@ class DeltaTableCommitter:
         """What an error of the commit call means. A lost response, an object store that took its own retry
         for a conflict, and a failed log checkpoint after the commit all come as errors, and have landed."""
         batch = manifest.batch
-        if isinstance(error, CommitFailedError) and "Unsupported table features" in str(error):
+        if needs_other_features(error):
             raise TableNotSupportedError(
                 f"The Delta table {self._uri} cannot be committed to: {in_short(error)}. Nothing landed. "
                 "Drop these features, or write the table with Delta's own engine."

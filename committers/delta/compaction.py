@@ -30,7 +30,8 @@ from ..errors import CommitStateUnknownError, RetryableError
 from ..lake_manifest import LakeManifest
 from .checks import check_supported
 from .files import delta_files
-from .history import NOTE_KEY, commits_since, in_short
+from .history import NOTE_KEY, commits_since
+from .library import in_short
 from .library_commit import add_actions, post_commit
 from .log_entry import logged_path
 from .table import KIND, load, load_if_there, token_of

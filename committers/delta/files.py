@@ -10,7 +10,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from ..files import TableFiles
-from .history import in_short
+from .library import in_short
 from .object_store import errors_of_the_system, open_object_store
 
 

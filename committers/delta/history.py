@@ -20,6 +20,7 @@ from deltalake.fs import DeltaStorageHandler
 from ..contract import Batch, Manifest
 from ..delivery.merge import merged_note, noted_digest
 from ..errors import NEXT_TRY, RetryableError
+from .library import in_short
 from .log_files import entry_name
 from .table_state import TableState
 
@@ -155,14 +156,3 @@ def _infos(version: int, entry: bytes) -> Iterator[CommitInfo]:
                 parameters=raw.get("operationParameters") or {},
                 note=str(raw.get(NOTE_KEY, "")),
             )
-
-
-def in_short(error: BaseException) -> str:
-    """The library's message without its backtrace and colours."""
-    lines = [line.strip() for line in str(error).replace("\x1b[31m↳\x1b[0m", "").splitlines()]
-    kept = []
-    for line in lines:
-        if line.startswith("0: ") or not line:
-            break
-        kept.append(line)
-    return "; ".join(kept)[:500] or type(error).__name__

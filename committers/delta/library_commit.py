@@ -11,13 +11,11 @@ from deltalake.transaction import AddAction
 from ..contract import DataFile, Manifest
 from ..lake_manifest import LakeManifest
 from .history import NOTE_KEY, commit_note
+from .library import CHECKPOINT_INTERVAL
 from .table_state import TableState
 
 if TYPE_CHECKING:
     from deltalake.transaction import RemoveAction
-
-_CHECKPOINT_INTERVAL = 100
-"""Commits between two log checkpoints of a table that does not say, as the Delta library has it."""
 
 
 def commit_by_library(
@@ -72,5 +70,5 @@ def post_commit(table: TableState) -> PostCommitHookProperties:
 
 def is_checkpoint_due(table: TableState, version: int) -> bool:
     """As the library counts."""
-    interval = int(table.metadata().configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+    interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
     return (version + 1) % max(interval, 1) == 0

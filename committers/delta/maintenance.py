@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 from ..errors import RetryableError
 from .checks import check_supported
 from .files import delta_files
-from .history import in_short, open_log
+from .history import open_log
+from .library import in_short
 from .table import load, load_if_there
 
 MAINTENANCE_PROPERTY = "penstock.maintenance"

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 
 from .. import crash_points
 from ..errors import ConfigurationError
-from .history import in_short
+from .library import in_short
 from .maintenance import MAINTENANCE_PROPERTY
 from .schema import check_timestamps_in_maps
 from .table import load_if_there

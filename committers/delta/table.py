@@ -11,7 +11,8 @@ from deltalake.exceptions import TableNotFoundError
 from ..contract import Batch, Token
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..lake_manifest import Kind
-from .history import CommitInfo, in_short
+from .history import CommitInfo
+from .library import in_short
 from .table_state import TableState
 
 KIND: Kind = "delta"

@@ -24,7 +24,7 @@ from typing import TypeAlias
 from deltalake import DeltaTable, Schema
 from deltalake.table import Metadata, ProtocolVersions
 
-from .history import in_short
+from .library import in_short
 from .log_entry import changes_of
 from .log_files import LogFiles, open_log_files
 from .table import app_version, load_if_there, load_version

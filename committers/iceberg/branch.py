@@ -5,15 +5,12 @@ from __future__ import annotations
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.update import (
-    AssertTableUUID,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.update import AssertTableUUID
 
 from ..errors import ConfigurationError, RetryableError
 from .address import IcebergAddress
 from .catalog import flat, redacted
+from .library.snapshots import Change, empty_snapshot, start_branch
 
 ATTEMPTS_MAX = 5
 """Each can only fail because another writer has changed a ref of the table meanwhile."""
@@ -65,12 +62,12 @@ def _has_branch(table: Table, address: IcebergAddress) -> bool:
     return ref is not None
 
 
-def _next_step(table: Table, branch: str) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+def _next_step(table: Table, branch: str) -> Change:
     """What makes the branch, if it is not there by then; or else the snapshot that it can begin at."""
     head = table.metadata.snapshot_by_name(MAIN_BRANCH)
     if head is not None:
-        return table.transaction()._set_ref_snapshot(head.snapshot_id, branch, SnapshotRefType.BRANCH)
-    return table.transaction().update_snapshot().fast_append()._commit()
+        return start_branch(table, branch, head.snapshot_id)
+    return empty_snapshot(table)
 
 
 def _not_created(table: Table, address: IcebergAddress, error: Exception) -> RetryableError:

@@ -180,6 +180,8 @@ def _load(config: CatalogConfig) -> Catalog:
     from pyiceberg.io import PY_IO_IMPL
     from pyiceberg.utils.config import Config, merge_config
 
+    from .library.catalogs import PatientRestCatalog, is_rest
+
     if config.is_embedded:
         return _load_embedded(config)
     with warnings.catch_warnings():  # pyiceberg's deprecation notices quote catalog.uri as it is
@@ -187,9 +189,7 @@ def _load(config: CatalogConfig) -> Catalog:
         properties: Any = merge_config(
             {PY_IO_IMPL: FILE_IO, **(Config().get_catalog_config(config.name) or {})}, dict(config.properties)
         )
-        if _is_rest(properties):
-            from .rest import PatientRestCatalog
-
+        if is_rest(properties):
             return PatientRestCatalog(config.name, **properties)
         return load_catalog(
             config.name, **_with_numbers({PY_IO_IMPL: properties[PY_IO_IMPL], **config.properties})
@@ -202,14 +202,6 @@ def _with_numbers(properties: Mapping[str, str]) -> dict[str, Any]:
         key: int(text) if key == "glue.max-retries" and text.isdecimal() else text
         for key, text in properties.items()
     }
-
-
-def _is_rest(properties: Mapping[str, object]) -> bool:
-    """Would pyiceberg's `load_catalog` take the catalog with these properties for a REST catalog?"""
-    kind, uri = properties.get("type"), properties.get("uri")
-    if "py-catalog-impl" in properties or not isinstance(uri, str):
-        return False
-    return uri.startswith("http") if kind is None else str(kind).lower() == "rest"
 
 
 def _load_embedded(config: CatalogConfig) -> Catalog:

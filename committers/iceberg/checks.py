@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import Transform, UnknownTransform, VoidTransform
 from pyiceberg.types import DecimalType, FixedType, IcebergType, UUIDType
 
 from ..violations import Violation, refuse
+from .library.snapshots import transform_name
 from .properties import value_problem
 
 FORMAT_VERSION_MAX = 2
@@ -86,7 +87,7 @@ def _of_transforms(metadata: TableMetadata) -> Iterator[Violation]:
     for place, transform in places:
         if isinstance(transform, UnknownTransform):
             yield Violation(
-                f"transform {transform._transform!r} in {place}",
+                f"transform {transform_name(transform)!r} in {place}",
                 "it is not known here, and a commit would overwrite its name in the table's metadata",
                 "a table that never had such a transform",
             )
@@ -105,7 +106,7 @@ def _of_partitioning(metadata: TableMetadata) -> Iterator[Violation]:
 
 
 def _problem(part: PartitionField, schema: Schema) -> str | None:
-    column = schema._lazy_id_to_field.get(part.source_id)
+    column = index_by_id(schema).get(part.source_id)
     if column is None:
         return "its column was dropped, and pyiceberg cannot read manifests without the column's type"
     if isinstance(part.transform, (UnknownTransform, VoidTransform)):
@@ -138,7 +139,7 @@ def alike_partitions(spec: PartitionSpec, schema: Schema) -> list[list[Partition
     """
     alike: dict[IcebergType, list[PartitionField]] = {}
     for part in spec.fields:
-        column = schema._lazy_id_to_field.get(part.source_id)
+        column = index_by_id(schema).get(part.source_id)
         if column is not None and column.field_type.is_primitive:
             kind = part.transform.result_type(column.field_type)
             if isinstance(kind, DecimalType | FixedType | UUIDType):
@@ -150,7 +151,7 @@ def _of_old_partitionings(table: Table, overwrite: bool) -> Iterator[Violation]:
     """Replacing rows, and merging manifests, writes manifests of older partitionings anew."""
     metadata = table.metadata
     is_merging = metadata.properties.get(MANIFEST_MERGE_KEY, "true").lower() == "true"
-    columns = metadata.schema()._lazy_id_to_field
+    columns = index_by_id(metadata.schema())
     for spec_id, spec in metadata.specs().items():
         dropped = [part.name for part in spec.fields if part.source_id not in columns]
         is_old = spec_id != metadata.default_spec_id

@@ -15,22 +15,13 @@ from contextlib import suppress
 from typing import Any
 
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile as IcebergDataFile
-from pyiceberg.manifest import (
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestFile,
-)
+from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertDefaultSpecId,
     AssertTableUUID,
 )
-from pyiceberg.table.update.snapshot import _SnapshotProducer
 
 from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
 from ..contract import Conflict, DataFile
@@ -41,13 +32,11 @@ from .catalog import CatalogConfig, io_properties, known_properties, redacted
 from .checks import check_supported
 from .data_files import iceberg_data_files, partition_texts
 from .files import iceberg_files
+from .library.snapshots import Live, ReplaceFiles, UncopiedTransaction, delete_uncommitted
 from .plan import data_location
-from .snapshot import Attempt, UncopiedTransaction, has_double_partitions
+from .snapshot import Attempt, has_double_partitions
 from .table import load, load_if_there, token_of, version_of
 from .target import KIND
-
-Live = list[tuple[ManifestFile, list[ManifestEntry]]]
-"""The manifests of a snapshot, and the files that each adds or keeps."""
 
 
 class IcebergCompactableTable:
@@ -162,7 +151,7 @@ class IcebergCompactableTable:
         metadata = table.metadata
         sources = {f"{content.location}/{file.path}" for group in groups for file in group.sources}
         transaction = UncopiedTransaction(table)
-        producer = _Replace(transaction, table, self._address.branch, live, sources)
+        producer = ReplaceFiles(transaction, table, self._address.branch, live, sources)
         files = [file for group in groups for file in group.files]
         try:
             for file in iceberg_data_files(files, content.location, table.spec(), table.schema()):
@@ -170,7 +159,7 @@ class IcebergCompactableTable:
             producer.commit()
         except BaseException as error:
             with suppress(Exception):
-                producer._clean_all_uncommitted()
+                delete_uncommitted(producer)
             if isinstance(error, PenstockError) or not isinstance(error, Exception):
                 raise
             raise RetryableError(
@@ -181,9 +170,9 @@ class IcebergCompactableTable:
             AssertTableUUID(uuid=metadata.table_uuid),
             AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
             AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
-            *transaction._requirements,
+            *transaction.requirements,
         )
-        return Attempt(table, producer.snapshot_id, transaction._updates, requirements, producer)
+        return Attempt(table, producer.snapshot_id, transaction.updates, requirements, producer)
 
     def _send(
         self, attempt: Attempt, content: LakeManifest, groups: tuple[Rewritten, ...]
@@ -224,73 +213,6 @@ class IcebergCompactableTable:
 
     def _in_short(self, error: Exception) -> str:
         return redacted(error, known_properties(self._catalog))
-
-
-class _Replace(_SnapshotProducer["_Replace"]):
-    """Removes the sources and adds the new files, in one `replace` snapshot.
-
-    pyiceberg's own producers find the files to remove by predicates on partitions and bounds; here it is
-    known which they are, and in which manifests.
-    """
-
-    def __init__(
-        self,
-        transaction: UncopiedTransaction,
-        table: Table,
-        branch: str,
-        live: Live,
-        sources: set[str],
-    ) -> None:
-        summary = {"penstock.compacted-files": str(len(sources))}
-        super().__init__(Operation.OVERWRITE, transaction, table.io, None, summary, branch)
-        self._live = live
-        self._sources = sources
-        self._deleted_data_files: set[IcebergDataFile] = {
-            entry.data_file for _, entries in live for entry in entries if self._goes(entry)
-        }
-
-    def _goes(self, entry: ManifestEntry) -> bool:
-        return entry.data_file.file_path in self._sources
-
-    def _build_delete_files_partition_predicate(self) -> None:
-        """Nothing is looked for."""
-
-    def _deleted_entries(self) -> list[ManifestEntry]:
-        return [
-            _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
-            for _, entries in self._live
-            for entry in entries
-            if self._goes(entry)
-        ]
-
-    def _existing_manifests(self) -> list[ManifestFile]:
-        return [kept for manifest, entries in self._live for kept in self._kept(manifest, entries)]
-
-    def _kept(self, manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[ManifestFile]:
-        """The manifest itself; or one without the sources; or none, if it has nothing else."""
-        stay = [entry for entry in entries if not self._goes(entry)]
-        if len(stay) == len(entries):
-            yield manifest
-        elif stay:
-            with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
-                for entry in stay:
-                    writer.add_entry(_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
-            yield writer.to_manifest_file()
-
-    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
-        """pyiceberg adds up the totals of other operations only."""
-        summary = super()._summary(snapshot_properties or {})
-        return Summary(Operation.REPLACE, **summary.additional_properties)
-
-
-def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=status,
-        snapshot_id=snapshot_id,
-        sequence_number=entry.sequence_number,
-        file_sequence_number=entry.file_sequence_number,
-        data_file=entry.data_file,
-    )
 
 
 def _has_deletes(live: Live) -> bool:

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertDefaultSpecId,
@@ -27,10 +24,7 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
-    _apply_table_update,
-    _TableMetadataUpdateContext,
 )
-from pyiceberg.table.update.snapshot import UpdateSnapshot, _DeleteFiles, _SnapshotProducer
 from pyiceberg.types import DoubleType
 
 from ..contract import Manifest
@@ -39,6 +33,7 @@ from ..errors import SchemaMismatchError
 from ..lake_manifest import LakeManifest
 from .data_files import iceberg_data_files
 from .expiry import delete_files, delete_old_metadata
+from .library.snapshots import Producer, UncopiedTransaction, delete_merged, delete_uncommitted, replace_all
 from .schema import column_path
 from .table import (
     SUMMARY_BATCH,
@@ -60,7 +55,7 @@ class Attempt:
     snapshot_id: int
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
-    producer: _SnapshotProducer[Any]
+    producer: Producer
 
     def send(self) -> None:
         """One request to the catalog. Whatever it raises, only the table can tell whether it has landed."""
@@ -70,29 +65,7 @@ class Attempt:
     def discard(self) -> None:
         """Delete the manifests. Only if the attempt provably did not land; what stays is a small orphan."""
         with suppress(Exception):
-            self.producer._clean_all_uncommitted()
-
-
-class UncopiedTransaction(Transaction):
-    """pyiceberg's own copies the whole metadata, however deep, each time that it is asked for: some 17 times
-    in a commit, and every copy costs more than all else that the commit does with it.
-
-    That is for callers who change what they get. Nobody does here, and updates change nothing themselves:
-    each makes new metadata that shares with the old what stays.
-    """
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table)
-        self._updated: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
-
-    @property
-    def table_metadata(self) -> TableMetadata:
-        if self._updated is None or self._updated[0] is not self._updates:
-            metadata, context = self._table.metadata, _TableMetadataUpdateContext()
-            for update in self._updates:
-                metadata = _apply_table_update(update, metadata, context)
-            self._updated = (self._updates, metadata)
-        return self._updated[1]
+            delete_uncommitted(self.producer)
 
 
 def prepare_attempt(
@@ -119,32 +92,20 @@ def prepare_attempt(
         for file in files:
             producer.append_data_file(file)
         producer.commit()
-        _delete_merged_at_once(producer)
+        delete_merged(producer, delete_files)
         _set_token(transaction, manifest, branch, producer.snapshot_id)
     except BaseException:
         with suppress(Exception):
-            producer._clean_all_uncommitted()
+            delete_uncommitted(producer)
         raise
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
         AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
         *_field_ids_are_free(metadata, lacking),
-        *transaction._requirements,
+        *transaction.requirements,
     )
-    return Attempt(table, producer.snapshot_id, transaction._updates, requirements, producer)
-
-
-def _delete_merged_at_once(producer: _SnapshotProducer[Any]) -> None:
-    """A merge takes in the manifest of the new files too, which then no snapshot ever names."""
-    if len(producer._written_manifests) < 2:
-        return
-    transaction = producer._transaction
-    snapshot = transaction.table_metadata.snapshot_by_id(producer.snapshot_id)
-    assert snapshot is not None, "the producer adds its snapshot to the transaction"
-    named = {manifest.manifest_path for manifest in snapshot.manifests(producer._io)}
-    delete_files(producer._io, [path for path in producer._written_manifests if path not in named])
-    producer._written_manifests = [path for path in producer._written_manifests if path in named]
+    return Attempt(table, producer.snapshot_id, transaction.updates, requirements, producer)
 
 
 def _choose_merging(table: Table) -> None:
@@ -187,30 +148,14 @@ def _add_columns(transaction: Transaction, content: LakeManifest, lacking: list[
 
 
 def _producer(
-    transaction: Transaction, content: LakeManifest, branch: str, summary: dict[str, str]
-) -> _SnapshotProducer[Any]:
-    update = UpdateSnapshot(transaction, transaction._table.io, branch, summary)
+    transaction: UncopiedTransaction, content: LakeManifest, branch: str, summary: dict[str, str]
+) -> Producer:
+    update = transaction.update_branch(branch, summary)
     if content.mode == "append":
         return update.merge_append()
-    replacing = _replace_all(transaction, branch, summary)
+    replacing = replace_all(transaction, branch, summary)
     # With no file to remove it would make no snapshot at all, and drop the batch's files.
     return replacing if replacing.files_affected else update.fast_append()
-
-
-def _replace_all(transaction: Transaction, branch: str, summary: dict[str, str]) -> _DeleteFiles:
-    """Removes every file of the branch and adds those of the batch, in one snapshot.
-
-    pyiceberg's `overwrite` makes two, and readers between them would see an empty table.
-    """
-    producer = _DeleteFiles(
-        operation=Operation.OVERWRITE,
-        transaction=transaction,
-        io=transaction._table.io,
-        branch=branch,
-        snapshot_properties=summary,
-    )
-    producer.delete_by_predicate(AlwaysTrue())
-    return producer
 
 
 def _summary(manifest: Manifest) -> dict[str, str]:

@@ -97,6 +97,7 @@ class StoredFile(PyArrowFile):
 
     def __init__(self, location: str, path: str, filesystem: FileSystem, kept: KeptFiles) -> None:
         super().__init__(location, path, filesystem)
+        self._stored_in, self._key = filesystem, path
         self._kept = kept
 
     def __len__(self) -> int:
@@ -127,7 +128,7 @@ class StoredFile(PyArrowFile):
 
     def delete(self) -> None:
         self._kept.forget(self.location)
-        self._filesystem.delete_file(self._path)
+        self._stored_in.delete_file(self._key)
 
     def upload(self, content: bytes) -> None:
         with super().create(overwrite=True) as stream:

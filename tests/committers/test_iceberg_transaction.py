@@ -13,7 +13,7 @@ from pyiceberg.table.update import update_table_metadata
 from pyiceberg.types import LongType
 from tests.sink_stream import SinkStream
 
-from penstock.committers.iceberg.snapshot import UncopiedTransaction
+from penstock.committers.iceberg.library.snapshots import UncopiedTransaction
 from penstock.committers.iceberg.table import load
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.iceberg import IcebergSink

@@ -1,0 +1,200 @@
+"""pyiceberg's producers of snapshots and its transactions, used without the library's own commit.
+
+pyiceberg has no public interface that writes the manifests of a snapshot and leaves the commit to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import (
+    TableRequirement,
+    TableUpdate,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
+)
+from pyiceberg.table.update.snapshot import UpdateSnapshot, _DeleteFiles, _SnapshotProducer
+from pyiceberg.transforms import UnknownTransform
+
+from ...library_hooks import check_hooks, check_members, hook
+
+Producer: TypeAlias = _SnapshotProducer[Any]
+"""Writes the manifests of one snapshot and adds the snapshot to a transaction."""
+
+Live = list[tuple[ManifestFile, list[ManifestEntry]]]
+"""The manifests of a snapshot, and the files that each adds or keeps."""
+
+Change: TypeAlias = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
+"""Updates and requirements of one commit, as the catalog takes them."""
+
+check_members(Transaction, ("_updates", "_requirements", "_table", "_set_ref_snapshot"))
+check_members(
+    _SnapshotProducer,
+    ("_clean_all_uncommitted", "_commit", "_deleted_data_files", "_io", "_transaction", "_written_manifests"),
+)
+check_members(UnknownTransform, ("_transform",))
+
+
+class UncopiedTransaction(Transaction):
+    """pyiceberg's own copies the whole metadata, however deep, each time that it is asked for: some 17 times
+    in a commit, and every copy costs more than all else that the commit does with it.
+
+    That is for callers who change what they get. Nobody does here, and updates change nothing themselves:
+    each makes new metadata that shares with the old what stays.
+    """
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._updated: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def updates(self) -> tuple[TableUpdate, ...]:
+        """What the commit has to send to the catalog."""
+        return self._updates
+
+    @property
+    def requirements(self) -> tuple[TableRequirement, ...]:
+        return self._requirements
+
+    def update_branch(self, branch: str, summary: dict[str, str]) -> UpdateSnapshot:
+        """As `update_snapshot`, whose snapshot is not part of an autocommit."""
+        return UpdateSnapshot(self, self._table.io, branch, summary)
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._updated is None or self._updated[0] is not self._updates:
+            metadata, context = self._table.metadata, _TableMetadataUpdateContext()
+            for update in self._updates:
+                metadata = _apply_table_update(update, metadata, context)
+            self._updated = (self._updates, metadata)
+        return self._updated[1]
+
+
+def replace_all(transaction: Transaction, branch: str, summary: dict[str, str]) -> _DeleteFiles:
+    """Removes every file of the branch and adds those of the batch, in one snapshot.
+
+    pyiceberg's `overwrite` makes two, and readers between them would see an empty table.
+    """
+    producer = _DeleteFiles(
+        operation=Operation.OVERWRITE,
+        transaction=transaction,
+        io=transaction._table.io,
+        branch=branch,
+        snapshot_properties=summary,
+    )
+    producer.delete_by_predicate(AlwaysTrue())
+    return producer
+
+
+def delete_uncommitted(producer: Producer) -> None:
+    """Delete the manifests and the manifest list that the producer has written."""
+    producer._clean_all_uncommitted()
+
+
+def delete_merged(producer: Producer, delete_files: Callable[[FileIO, Sequence[str]], object]) -> None:
+    """A merge takes in the manifest of the new files too, which then no snapshot ever names."""
+    if len(producer._written_manifests) < 2:
+        return
+    transaction = producer._transaction
+    snapshot = transaction.table_metadata.snapshot_by_id(producer.snapshot_id)
+    assert snapshot is not None, "the producer adds its snapshot to the transaction"
+    named = {manifest.manifest_path for manifest in snapshot.manifests(producer._io)}
+    delete_files(producer._io, [path for path in producer._written_manifests if path not in named])
+    producer._written_manifests = [path for path in producer._written_manifests if path in named]
+
+
+def start_branch(table: Table, branch: str, snapshot_id: int) -> Change:
+    """A branch that begins at the snapshot."""
+    return table.transaction()._set_ref_snapshot(snapshot_id, branch, SnapshotRefType.BRANCH)
+
+
+def empty_snapshot(table: Table) -> Change:
+    """A snapshot without files on the main branch."""
+    return table.transaction().update_snapshot().fast_append()._commit()
+
+
+def transform_name(transform: UnknownTransform[Any, Any]) -> str:
+    """The name that the table's metadata has for a transform that pyiceberg does not know."""
+    return transform._transform
+
+
+class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
+    """Removes the sources and adds the new files, in one `replace` snapshot.
+
+    pyiceberg's own producers find the files to remove by predicates on partitions and bounds; here it is
+    known which they are, and in which manifests.
+    """
+
+    def __init__(
+        self,
+        transaction: UncopiedTransaction,
+        table: Table,
+        branch: str,
+        live: Live,
+        sources: set[str],
+    ) -> None:
+        summary = {"penstock.compacted-files": str(len(sources))}
+        super().__init__(Operation.OVERWRITE, transaction, table.io, None, summary, branch)
+        self._live = live
+        self._sources = sources
+        self._deleted_data_files.update(
+            entry.data_file for _, entries in live for entry in entries if self._goes(entry)
+        )
+
+    def _goes(self, entry: ManifestEntry) -> bool:
+        return entry.data_file.file_path in self._sources
+
+    @hook
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Nothing is looked for."""
+
+    @hook
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return [
+            _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
+            for _, entries in self._live
+            for entry in entries
+            if self._goes(entry)
+        ]
+
+    @hook
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return [kept for manifest, entries in self._live for kept in self._kept(manifest, entries)]
+
+    def _kept(self, manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[ManifestFile]:
+        """The manifest itself; or one without the sources; or none, if it has nothing else."""
+        stay = [entry for entry in entries if not self._goes(entry)]
+        if len(stay) == len(entries):
+            yield manifest
+        elif stay:
+            with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+                for entry in stay:
+                    writer.add_entry(_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
+            yield writer.to_manifest_file()
+
+    @hook
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        """pyiceberg adds up the totals of other operations only."""
+        summary = super()._summary(snapshot_properties or {})
+        return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+check_hooks(ReplaceFiles)
+
+
+def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
