@@ -10,6 +10,7 @@
     ├── CheckpointGoneError         what waits for the checkpoint waits for ever: put it back, or give it up
     ├── FencedError                 another run of the query has taken over: let this one end
     ├── RetryableError              nothing landed: start again, or let it be delivered again
+    │   └── AccessRefusedError      access is denied: correct options or rights; also a ConfigurationError
     ├── CommitStateUnknownError     the batch may have landed: start again, recovery looks at the table
     └── ManifestCorruptError        the store's content is damaged: restore the store
 
@@ -59,6 +60,13 @@ class FencedError(PenstockError):
 
 class RetryableError(PenstockError):
     """The commit provably did not land. The batch stays PREPARED and the next start commits it."""
+
+
+class AccessRefusedError(ConfigurationError, RetryableError):
+    """Storage, catalog or database deny access, or do not have what the options name. Nothing landed.
+
+    A delivery goes on by itself once the rights are corrected.
+    """
 
 
 class CommitStateUnknownError(PenstockError):

@@ -13,7 +13,8 @@ from datetime import datetime
 
 import pyarrow.fs as pafs
 
-from .errors import NEXT_TRY, RetryableError
+from .error_causes import retryable
+from .errors import NEXT_TRY
 
 OpenLocation = Callable[[], "pafs.FileSystem | None"]
 """Opens a file system whose root is the location; None if a local location is gone, with all its files."""
@@ -97,7 +98,7 @@ class TableFiles:
         try:
             yield self._open()
         except OSError as error:
-            raise RetryableError(
+            raise retryable(error)(
                 f"The files below {self._place} cannot be looked at: {self._in_short(error)}. Nothing was "
                 f"committed. Check {self._options} and that the storage is reachable. {NEXT_TRY}"
             ) from error

@@ -19,7 +19,8 @@ from deltalake.fs import DeltaStorageHandler
 
 from ..contract import Batch, Manifest
 from ..delivery.merge import merged_note, noted_digest
-from ..errors import NEXT_TRY, RetryableError
+from ..error_causes import retryable
+from ..errors import NEXT_TRY
 from .library import in_short
 from .log_files import entry_name
 from .table_state import TableState
@@ -141,7 +142,7 @@ def _log_errors(table_uri: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError, ValueError) as error:
-        raise RetryableError(
+        raise retryable(error)(
             f"The log of the Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was "
             f"committed. Check that the storage is reachable. {NEXT_TRY}"
         ) from error

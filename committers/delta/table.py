@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from ..contract import Batch, Token
+from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..lake_manifest import Kind
 from .history import CommitInfo
@@ -48,7 +49,7 @@ def load_version(table_uri: str, storage_options: Mapping[str, str], version: in
 
 
 def _unreadable(table_uri: str, error: Exception) -> RetryableError:
-    return RetryableError(
+    return retryable(error)(
         f"The Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check "
         f"the path, the storage.* options and that the storage is reachable. {NEXT_TRY}"
     )
@@ -149,7 +150,7 @@ def app_version(table: DeltaTable, app_id: str) -> int | None:
     try:
         return table.transaction_version(app_id)
     except Exception as error:
-        raise RetryableError(
+        raise retryable(error)(
             f"The log of the Delta table {table.table_uri} cannot be read: {in_short(error)}. Nothing was "
             f"committed. Check that the storage is reachable. {NEXT_TRY}"
         ) from error

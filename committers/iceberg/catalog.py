@@ -7,7 +7,6 @@ goes through `redacted`, and such an error is never the cause of ours.
 
 from __future__ import annotations
 
-import errno
 import os
 import posixpath
 import threading
@@ -18,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import NEXT_TRY, ConfigurationError, PenstockError, RetryableError
+from ..error_causes import Cause, cause_of
+from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError, PenstockError, RetryableError
 from .object_store import IO_PREFIXES
 from .redaction import redacted
 
@@ -176,11 +176,10 @@ def _missing(config: CatalogConfig) -> str:
 
 
 def _load(config: CatalogConfig) -> Catalog:
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.io import PY_IO_IMPL
     from pyiceberg.utils.config import Config, merge_config
 
-    from .library.catalogs import PatientRestCatalog, is_rest
+    from .library.catalogs import open_library_catalog
 
     if config.is_embedded:
         return _load_embedded(config)
@@ -189,19 +188,7 @@ def _load(config: CatalogConfig) -> Catalog:
         properties: Any = merge_config(
             {PY_IO_IMPL: FILE_IO, **(Config().get_catalog_config(config.name) or {})}, dict(config.properties)
         )
-        if is_rest(properties):
-            return PatientRestCatalog(config.name, **properties)
-        return load_catalog(
-            config.name, **_with_numbers({PY_IO_IMPL: properties[PY_IO_IMPL], **config.properties})
-        )
-
-
-def _with_numbers(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Options are texts, and pyiceberg hands this one on to botocore as it is, which wants a number."""
-    return {
-        key: int(text) if key == "glue.max-retries" and text.isdecimal() else text
-        for key, text in properties.items()
-    }
+        return open_library_catalog(config.name, properties)
 
 
 def _load_embedded(config: CatalogConfig) -> Catalog:
@@ -224,35 +211,29 @@ def _load_embedded(config: CatalogConfig) -> Catalog:
 
 def catalog_error(error: Exception, what: str, config: CatalogConfig) -> PenstockError:
     """Our error for one of a catalog's, to be raised `from None`: the cause's text may hold secrets."""
+    from pyiceberg.exceptions import NotInstalledError
+
     if isinstance(error, PenstockError):
         return error
     text = redacted(error, known_properties(config)) or type(error).__name__
     where = f"The Iceberg catalog {config.address_name!r} {what}: {text}."
-    if _is_passing(error):
+    cause = cause_of(error)
+    if cause is Cause.OUTAGE:
         return RetryableError(
-            f"{where} Nothing was committed. Check that the catalog can be reached and that its address is "
-            f"right (catalog.uri). {NEXT_TRY}"
+            f"{where} Nothing was committed. Check that the catalog and its storage can be reached and that "
+            f"their addresses are right (catalog.uri, catalog.s3.endpoint, ...). {NEXT_TRY}"
         )
-    return ConfigurationError(
-        f"{where} Correct the options catalog, catalog.* and warehouse, or install what the catalog's type "
-        "needs: penstock[glue] or penstock[hive]; pyiceberg[...] for others."
-    )
-
-
-def _is_passing(error: Exception) -> bool:
-    """True if the same configuration may work later."""
-    import requests
-    from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
-    from sqlalchemy.exc import OperationalError
-
-    if isinstance(error, OperationalError):
-        return "unable to open database file" not in str(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        return True
-    if isinstance(error, requests.RequestException):
-        return not isinstance(error, ValueError)  # such as an address that is none
-    passing = (ServerError, ServiceUnavailableError, TooManyRequestsError, ConnectionError, TimeoutError)
-    return isinstance(error, passing)
+    if cause is Cause.REFUSED:
+        return AccessRefusedError(
+            f"{where} Nothing was committed. Access is denied: correct the credentials in the options "
+            "catalog.*, or give this user the rights to the catalog and to its storage."
+        )
+    if isinstance(error, (ImportError, NotInstalledError)):
+        return ConfigurationError(
+            f"{where} Install what the catalog's type needs: penstock[glue] or penstock[hive]; "
+            "pyiceberg[...] for others."
+        )
+    return ConfigurationError(f"{where} Correct the options catalog, catalog.* and warehouse.")
 
 
 def known_properties(config: CatalogConfig) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pyiceberg.table.metadata import TableMetadata
 from .. import crash_points
 from ..contract import AlreadyCommitted, Batch, CheckToken, Committed, Conflict, Manifest, Outcome, Token
 from ..delivery.merge import check_none_landed
+from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
     CheckpointMismatchError,
@@ -242,7 +243,7 @@ class IcebergTableCommitter:
         except PenstockError:
             raise
         except Exception as error:  # noqa: BLE001  nothing was sent to the catalog yet
-            raise RetryableError(
+            raise retryable(error)(
                 f"The manifests of batch {batch.batch_id} of query {batch.stream.query_id} could not be "
                 f"written for the Iceberg table {self._address.uri}: {self._in_short(error)}. The batch did "
                 f"not land. Check that the storage can be written. {NEXT_TRY}"

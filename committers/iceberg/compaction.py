@@ -25,6 +25,7 @@ from pyiceberg.table.update import (
 
 from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
 from ..contract import Conflict, DataFile
+from ..error_causes import retryable
 from ..errors import CommitStateUnknownError, PenstockError, RetryableError
 from ..lake_manifest import LakeManifest
 from .address import IcebergAddress
@@ -111,7 +112,7 @@ class IcebergCompactableTable:
         try:
             live = [] if head is None else [self._read(table, one) for one in head.manifests(table.io)]
         except Exception as error:  # noqa: BLE001  the storages raise what they like
-            raise RetryableError(
+            raise retryable(error)(
                 f"The manifests of the Iceberg table {self._address.uri} cannot be read: "
                 f"{self._in_short(error)}. Nothing was compacted. Check that the storage is reachable."
             ) from None
@@ -162,7 +163,7 @@ class IcebergCompactableTable:
                 delete_uncommitted(producer)
             if isinstance(error, PenstockError) or not isinstance(error, Exception):
                 raise
-            raise RetryableError(
+            raise retryable(error)(
                 f"The manifests of compacted files could not be written for the Iceberg table "
                 f"{self._address.uri}: {self._in_short(error)}. Nothing was changed; it is tried again."
             ) from None

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
+from ..error_causes import Cause, cause_of, retryable
 from ..errors import (
     NEXT_TRY,
     CommitStateUnknownError,
@@ -28,17 +29,11 @@ from ..errors import (
     RetryableError,
     StoreUnreachableError,
 )
+from ..postgres import LOCK_TIMEOUT_S, connection_settings, set_timeouts
 from .tables import SCHEMA_VERSIONS, VERSION_TABLE
 
 Clock = Callable[[], datetime]
 """The time now, with a time zone."""
-
-LOCK_TIMEOUT_S = 30.0
-"""How long a transaction waits for another process before it gives up."""
-STATEMENT_TIMEOUT_S = 120
-IDLE_TRANSACTION_TIMEOUT_S = 15
-"""Shorter than LOCK_TIMEOUT_S: a driver paused inside a transaction loses it before others give up."""
-CONNECT_TIMEOUT_S = 10
 
 SUPPORTED = "sqlite:////path/to/store.db or postgresql+psycopg://user:password@host/database"
 
@@ -128,7 +123,7 @@ class Database:
         wrote = (
             "Nothing was written" if kind is RetryableError else "It may have recorded the last step or not"
         )
-        raise kind(
+        raise (retryable(error) if kind is RetryableError else kind)(
             f"The manifest store {self.name} failed: {_said(error)}. {wrote}. "
             f"Check that it can be reached. {NEXT_TRY}"
         ) from error
@@ -151,7 +146,7 @@ class Database:
                     "is full, or another process holds the store: a driver that was stopped in the middle of "
                     f"a transaction. Make room, or end that process. {NEXT_TRY}"
                 ) from error
-            is_outage = not self._is_sqlite and isinstance(error, exc.OperationalError)
+            is_outage = not self._is_sqlite and cause_of(error) is Cause.OUTAGE
             raise (StoreUnreachableError if is_outage else ConfigurationError)(
                 f"The manifest store {self.name} cannot be opened: {_said(error)}. {self._hint()}"
             ) from error
@@ -303,17 +298,12 @@ def _make_folder_of(url: URL) -> None:
 
 
 def _postgres_engine(url: URL) -> Engine:
-    connect_args: dict[str, Any] = {
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "keepalives_idle": 30,
-        "tcp_user_timeout": int(1000 * LOCK_TIMEOUT_S),
-        "application_name": "penstock",
-    }
+    name = {} if "application_name" in url.query else {"application_name": "penstock"}
     engine = sa.create_engine(
         url,
         # `prepare` takes a lock and then reads what its holders before wrote: only READ COMMITTED shows it.
         isolation_level="READ COMMITTED",
-        connect_args={key: value for key, value in connect_args.items() if key not in url.query},
+        connect_args={**connection_settings(url), **name},
         pool_size=1,
         max_overflow=4,
         pool_pre_ping=True,
@@ -322,11 +312,6 @@ def _postgres_engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
-        connection.execute(
-            f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'; "
-            f"SET statement_timeout = '{STATEMENT_TIMEOUT_S}s'; "
-            f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_TIMEOUT_S}s'"
-        )
-        connection.commit()
+        set_timeouts(connection, url, LOCK_TIMEOUT_S)
 
     return engine

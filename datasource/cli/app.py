@@ -11,14 +11,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ...committers.errors import ConfigurationError, PenstockError
+from ...committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
 from .commands import deciding, delivering, looking, mending
-from .commands.common import FAILED, WRONG_USAGE
+from .commands.common import FAILED, UNREACHABLE, WRONG_USAGE
 
 EPILOG = (
     "Exit codes: 0 all is well; 1 something is left to do (a batch is still pending, a table has changed, gc "
     "found files and was not told to delete them, deliver --once left batches); 2 wrong usage or "
-    "configuration; 3 an error of Penstock, explained on stderr."
+    "configuration; 3 an error of Penstock, explained on stderr; 4 the manifest store does not answer."
 )
 
 
@@ -47,7 +47,13 @@ def _fail(error: PenstockError) -> NoReturn:
     from .output import print_line
 
     print_line(f"Error: {error}", stderr=True)
-    raise typer.Exit(WRONG_USAGE if isinstance(error, ConfigurationError) else FAILED) from None
+    raise typer.Exit(_code(error)) from None
+
+
+def _code(error: PenstockError) -> int:
+    if isinstance(error, StoreUnreachableError):
+        return UNREACHABLE
+    return WRONG_USAGE if isinstance(error, ConfigurationError) else FAILED
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import requests
+from pyiceberg.catalog.hive import _HiveClient
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
@@ -19,10 +21,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 from pyiceberg.transforms import parse_transform
+from sqlalchemy import make_url
 
-from penstock.committers.errors import ConfigurationError, RetryableError
-from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
-from penstock.committers.iceberg.library import catalogs
+from penstock.committers.errors import ConfigurationError, PenstockError, RetryableError
+from penstock.committers.iceberg.catalog import CatalogConfig, catalog_error, open_catalog
 from penstock.committers.iceberg.library.snapshots import (
     ReplaceFiles,
     UncopiedTransaction,
@@ -159,48 +161,138 @@ def test_the_transforms_in_rust_say_what_they_are_not_defined_for() -> None:
 
 # Time-outs of catalogs --------------------------------------------------------------------------------
 
-
-def rest(properties: dict[str, str]) -> CatalogConfig:
-    return CatalogConfig.of("hooked", {"type": "rest", "uri": "http://127.0.0.1:1", **properties})
+SHORT = {"connect-timeout-s": "0.3", "request-timeout-s": "0.3"}
 
 
-def test_the_first_request_of_a_rest_catalog_has_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    def send(*_: object, **options: object) -> requests.Response:
-        asked.append(options["timeout"])
-        raise requests.Timeout
-
-    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
-    with pytest.raises(RetryableError):
-        open_catalog(rest({"for": "the first request"}))
-    assert asked == [catalogs.REQUEST_TIMEOUT_S]
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
 
 
-def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    hooked = RestCatalog._config_headers
-    monkeypatch.delattr(RestCatalog, "_config_headers")
-    monkeypatch.setattr(RestCatalog, "_create_session", _session_with(hooked))
+def of_rest(port: int) -> dict[str, str]:
+    return {"type": "rest", "uri": f"http://127.0.0.1:{port}", **SHORT}
 
 
-def not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RestCatalog, "_create_session", _session_with(RestCatalog._config_headers))
+def of_hive(port: int) -> dict[str, str]:
+    return {"type": "hive", "uri": f"thrift://127.0.0.1:{port}", **SHORT}
 
 
-def _session_with(headers: Callable[[RestCatalog, requests.Session], None]) -> Any:
-    def create_session(self: RestCatalog) -> requests.Session:
-        session = requests.Session()
-        headers(self, session)
-        return session
+def of_glue(port: int) -> dict[str, str]:
+    keys = {"glue.access-key-id": "a", "glue.secret-access-key": "b", "glue.region": "us-east-1"}
+    return {
+        "type": "glue",
+        "glue.endpoint": f"http://127.0.0.1:{port}",
+        "glue.max-retries": "0",
+        **keys,
+        **SHORT,
+    }
 
-    return create_session
+
+def of_postgres(port: int) -> dict[str, str]:
+    uri = f"postgresql+psycopg://me:secret@127.0.0.1:{port}/db?connect_timeout=1"
+    return {"type": "sql", "uri": uri, "warehouse": "/nowhere"}
 
 
-@pytest.mark.parametrize("change", [renamed, not_called])
-def test_a_rest_catalog_whose_hook_is_not_called_is_refused(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch], None]
+def error_of(properties: dict[str, str]) -> PenstockError:
+    config = CatalogConfig.of("silent", properties)
+    try:
+        open_catalog(config).list_namespaces()
+    except PenstockError as error:
+        return error
+    except Exception as error:  # noqa: BLE001  of any library
+        return catalog_error(error, "cannot be read", config)
+    raise AssertionError("a server that never answers has answered")
+
+
+@pytest.mark.parametrize("of_server", [of_rest, of_hive, of_glue, of_postgres])
+def test_a_catalog_that_never_answers_is_an_outage_within_seconds(
+    silent: int, of_server: Callable[[int], dict[str, str]]
 ) -> None:
-    monkeypatch.setattr(catalogs.PatientRestCatalog, "_fetch_config", lambda _: None)
-    change(monkeypatch)
-    with pytest.raises(ConfigurationError, match=r"RestCatalog\._config_headers.*pip install"):
-        open_catalog(rest({"for": change.__name__}))
+    started = time.monotonic()
+    error = error_of(of_server(silent))
+    assert isinstance(error, RetryableError), error
+    assert "secret" not in str(error)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("key", ["connect-timeout-s", "request-timeout-s"])
+@pytest.mark.parametrize("given", ["", "0", "-1", "nan", "soon"])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(key: str, given: str) -> None:
+    error = error_of({**of_rest(1), key: given})
+    assert isinstance(error, ConfigurationError)
+    assert f"catalog.{key} must be a number of seconds" in str(error)
+
+
+def test_a_catalog_in_postgres_has_the_timeouts_of_the_store_and_the_users_come_first(
+    new_postgres_url: Callable[[], str],
+) -> None:
+    url = make_url(new_postgres_url()).update_query_dict({"tcp_user_timeout": "5000"})
+    options = f"{url.query['options']} -cstatement_timeout=7s"
+    uri = url.update_query_dict({"options": options}).render_as_string(hide_password=False)
+    opened = open_catalog(CatalogConfig.of("pg", {"type": "sql", "uri": uri, "warehouse": "/nowhere"}))
+    assert isinstance(opened, SqlCatalog)
+    with opened.engine.connect() as connection:
+        shown = [
+            connection.exec_driver_sql(f"SHOW {name}").scalar()
+            for name in ("statement_timeout", "lock_timeout")
+        ]
+        info = connection.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
+    opened.engine.dispose()
+    assert shown == ["7s", "30s"]
+    assert (info["connect_timeout"], info["tcp_user_timeout"]) == ("10", "5000")
+
+
+# Hooks that no longer hold ----------------------------------------------------------------------------
+
+
+def rename(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, caller: str) -> None:
+    """A release that has renamed a private method, and calls it by its new name."""
+    hooked, call = getattr(owner, name), getattr(owner, caller)
+    monkeypatch.delattr(owner, name)
+
+    def calls_the_original(self: Any, *arguments: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(type(self), name, hooked, raising=False)
+            return call(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, caller, calls_the_original)
+
+
+def skip(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, caller: str) -> None:
+    """A release that still has the method, and does not call it any more."""
+    hooked, call = getattr(owner, name), getattr(owner, caller)
+
+    def calls_the_original(self: Any, *arguments: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(type(self), name, hooked, raising=False)
+            return call(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, caller, calls_the_original)
+
+
+@pytest.mark.parametrize("change", [rename, skip])
+@pytest.mark.parametrize(
+    ("owner", "name", "caller", "properties"),
+    [
+        (RestCatalog, "_config_headers", "_create_session", of_rest(1)),
+        (SqlCatalog, "_init_catalog", "__init__", {"type": "sql", "uri": "sqlite://", "warehouse": "/x"}),
+        (_HiveClient, "_init_thrift_transport", "__init__", of_hive(1)),
+    ],
+    ids=["rest", "sql", "hive"],
+)
+def test_a_catalog_whose_hook_does_not_hold_is_refused_at_start(
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[..., None],
+    owner: Any,
+    name: str,
+    caller: str,
+    properties: dict[str, str],
+) -> None:
+    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
+    change(monkeypatch, owner, name, caller)
+    error = error_of({**properties, "for": change.__name__})
+    assert isinstance(error, ConfigurationError)
+    assert f"{owner.__name__}.{name}" in str(error)
+    assert "pip install" in str(error)

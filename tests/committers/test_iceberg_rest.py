@@ -40,6 +40,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.committers.iceberg.library import catalogs
+from penstock.committers.iceberg.library.rest import PatientRestCatalog
 from penstock.committers.store.sql import open_store
 from penstock.datasource.options.iceberg import IcebergOptions
 
@@ -452,7 +453,7 @@ def test_a_server_that_never_answers_does_not_hold_the_query(
     silent: str, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
 ) -> None:
     """From the first request on, be it for the configuration or for a token."""
-    monkeypatch.setattr(catalogs, "REQUEST_TIMEOUT_S", (0.5, 0.5))
+    monkeypatch.setitem(catalogs.REQUEST_TIMEOUTS_S, "rest", 0.5)
     config = CatalogConfig.of("silent", {"type": "rest", "uri": silent, **properties})
     with pytest.raises(RetryableError, match="timed out"):
         open_catalog(config)
@@ -461,7 +462,7 @@ def test_a_server_that_never_answers_does_not_hold_the_query(
 def test_a_commit_that_is_never_answered_leaves_the_state_unknown(
     lake: Lake, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogs, "REQUEST_TIMEOUT_S", (0.5, 0.5))
+    monkeypatch.setitem(catalogs.REQUEST_TIMEOUTS_S, "rest", 0.5)
     stream = lake.stream(properties={"x": "a catalog of its own"})
     stream.run(0, ids(1))
     written = stream.write(1, ids(2))
@@ -479,7 +480,7 @@ def test_a_commit_that_is_never_answered_leaves_the_state_unknown(
 def test_every_session_of_a_rest_catalog_has_the_timeout(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """`_config_headers` and `_session` are pyiceberg's own affair: this notices when they change."""
     catalog = open_catalog(lake.stream().sink._catalog)
-    assert isinstance(catalog, catalogs.PatientRestCatalog)
+    assert isinstance(catalog, PatientRestCatalog)
     asked: list[object] = []
 
     def send(*_: object, **options: object) -> requests.Response:
@@ -507,17 +508,17 @@ def test_every_session_of_a_rest_catalog_has_the_timeout(lake: Lake, monkeypatch
 def test_what_pyiceberg_takes_for_a_rest_catalog_gets_the_timeout(
     monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], is_rest: bool
 ) -> None:
-    monkeypatch.setattr(catalogs.PatientRestCatalog, "_fetch_config", lambda _: None)
+    monkeypatch.setattr(PatientRestCatalog, "_fetch_config", lambda _: None)
     catalog = open_catalog(CatalogConfig.of("c", {**properties, "for": "this test"}))
-    assert isinstance(catalog, catalogs.PatientRestCatalog) is is_rest
+    assert isinstance(catalog, PatientRestCatalog) is is_rest
 
 
 def test_a_rest_catalog_of_pyicebergs_own_configuration_gets_the_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(catalogs.PatientRestCatalog, "_fetch_config", lambda _: None)
+    monkeypatch.setattr(PatientRestCatalog, "_fetch_config", lambda _: None)
     monkeypatch.setenv("PYICEBERG_CATALOG__CONFIGURED__URI", "http://127.0.0.1:1")
-    assert isinstance(open_catalog(CatalogConfig.of("configured", {})), catalogs.PatientRestCatalog)
+    assert isinstance(open_catalog(CatalogConfig.of("configured", {})), PatientRestCatalog)
 
 
 # Others at the same table ---------------------------------------------------------------------------------

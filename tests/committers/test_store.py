@@ -30,6 +30,7 @@ from penstock.committers.errors import (
     ManifestCorruptError,
     RetryableError,
 )
+from penstock.committers.postgres import IDLE_TRANSACTION_TIMEOUT_S
 from penstock.committers.store import database
 from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 
@@ -406,7 +407,7 @@ def test_a_crash_between_insert_and_commit_leaves_nothing(store: SqlManifestStor
     started = time.monotonic()
     store.claim(STREAM, "r3")
     assert store.prepare(manifest(), "r3").is_ours
-    assert time.monotonic() - started < database.IDLE_TRANSACTION_TIMEOUT_S / 2
+    assert time.monotonic() - started < IDLE_TRANSACTION_TIMEOUT_S / 2
     assert store.manifest(STREAM, 0) == manifest()
 
 

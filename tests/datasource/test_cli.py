@@ -180,9 +180,11 @@ def test_looking_at_an_empty_postgres_database_leaves_it_empty(new_postgres_url:
 
 def test_passwords_are_never_printed(local_lake: Lake) -> None:
     url = "postgresql+psycopg://user:geheim@127.0.0.1:1/db?connect_timeout=1"
-    for arguments in (("--store", url), ("--store", "postgres://u:geheim@[bad"), ("--storage", "=geheim")):
+    """Nor is a database that is down taken for wrong usage."""
+    wrong = (("--store", "postgres://u:geheim@[bad"), ("--storage", "=geheim"))
+    for code, arguments in ((4, ("--store", url)), *((2, one) for one in wrong)):
         ended = Ended("status", *arguments)
-        assert ended.code == 2
+        assert ended.code == code
         assert "geheim" not in ended.out + ended.err
 
 

@@ -1,54 +1,121 @@
-"""pyiceberg's catalog clients, with time-outs that the library does not set."""
+"""pyiceberg's catalog clients with time-outs: the library sets none, or none that end within minutes.
+
+A request that times out may have been carried out, as any request whose answer is lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.catalog.rest import RestCatalog
-from requests import Session
+from pyiceberg.catalog import Catalog, load_catalog
 
-from ...library_hooks import changed_library, check_hooks, hook
+from ...errors import ConfigurationError, shown
 
-REQUEST_TIMEOUT_S = (10, 300)
-"""To connect, and between two parts of an answer. Catalogs take their time for a commit."""
+CONNECT_TIMEOUT_KEY = "connect-timeout-s"
+REQUEST_TIMEOUT_KEY = "request-timeout-s"
+CONNECT_TIMEOUT_S = 10.0
+REQUEST_TIMEOUTS_S = {
+    "rest": 300.0,  # between two parts of an answer; servers take their time for a commit
+    "hive": 60.0,
+    "glue": 30.0,  # of one attempt; `glue.max-retries` says how many there are
+}
 
 
-def is_rest(properties: Mapping[str, object]) -> bool:
-    """Return True if pyiceberg's `load_catalog` would open a REST catalog with these properties."""
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Of each request to a catalog."""
+
+    connect_s: float
+    request_s: float
+
+    @classmethod
+    def of(cls, kind: str, properties: Mapping[str, object]) -> Timeouts:
+        """The defaults of this type of catalog, unless the properties say otherwise.
+
+        Raises:
+            ConfigurationError: a property is not a number of seconds above zero.
+        """
+        return cls(
+            _seconds(properties, CONNECT_TIMEOUT_KEY, CONNECT_TIMEOUT_S),
+            _seconds(properties, REQUEST_TIMEOUT_KEY, REQUEST_TIMEOUTS_S[kind]),
+        )
+
+
+def _seconds(properties: Mapping[str, object], key: str, default: float) -> float:
+    given = properties.get(key, default)
+    try:
+        seconds = float(str(given))
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigurationError(
+            f"catalog.{key} must be a number of seconds above zero, such as {default:.0f}, "
+            f"and is {shown(str(given))}."
+        )
+    return seconds
+
+
+def catalog_kind(properties: Mapping[str, object]) -> str | None:
+    """The type of catalog that pyiceberg's `load_catalog` would open; None for a class of the user's own."""
     kind, uri = properties.get("type"), properties.get("uri")
-    if "py-catalog-impl" in properties or not isinstance(uri, str):
-        return False
-    return uri.startswith("http") if kind is None else str(kind).lower() == "rest"
+    if "py-catalog-impl" in properties:
+        return None
+    if kind is not None:
+        return str(kind).lower()
+    starts = {"http": "rest", "thrift": "hive", "sqlite": "sql", "postgresql": "sql"}
+    return next((kind for start, kind in starts.items() if str(uri).startswith(start)), None)
 
 
-class PatientRestCatalog(RestCatalog):
-    """pyiceberg's client with a timeout: it sets none, and a server that stalls would hold the query forever.
+def open_library_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
+    """The catalog, as `load_catalog` would open it, with time-outs.
 
-    A commit that times out may have landed, like any other whose answer is lost.
+    Args:
+        properties: also those of pyiceberg's own configuration
 
     Raises:
-        ConfigurationError: the library no longer calls the hook that sets the time-out.
+        ConfigurationError: a time-out is not a number, or the library has changed (`library_hooks`).
+        Exception: of the library.
     """
+    kind = catalog_kind(properties)
+    if kind == "rest" and isinstance(properties.get("uri"), str):
+        from .rest import PatientRestCatalog
 
-    _has_timeout = False
+        return PatientRestCatalog(name, **properties)
+    if kind == "hive" and "uri" in properties and _is_installed("hive_metastore", "thrift"):
+        from .hive import PatientHiveCatalog
 
-    def __init__(self, name: str, **properties: Any) -> None:
-        check_hooks(PatientRestCatalog)
-        super().__init__(name, **properties)
-        if not self._has_timeout:
-            raise changed_library("pyiceberg", "a call of RestCatalog._config_headers for each session")
+        return PatientHiveCatalog(name, **properties)
+    if kind == "sql" and "uri" in properties:
+        from .sql import PatientSqlCatalog
 
-    @hook
-    def _config_headers(self, session: Session) -> None:
-        """Called for every session before its first request, which may already ask for a token."""
-        super()._config_headers(session)
-        set_default_timeout(session)
-        self._has_timeout = True
+        return PatientSqlCatalog(name, **properties)
+    if kind == "glue" and _is_installed("boto3"):
+        return load_catalog(name, **_of_glue(properties))
+    return load_catalog(name, **properties)
 
 
-def set_default_timeout(session: Session) -> None:
-    """For requests without a timeout of their own. The library has no setting for it."""
-    request: Any = partial(session.request, timeout=REQUEST_TIMEOUT_S)
-    session.request = request  # type: ignore[method-assign]
+def _is_installed(*packages: str) -> bool:
+    """If one is missing, `load_catalog` says which extra to install."""
+    from importlib.util import find_spec
+
+    return all(find_spec(package) is not None for package in packages)
+
+
+def _of_glue(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """botocore waits 60 s for an answer, and pyiceberg asks ten times."""
+    import botocore.session
+    from botocore.config import Config
+
+    timeouts = Timeouts.of("glue", properties)
+    given = dict(properties)
+    if "botocore_session" not in given:
+        session = botocore.session.get_session()
+        config = Config(connect_timeout=timeouts.connect_s, read_timeout=timeouts.request_s)
+        session.set_default_client_config(config)
+        given["botocore_session"] = session
+    retries = str(given.get("glue.max-retries", ""))
+    if retries.isdecimal():  # options are texts, and botocore wants a number
+        given["glue.max-retries"] = int(retries)
+    return given

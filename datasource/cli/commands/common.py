@@ -13,7 +13,7 @@ from ....committers.errors import ConfigurationError
 if TYPE_CHECKING:
     from ....committers.store.sql import SqlManifestStore
 
-ATTENTION, WRONG_USAGE, FAILED = 1, 2, 3
+ATTENTION, WRONG_USAGE, FAILED, UNREACHABLE = 1, 2, 3, 4
 
 
 def opened_store(checkpoint: str | None, store: str | None) -> SqlManifestStore:

@@ -1,0 +1,126 @@
+"""The cause of an error that a storage, a catalog or a database raises: an outage, or a refusal.
+
+An outage passes: the same configuration may work later. A refusal stays until somebody corrects the options
+or the rights. Neither says whether a request was carried out: that is for the caller to find out. Types are
+compared by name, so that no library is loaded here. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from enum import Enum
+
+from .errors import AccessRefusedError, RetryableError
+
+
+class Cause(Enum):
+    """Why an operation has failed."""
+
+    OUTAGE = "outage"
+    REFUSED = "refused"
+    """No access with these credentials, or what the options name is not there."""
+    UNKNOWN = "unknown"
+
+
+_OUTAGE_TYPES = frozenset(
+    {
+        "botocore.exceptions.ConnectionError",
+        "botocore.exceptions.HTTPClientError",
+        "builtins.ConnectionError",
+        "builtins.TimeoutError",
+        "pyiceberg.exceptions.ServerError",
+        "pyiceberg.exceptions.ServiceUnavailableError",
+        "pyiceberg.exceptions.TooManyRequestsError",
+        "requests.exceptions.RequestException",
+        "sqlalchemy.exc.InterfaceError",
+        "sqlalchemy.exc.OperationalError",
+        "sqlalchemy.exc.TimeoutError",
+        "thrift.transport.TTransport.TTransportException",
+    }
+)
+_REFUSED_TYPES = frozenset(
+    {
+        "botocore.exceptions.CredentialRetrievalError",
+        "botocore.exceptions.NoCredentialsError",
+        "botocore.exceptions.PartialCredentialsError",
+        "builtins.PermissionError",
+        "obstore.exceptions.PermissionDeniedError",
+        "obstore.exceptions.UnauthenticatedError",
+        "pyiceberg.exceptions.AuthorizationExpiredError",
+        "pyiceberg.exceptions.ForbiddenError",
+        "pyiceberg.exceptions.OAuthError",
+        "pyiceberg.exceptions.UnauthorizedError",
+    }
+)
+_PASSING_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+_REFUSED_TEXT = re.compile(
+    r"AWS Error (ACCESS_DENIED|EXPIRED_TOKEN|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|NO_SUCH_BUCKET"
+    r"|MISSING_AUTHENTICATION_TOKEN|SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT)"
+    r"|\b(401 Unauthorized|403 Forbidden)|lacked the necessary privileges|<Code>NoSuchBucket"
+    r"|\b(AuthenticationFailed|AuthorizationFailure|AuthorizationPermissionMismatch|ContainerNotFound)\b"
+    r"|CERTIFICATE_VERIFY_FAILED"
+)
+"""Of Arrow, of the client in deltalake and obstore, of Azure, and of OpenSSL."""
+_OUTAGE_TEXT = re.compile(
+    r"AWS Error (INTERNAL_FAILURE|NETWORK_CONNECTION|REQUEST_TIMEOUT|SERVICE_UNAVAILABLE|SLOW_DOWN"
+    r"|THROTTLING)"
+    r"|\bHTTP error\b|error sending request|Connection refused|[Cc]ould ?n[o']t connect|Timeout waiting"
+    r"|\b(408 Request Timeout|429 Too Many Requests|5\d\d (Internal|Bad|Service|Gateway))"
+)
+_REFUSED_BY_DATABASE = re.compile(
+    r"(role|user|database) \".*\" does not exist|(password|\w+) authentication failed|no pg_hba\.conf entry"
+    r"|no password supplied|permission denied|is not permitted to log in"
+    r"|unable to open database file|attempt to write a readonly database"
+)
+"""Of Postgres, which gives no SQLSTATE to a client that it does not let in, and of SQLite."""
+_REFUSED_SQLSTATES = ("28", "3D", "42501")
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The cause by the error's type, its code, or its text."""
+    names = set(_type_names(error))
+    if names & _REFUSED_TYPES:
+        return Cause.REFUSED
+    if "sqlalchemy.exc.DBAPIError" in names:
+        return _of_database(error, names)
+    if "botocore.exceptions.ClientError" in names:
+        return _of_status(error)
+    text = str(error)
+    if _REFUSED_TEXT.search(text):
+        return Cause.REFUSED
+    if names & _OUTAGE_TYPES:
+        is_bad_input = isinstance(error, ValueError)  # such as an address that is none
+        return Cause.UNKNOWN if is_bad_input else Cause.OUTAGE
+    if isinstance(error, OSError) and error.errno in _PASSING_ERRNOS:
+        return Cause.OUTAGE
+    return Cause.OUTAGE if _OUTAGE_TEXT.search(text) else Cause.UNKNOWN
+
+
+def retryable(error: BaseException) -> type[RetryableError]:
+    """The class of the error to raise where nothing was changed: `AccessRefusedError` after a refusal."""
+    return AccessRefusedError if cause_of(error) is Cause.REFUSED else RetryableError
+
+
+def _type_names(error: BaseException) -> Iterator[str]:
+    return (f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__)
+
+
+def _of_database(error: BaseException, names: set[str]) -> Cause:
+    sqlstate = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
+    if sqlstate.startswith(_REFUSED_SQLSTATES) or _REFUSED_BY_DATABASE.search(str(error)):
+        return Cause.REFUSED
+    return Cause.OUTAGE if names & _OUTAGE_TYPES else Cause.UNKNOWN
+
+
+def _of_status(error: BaseException) -> Cause:
+    """Of an answer to a request of boto3."""
+    response = getattr(error, "response", {})
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = str(response.get("Error", {}).get("Code", ""))
+    if status == 429 or status >= 500 or "Throttl" in code:
+        return Cause.OUTAGE
+    is_refused = status in (401, 403) or re.search("AccessDenied|Token|Unrecognized|Signature", code)
+    return Cause.REFUSED if is_refused else Cause.UNKNOWN

@@ -1,0 +1,83 @@
+"""A client of the Hive Metastore that does not wait forever."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlparse
+
+from pyiceberg.catalog.hive import (
+    HIVE_KERBEROS_AUTH,
+    HIVE_KERBEROS_AUTH_DEFAULT,
+    HIVE_KERBEROS_SERVICE_NAME,
+    HIVE_KERBEROS_SERVICE_NAME_DEFAULT,
+    HiveCatalog,
+    _HiveClient,
+)
+from pyiceberg.utils.properties import property_as_bool
+from thrift.transport import TSocket, TTransport
+
+from ...library_hooks import changed_library, check_hooks, hook
+from .catalogs import Timeouts
+
+
+class PatientHiveCatalog(HiveCatalog):
+    """pyiceberg's client with a time-out for each request.
+
+    Raises:
+        ConfigurationError: the library no longer calls the hooks that set the time-out.
+    """
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        check_hooks(PatientHiveCatalog)
+        check_hooks(_PatientHiveClient)
+        super().__init__(name, **properties)
+        if not isinstance(self._client, _PatientHiveClient) or not self._client.has_timeout:
+            raise changed_library("pyiceberg", "a call of _HiveClient._init_thrift_transport for each client")
+
+    @staticmethod
+    @hook
+    def _create_hive_client(properties: dict[str, str]) -> _HiveClient:
+        """The library's own takes the first of several addresses as well: it does not connect yet."""
+        return _PatientHiveClient(
+            properties["uri"].split(",")[0],
+            properties.get("ugi"),
+            property_as_bool(properties, HIVE_KERBEROS_AUTH, HIVE_KERBEROS_AUTH_DEFAULT),
+            properties.get(HIVE_KERBEROS_SERVICE_NAME, HIVE_KERBEROS_SERVICE_NAME_DEFAULT),
+            timeouts=Timeouts.of("hive", properties),
+        )
+
+
+class _PatientHiveClient(_HiveClient):
+    has_timeout = False
+
+    def __init__(
+        self, uri: str, ugi: str | None, kerberos: bool | None, service: str | None, *, timeouts: Timeouts
+    ) -> None:
+        self._address = urlparse(uri)
+        self._sasl_service = service if kerberos else None
+        self._timeouts = timeouts
+        super().__init__(uri, ugi, kerberos, service)
+
+    @hook
+    def _init_thrift_transport(self) -> Any:
+        """Called for each connection."""
+        socket = _PatientSocket(self._address.hostname, self._address.port, self._timeouts)
+        self.has_timeout = True
+        if self._sasl_service is None:
+            return TTransport.TBufferedTransport(socket)
+        return TTransport.TSaslClientTransport(
+            socket, host=self._address.hostname, service=self._sasl_service
+        )
+
+
+class _PatientSocket(TSocket.TSocket):  # type: ignore[misc]
+    """One time-out to connect, another one for each answer. Thrift's own has one for both, or none."""
+
+    def __init__(self, host: str | None, port: int | None, timeouts: Timeouts) -> None:
+        super().__init__(host, port)
+        self._timeouts = timeouts
+
+    def open(self) -> None:
+        self.setTimeout(1000 * self._timeouts.connect_s)
+        super().open()
+        self.setTimeout(1000 * self._timeouts.request_s)

@@ -1,0 +1,40 @@
+"""A client of REST catalogs that does not wait forever."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from pyiceberg.catalog.rest import RestCatalog
+from requests import Session
+
+from ...library_hooks import changed_library, check_hooks, hook
+from .catalogs import Timeouts
+
+
+class PatientRestCatalog(RestCatalog):
+    """pyiceberg's client with a time-out for each request.
+
+    Raises:
+        ConfigurationError: the library no longer calls the hook that sets the time-out.
+    """
+
+    _timeouts: Timeouts | None = None
+    _has_timeout = False
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        check_hooks(PatientRestCatalog)
+        self._timeouts = Timeouts.of("rest", properties)
+        super().__init__(name, **properties)
+        if not self._has_timeout:
+            raise changed_library("pyiceberg", "a call of RestCatalog._config_headers for each session")
+
+    @hook
+    def _config_headers(self, session: Session) -> None:
+        """Called for every session before its first request, which may already ask for a token."""
+        super()._config_headers(session)
+        assert self._timeouts is not None, "set before the library makes a session"
+        timeout = (self._timeouts.connect_s, self._timeouts.request_s)
+        request: Any = partial(session.request, timeout=timeout)
+        session.request = request  # type: ignore[method-assign]
+        self._has_timeout = True

@@ -1,0 +1,46 @@
+"""A client of SQL catalogs that does not wait forever for Postgres."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import event, make_url
+from sqlalchemy.engine import URL
+
+from ...library_hooks import changed_library, check_hooks, hook
+from ...postgres import connection_settings, set_timeouts
+
+_DRIVERS = ("psycopg", "psycopg2")
+
+
+class PatientSqlCatalog(SqlCatalog):
+    """pyiceberg's catalog with time-outs of its connections to Postgres (`committers.postgres`).
+
+    Other databases are opened as the library opens them.
+
+    Raises:
+        ConfigurationError: the library no longer calls the hook that sets the time-outs.
+    """
+
+    _has_timeout = False
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        check_hooks(PatientSqlCatalog)
+        url = make_url(properties["uri"])
+        self._url: URL | None = url if url.get_driver_name() in _DRIVERS else None
+        if self._url is not None:
+            settings = {key: str(value) for key, value in connection_settings(url).items()}
+            properties["uri"] = url.update_query_dict(settings).render_as_string(hide_password=False)
+        super().__init__(name, **properties)
+        if not self._has_timeout:
+            raise changed_library("pyiceberg", "a call of SqlCatalog._init_catalog for each engine")
+
+    @hook
+    def _init_catalog(self) -> None:
+        """Called once the engine is there, before its first connection."""
+        if self._url is not None:
+            url = self._url
+            event.listen(self.engine, "connect", lambda connection, _: set_timeouts(connection, url))
+        self._has_timeout = True
+        super()._init_catalog()

@@ -1,0 +1,194 @@
+"""What an error of a storage, a catalog or a database is taken for: an outage, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pyiceberg.exceptions
+import pytest
+import requests
+import sqlalchemy as sa
+from deltalake.fs import DeltaStorageHandler
+from pyiceberg.catalog.glue import GlueCatalog
+from pyiceberg.catalog.hive import HiveCatalog
+from tests.s3_server import BUCKET, s3_options, s3_server
+
+from penstock.committers.delta.files import delta_files
+from penstock.committers.delta.object_store import open_object_store
+from penstock.committers.delta.table import load_if_there
+from penstock.committers.error_causes import Cause, cause_of, retryable
+from penstock.committers.errors import (
+    AccessRefusedError,
+    ConfigurationError,
+    PenstockError,
+    RetryableError,
+    StoreUnreachableError,
+)
+from penstock.committers.iceberg.catalog import CatalogConfig, catalog_error
+from penstock.committers.store.sql import open_store
+
+OUTAGE, REFUSED, UNKNOWN = Cause.OUTAGE, Cause.REFUSED, Cause.UNKNOWN
+CLOSED = "http://127.0.0.1:1"
+
+
+def error_of(action: Callable[[], object]) -> Exception:
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001  that is what is tested
+        return error
+    raise AssertionError("no error")
+
+
+# S3 -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Storage:
+    options: dict[str, str]
+    bucket: str
+    cause: Cause
+
+
+@pytest.fixture(scope="module", params=["closed port", "no access", "no bucket"])
+def storage(request: pytest.FixtureRequest) -> Iterator[Storage]:
+    if request.param == "closed port":
+        yield Storage({**s3_options(CLOSED), "max_retries": "0"}, BUCKET, OUTAGE)
+        return
+    with pytest.MonkeyPatch.context() as environment:
+        if request.param == "no access":  # after the bucket was created
+            environment.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "1")
+        with s3_server() as options:
+            bucket = "nothing-there" if request.param == "no bucket" else BUCKET
+            yield Storage({**options, "max_retries": "0"}, bucket, REFUSED)
+
+
+def write_by_arrow(storage: Storage) -> None:
+    options = storage.options
+    filesystem = pafs.S3FileSystem(
+        access_key=options["AWS_ACCESS_KEY_ID"],
+        secret_key=options["AWS_SECRET_ACCESS_KEY"],
+        endpoint_override=options["AWS_ENDPOINT_URL"],
+        region="us-east-1",
+    )
+    with filesystem.open_output_stream(f"{storage.bucket}/file") as file:
+        file.write(b"x")
+
+
+def list_by_delta(storage: Storage) -> None:
+    handler = DeltaStorageHandler(f"s3://{storage.bucket}/t", storage.options)
+    pafs.PyFileSystem(handler).get_file_info(pafs.FileSelector("", recursive=True))
+
+
+def list_by_obstore(storage: Storage) -> None:
+    store = open_object_store(f"s3://{storage.bucket}/t", storage.options)
+    assert store is not None
+    store.list().collect()
+
+
+@pytest.mark.parametrize("action", [write_by_arrow, list_by_delta, list_by_obstore])
+def test_a_refusal_of_s3_is_no_outage_and_an_outage_no_refusal(
+    storage: Storage, action: Callable[[Storage], None]
+) -> None:
+    error = error_of(lambda: action(storage))
+    assert cause_of(error) is storage.cause, error
+
+
+def test_a_delta_table_that_may_not_be_read_says_so_by_the_errors_class(storage: Storage) -> None:
+    uri = f"s3://{storage.bucket}/t"
+    for action in (
+        lambda: load_if_there(uri, storage.options),
+        lambda: list(delta_files(uri, storage.options).walk()),
+    ):
+        error = error_of(action)
+        assert isinstance(error, RetryableError)
+        assert isinstance(error, ConfigurationError) is (storage.cause is REFUSED)
+
+
+def test_a_storage_of_a_catalog_that_does_not_answer_is_no_matter_of_configuration(storage: Storage) -> None:
+    config = CatalogConfig.of("c", {"type": "rest", "uri": CLOSED})
+    error = catalog_error(error_of(lambda: write_by_arrow(storage)), "cannot be read", config)
+    assert "install" not in str(error).lower()
+    assert isinstance(error, RetryableError)
+    assert isinstance(error, AccessRefusedError) is (storage.cause is REFUSED)
+
+
+# Databases ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"username": "nobody-of-this-name"}, ConfigurationError),
+        ({"database": "nothing-of-this-name"}, ConfigurationError),
+        ({"host": "127.0.0.1", "port": 1, "query": {}}, StoreUnreachableError),
+    ],
+    ids=["no role", "no database", "closed port"],
+)
+def test_a_store_that_refuses_is_told_from_one_that_is_down(
+    new_postgres_url: Callable[[], str], change: dict[str, object], kind: type[PenstockError]
+) -> None:
+    url = sa.make_url(new_postgres_url()).set(**change)  # type: ignore[arg-type]
+    error = error_of(lambda: open_store(url.render_as_string(hide_password=False)))
+    assert type(error) is kind, error
+    assert cause_of(error.__cause__ or error) is (OUTAGE if kind is StoreUnreachableError else REFUSED)
+
+
+def test_a_right_that_is_missing_in_postgres_is_a_refusal(new_postgres_url: Callable[[], str]) -> None:
+    engine = sa.create_engine(new_postgres_url())
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE ROLE penstock_without_rights")
+        connection.exec_driver_sql("SET ROLE penstock_without_rights")
+        error = error_of(lambda: connection.exec_driver_sql("SELECT * FROM pg_authid"))
+    engine.dispose()
+    assert cause_of(error) is REFUSED, error
+
+
+def test_a_sqlite_file_that_cannot_be_opened_is_a_refusal(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/no/folder/store.db")
+    assert cause_of(error_of(engine.connect)) is REFUSED
+
+
+# Catalogs -----------------------------------------------------------------------------------------------
+
+GLUE = {"glue.region": "us-east-1", "glue.access-key-id": "a", "glue.secret-access-key": "b"}
+
+
+def ask_glue(endpoint: str) -> None:
+    GlueCatalog("g", **GLUE, **{"glue.endpoint": endpoint, "glue.max-retries": 0}).list_namespaces()
+
+
+def test_a_glue_catalog_that_refuses_is_told_from_one_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cause_of(error_of(lambda: ask_glue(CLOSED))) is OUTAGE
+    monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "1")
+    with s3_server() as options:
+        assert cause_of(error_of(lambda: ask_glue(options["AWS_ENDPOINT_URL"]))) is REFUSED
+
+
+def test_a_metastore_that_is_down_is_an_outage() -> None:
+    catalog = HiveCatalog("h", uri="thrift://127.0.0.1:1")
+    assert cause_of(error_of(catalog.list_namespaces)) is OUTAGE
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (pyiceberg.exceptions.ServiceUnavailableError("503"), OUTAGE),
+        (pyiceberg.exceptions.TooManyRequestsError("429"), OUTAGE),
+        (pyiceberg.exceptions.ForbiddenError("403"), REFUSED),
+        (pyiceberg.exceptions.UnauthorizedError("401"), REFUSED),
+        (requests.exceptions.InvalidURL("no host"), UNKNOWN),
+        (requests.exceptions.SSLError("CERTIFICATE_VERIFY_FAILED"), REFUSED),
+        (OSError("Azure Error: [] Timeout waiting for socket to read."), OUTAGE),
+        (OSError("Azure Error: [AuthenticationFailed] 403 Server failed"), REFUSED),
+        (OSError(28, "No space left on device"), OUTAGE),
+        (PermissionError(13, "Permission denied"), REFUSED),
+        (ValueError("something else"), UNKNOWN),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.value,
+)
+def test_other_errors(error: Exception, cause: Cause) -> None:
+    assert cause_of(error) is cause
+    assert retryable(error) is (AccessRefusedError if cause is REFUSED else RetryableError)
