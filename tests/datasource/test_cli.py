@@ -179,10 +179,10 @@ def test_looking_at_an_empty_postgres_database_leaves_it_empty(new_postgres_url:
 
 
 def test_passwords_are_never_printed(local_lake: Lake) -> None:
-    url = "postgresql+psycopg://user:geheim@127.0.0.1:1/db?connect_timeout=1"
-    """Nor is a database that is down taken for wrong usage."""
-    wrong = (("--store", "postgres://u:geheim@[bad"), ("--storage", "=geheim"))
-    for code, arguments in ((4, ("--store", url)), *((2, one) for one in wrong)):
+    """Nor is a database that does not answer taken for wrong usage."""
+    down = "postgresql+psycopg://user:geheim@127.0.0.1:1/db?connect_timeout=1"
+    unknown = "postgres://u:geheim@[bad"
+    for code, arguments in ((4, ("--store", down)), (4, ("--store", unknown)), (2, ("--storage", "=geheim"))):
         ended = Ended("status", *arguments)
         assert ended.code == code
         assert "geheim" not in ended.out + ended.err
