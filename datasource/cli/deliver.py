@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,13 +18,20 @@ from typing import Any
 from ...committers.errors import ConfigurationError
 from ...committers.store.sql import StreamStatus, open_store
 from ..delivery.drain import Drained, drain
+from ..delivery.lease import last_progress_s
 from ..delivery.running import Assignment, deliver
 from ..delivery.turns import Landing, Watcher
 from ..delivery.watchers import LogWatcher, landing_json
 from ..table_access import TableAccess
 from . import output
+from .commands.common import ATTENTION
 
 logger = logging.getLogger("penstock.delivery")
+
+END_S = 60.0
+"""Seconds without progress after which a process that was told to end is cut off."""
+LOOK_S = 0.1
+"""Seconds between two looks at the progress."""
 
 
 def set_up_logging() -> None:
@@ -76,6 +85,36 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def cut_off_if_it_hangs(stop: threading.Event, seconds: float = END_S) -> Iterator[None]:
+    """End the process if it was told to end and then makes no progress for so long.
+
+    At once and without clean-up: threads that hang in a library's call cannot be ended, and Python waits for
+    those of thread pools. What is cut off, the next delivery finishes.
+    """
+    has_ended = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        told_at = time.monotonic()
+        while not has_ended.wait(LOOK_S):
+            if time.monotonic() - max(told_at, last_progress_s()) > seconds:
+                logger.error(
+                    "The delivery that runs has made no progress for %.0f s and is cut off. The next "
+                    "delivery finishes it.",
+                    seconds,
+                )
+                logging.shutdown()
+                os._exit(ATTENTION)
+
+    threading.Thread(target=watch, name="end", daemon=True).start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        stop.set()  # ends the thread
 
 
 def read_secrets() -> tuple[str, TableAccess]:

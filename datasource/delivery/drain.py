@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from ...committers.errors import PenstockError
+from ...committers.errors import AccessRefusedError, PenstockError
 from ...committers.store.sql import StreamStatus
 from .turns import DeliveryOrder, Landing, Surroundings
 from .worker import StreamWorker
@@ -65,7 +65,7 @@ def _drain_stream(around: Surroundings, worker: StreamWorker) -> Drained:
             if turn.failure is not None:
                 failure, failures = turn.failure.error, 1 if turn.landings else failures + 1
                 retry_at = turn.failure.retry_at
-                if retry_at is None or failures == TRIES_MAX:
+                if retry_at is None or failures == TRIES_MAX or isinstance(failure, AccessRefusedError):
                     break
                 around.stop.wait(max((retry_at - around.clock()).total_seconds(), 0.0))
             elif turn.is_busy:

@@ -109,13 +109,18 @@ class DeliveryService:
         self._reap()
         now = self._around.clock()
         for worker in self._look(now):
-            if len(self._running) >= self._around.settings.parallel:
+            if self._busy >= self._around.settings.parallel:
                 return
             if not self._is_free(worker.stream.key):
                 continue
             order = worker.order(now)
             if order is not None:
                 self._start(worker, order)
+
+    @property
+    def _busy(self) -> int:
+        """Turns that run. One that hangs takes no place from other streams; its own stream stays with it."""
+        return sum(not thread.worker.is_stalled for thread in self._running.values())
 
     def _look(self, now: datetime) -> list[StreamWorker]:
         """The decoupled streams, those that have waited longest first."""

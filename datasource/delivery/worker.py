@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ...committers.contract import Manifest
 from ...committers.delivery.contract import Lease
 from ...committers.delivery.deliverer import Compactor, Delivered, Failed, StreamDelivery
 from ...committers.delivery.policy import DeliveryPolicy, due
@@ -51,6 +52,7 @@ class StreamWorker:
         self._upkeep: Upkeep | None = None
         self._upkeep_at = time.monotonic()
         self._has_warned = False
+        self._held: HeldLease | None = None
         self.stream = stream
 
     # Is there something to do? ----------------------------------------------------------------------
@@ -70,6 +72,11 @@ class StreamWorker:
     @property
     def is_decoupled(self) -> bool:
         return self._settings.is_decoupled
+
+    @property
+    def is_stalled(self) -> bool:
+        """True if the turn that runs hangs: its lease was given up."""
+        return self._held is not None and self._held.is_stalled
 
     def order(self, now: datetime) -> DeliveryOrder | None:
         """What the stream needs now; None if nothing. Asked each second: it looks nowhere."""
@@ -104,12 +111,13 @@ class StreamWorker:
         Raises:
             PenstockError: the stream cannot be delivered at all, such as for options that are missing here.
         """
-        store, turn = self._around.store, Turn()
+        store, turn, self._held = self._around.store, Turn(), None
         lease = store.deliveries.acquire(self._key, self._around.holder, self._around.settings.lease_s)
         if lease is None:
             turn.is_busy = True
             return turn
         with HeldLease(store.deliveries, lease, self._around.settings.lease_s) as held:
+            self._held = held
             try:
                 if order.is_upkeep:
                     self._look_after(held, turn)
@@ -172,6 +180,7 @@ class StreamWorker:
         return self._upkeep
 
     def _round(self, held: HeldLease, trigger: str | None) -> Delivered | Failed | None:
+        held.check()
         around, sink = self._around, self._opened_sink()
         table = sink.open_table()
 
@@ -180,6 +189,11 @@ class StreamWorker:
         def check() -> None:
             held.check()
             check_same_table(table, self._key, written)
+
+        def sleep(seconds: float) -> None:
+            """Before the next attempt to commit. Not for long once the process shall end."""
+            held.check()
+            self._around.stop.wait(seconds)
 
         delivery = StreamDelivery(
             self._key,
@@ -193,13 +207,9 @@ class StreamWorker:
             seen_version=lambda: None if written is None else written.table_version,
             commit_retry=Retry(attempts_max=sink.options.commit_attempts_max),
             clock=around.clock,
-            sleep=self._sleep,
+            sleep=sleep,
         )
         return delivery.round(held.lease, trigger)
-
-    def _sleep(self, seconds: float) -> None:
-        """Not for long once the process shall end."""
-        self._around.stop.wait(seconds)
 
     def _landing(self, delivered: Delivered, seconds: float) -> Landing:
         recent = self._around.store.deliveries.recent(self._key, 1)
@@ -236,7 +246,7 @@ class StreamWorker:
         if compact_with == "none":
             return None
         if compact_with == "spark" and self._around.spark is not None:
-            return SparkCompactor(sink, table, self._around.spark)
+            return _Supervised(held, SparkCompactor(sink, table, self._around.spark))
         if compact_with == "spark":
             self._warn_of_no_spark()
         return LocalCompactor(sink, table, on_progress=on_progress)
@@ -261,3 +271,15 @@ class StreamWorker:
         location = self._settings.checkpoint
         filesystem, root = self._opened_sink().open_filesystem(location)
         return Checkpoint(filesystem, root, location).last_commit(self._key.query_id)
+
+
+class _Supervised:
+    """A `Compactor` whose work may take any time: Spark watches over its own tasks."""
+
+    def __init__(self, held: HeldLease, compact: Compactor) -> None:
+        self._held = held
+        self._compact = compact
+
+    def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
+        with self._held.supervised_elsewhere():
+            return self._compact(manifest, run_id)

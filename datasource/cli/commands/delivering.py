@@ -114,6 +114,7 @@ def deliver(
     watchers = process.watchers(as_json=as_json and not once)
     with ExitStack() as at_end:
         stop = at_end.enter_context(process.stopped_by_signals())
+        at_end.enter_context(process.cut_off_if_it_hangs(stop))
         if from_stdin:
             process.stop_at_end_of_stdin(stop)
         if own_spark is not None:
