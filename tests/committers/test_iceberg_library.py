@@ -161,7 +161,7 @@ def test_the_transforms_in_rust_say_what_they_are_not_defined_for() -> None:
 
 # Time-outs of catalogs --------------------------------------------------------------------------------
 
-SHORT = {"connect-timeout-s": "0.3", "request-timeout-s": "0.3"}
+SHORT = {"connect-timeout-s": "30", "request-timeout-s": "0.3"}
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_a_catalog_in_postgres_has_the_timeouts_of_the_store_and_the_users_come_
 
 
 def rename(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, caller: str) -> None:
-    """A release that has renamed a private method, and calls it by its new name."""
+    """A release that has renamed a private method. That is noticed before any request without a time-out."""
     hooked, call = getattr(owner, name), getattr(owner, caller)
     monkeypatch.delattr(owner, name)
 
@@ -261,7 +261,8 @@ def rename(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, caller: str) 
 
 
 def skip(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, caller: str) -> None:
-    """A release that still has the method, and does not call it any more."""
+    """A release that still has the method, and does not call it any more. What it asks first is answered."""
+    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
     hooked, call = getattr(owner, name), getattr(owner, caller)
 
     def calls_the_original(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -290,7 +291,6 @@ def test_a_catalog_whose_hook_does_not_hold_is_refused_at_start(
     caller: str,
     properties: dict[str, str],
 ) -> None:
-    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
     change(monkeypatch, owner, name, caller)
     error = error_of({**properties, "for": change.__name__})
     assert isinstance(error, ConfigurationError)

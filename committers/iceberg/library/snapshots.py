@@ -35,7 +35,7 @@ Live = list[tuple[ManifestFile, list[ManifestEntry]]]
 Change: TypeAlias = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
 """Updates and requirements of one commit, as the catalog takes them."""
 
-check_members(Transaction, ("_updates", "_requirements", "_table", "_set_ref_snapshot"))
+check_members(Transaction, ("_updates", "_requirements", "_table", "_set_ref_snapshot", "table_metadata"))
 check_members(
     _SnapshotProducer,
     ("_clean_all_uncommitted", "_commit", "_deleted_data_files", "_io", "_transaction", "_written_manifests"),
