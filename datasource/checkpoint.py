@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from ..committers.errors import CheckpointGoneError, ConfigurationError, RetryableError
+from ..committers.error_causes import retryable
+from ..committers.errors import CheckpointGoneError, ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -85,7 +86,7 @@ class Checkpoint:
             return max(self._log_entries("commits"), default=-1)
         except OSError as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RetryableError(
+            raise retryable(error)(
                 f"The checkpoint {self._location!r} cannot be read now: {reason}. It is tried again."
             ) from error
 

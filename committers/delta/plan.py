@@ -11,7 +11,8 @@ from typing import Any
 from deltalake import CommitProperties, DeltaTable, Schema
 
 from .. import crash_points
-from ..errors import ConfigurationError
+from ..error_causes import Cause, cause_of, retryable
+from ..errors import NEXT_TRY, ConfigurationError
 from .library import in_short
 from .maintenance import MAINTENANCE_PROPERTY
 from .schema import check_timestamps_in_maps
@@ -109,6 +110,11 @@ def _create(
     except Exception as error:
         if load_if_there(table_uri, storage_options) is not None:
             return False
+        if cause_of(error) is not Cause.UNKNOWN:
+            raise retryable(error)(
+                f"The Delta table {table_uri} cannot be created: {in_short(error)}. Check the path, the "
+                f"storage.* options and that the storage is reachable. {NEXT_TRY}"
+            ) from error
         raise ConfigurationError(
             f"The Delta table {table_uri} cannot be created: {in_short(error)}. Correct the path, the "
             "storage.* options, the column names or the table properties."

@@ -7,6 +7,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import AssertTableUUID
 
+from ..error_causes import retryable
 from ..errors import ConfigurationError, RetryableError
 from .address import IcebergAddress
 from .catalog import flat, redacted
@@ -72,7 +73,7 @@ def _next_step(table: Table, branch: str) -> Change:
 
 def _not_created(table: Table, address: IcebergAddress, error: Exception) -> RetryableError:
     text = redacted(error, flat({**table.catalog.properties, **table.io.properties}))
-    return RetryableError(
+    return retryable(error)(
         f"The branch {address.branch!r} of the Iceberg table {address.table_name} could not be created: "
         f"{text}. Nothing was written. Start the query again."
     )

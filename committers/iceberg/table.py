@@ -21,7 +21,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..delivery.merge import noted_digest
-from ..errors import NEXT_TRY, PenstockError, RetryableError, TableChangedError
+from ..error_causes import retryable
+from ..errors import NEXT_TRY, PenstockError, TableChangedError
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import CatalogConfig, MissingCatalogError, known_properties, open_catalog, redacted
 from .target import NO_SNAPSHOT
@@ -59,7 +60,7 @@ def _read(config: CatalogConfig, address: IcebergAddress) -> Table | None:
         raise
     except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
         text = redacted(error, known_properties(config))
-        raise RetryableError(
+        raise retryable(error)(
             f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
             f"the catalog.* options and that catalog and storage are reachable. {NEXT_TRY}"
         ) from None

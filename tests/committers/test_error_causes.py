@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pyiceberg.exceptions
 import pytest
 import requests
 import sqlalchemy as sa
+from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.hive import HiveCatalog
 from tests.s3_server import BUCKET, s3_options, s3_server
 
+from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.delta.table import load_if_there
@@ -192,3 +195,24 @@ def test_a_metastore_that_is_down_is_an_outage() -> None:
 def test_other_errors(error: Exception, cause: Cause) -> None:
     assert cause_of(error) is cause
     assert retryable(error) is (AccessRefusedError if cause is REFUSED else RetryableError)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("403 Forbidden", AccessRefusedError),
+        ("error sending request", RetryableError),
+        ("bad name", ConfigurationError),
+    ],
+)
+def test_a_delta_table_is_not_created_for_one_of_three_reasons(
+    said: str, kind: type[PenstockError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may read and not write: then only the creation fails."""
+
+    def create(*_: object, **__: object) -> None:
+        raise OSError(said)
+
+    monkeypatch.setattr(DeltaTable, "create", create)
+    error = error_of(lambda: DeltaTableCommitter(str(tmp_path / "t")).plan(pa.schema({"id": pa.int64()})))
+    assert type(error) is kind
