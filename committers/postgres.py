@@ -1,14 +1,18 @@
 """Time-outs of connections to Postgres, for the manifest store and for Iceberg's SQL catalogs.
 
-What the URL's own parameters set is left as it is. A server that accepts the connection and stays silent is
-noticed while connecting only; after that, a lease ends without progress (`datasource.delivery.lease`).
+What the URL's own parameters set is left as it is.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy.engine import URL
+
+logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 30.0
 """How long a transaction waits for another process before it gives up."""
@@ -17,6 +21,11 @@ IDLE_TRANSACTION_TIMEOUT_S = 15
 """Shorter than LOCK_TIMEOUT_S: a driver paused inside a transaction loses it before others give up."""
 CONNECT_TIMEOUT_S = 10
 KEEPALIVES_IDLE_S = 30
+ANSWER_TIMEOUT_S = 180.0
+"""How long the client waits for an answer.
+
+Longer than STATEMENT_TIMEOUT_S, after which a server that works ends the statement itself.
+"""
 
 
 def connection_settings(url: URL) -> dict[str, int]:
@@ -40,8 +49,35 @@ def set_timeouts(connection: Any, url: URL, lock_timeout_s: float = LOCK_TIMEOUT
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S,
     }
     given = str(url.query.get("options", ""))
+    if "statement_timeout" not in given:
+        _limit_waiting(connection, ANSWER_TIMEOUT_S)
     statements = [f"SET {name} = '{seconds}s'" for name, seconds in settings.items() if name not in given]
     if statements:
         with connection.cursor() as cursor:
             cursor.execute("; ".join(statements))
         connection.commit()
+
+
+def _limit_waiting(connection: Any, seconds: float) -> None:
+    """Let psycopg give up a statement that the server does not answer. libpq has no parameter for it."""
+    wait: Callable[..., Any] | None = getattr(connection, "wait", None)
+    if wait is None:  # psycopg2 waits in C
+        return
+    from psycopg import OperationalError, errors
+
+    timeout_error = getattr(errors, "_WaitTimeout", None)
+    if timeout_error is None or "timeout" not in inspect.signature(wait).parameters:
+        logger.warning(
+            "This version of psycopg cannot limit how long it waits for Postgres. "
+            "Run: pip install --upgrade psycopg"
+        )
+        return
+
+    def wait_for_so_long(generator: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return wait(generator, *arguments, **{"timeout": seconds, **options})
+        except timeout_error:
+            connection.close()
+            raise OperationalError(f"Postgres has not answered for {seconds:.0f} s") from None
+
+    connection.wait = wait_for_so_long

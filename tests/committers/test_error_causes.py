@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.hive import HiveCatalog
 from tests.s3_server import BUCKET, s3_options, s3_server
 
+from penstock.committers import postgres
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
@@ -216,3 +218,31 @@ def test_a_delta_table_is_not_created_for_one_of_three_reasons(
     monkeypatch.setattr(DeltaTable, "create", create)
     error = error_of(lambda: DeltaTableCommitter(str(tmp_path / "t")).plan(pa.schema({"id": pa.int64()})))
     assert type(error) is kind
+
+
+def test_a_postgres_that_stops_in_the_middle_is_an_outage(
+    new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the connection and answers nothing. The next transaction has a new connection."""
+    monkeypatch.setattr(postgres, "ANSWER_TIMEOUT_S", 0.5)
+    with open_store(new_postgres_url()) as store:
+
+        def hang() -> None:
+            with store.engine.connect() as connection:
+                connection.exec_driver_sql("SELECT pg_sleep(30)")
+
+        started = time.monotonic()
+        error = error_of(hang)
+        assert time.monotonic() - started < 10
+        assert cause_of(error) is OUTAGE
+        assert "has not answered for" in str(error)
+        assert store.streams() == []
+
+
+def test_a_psycopg_that_cannot_limit_its_waiting_is_warned_of(
+    new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr("psycopg.errors._WaitTimeout")
+    with open_store(new_postgres_url()) as store:
+        assert store.streams() == []
+    assert "cannot limit how long it waits" in caplog.text
