@@ -30,7 +30,7 @@ def check_hooks(hooked: type) -> None:
         ConfigurationError: names the method that the library no longer has.
     """
     for name, method in vars(hooked).items():
-        if hasattr(method, _MARK):
+        if hasattr(getattr(method, "__func__", method), _MARK):  # also of a static method
             base = next((vars(one)[name] for one in hooked.__mro__[1:] if name in vars(one)), None)
             if base is None or _parameters(base) != _parameters(method):
                 raise _changed(hooked.__mro__[1], name)

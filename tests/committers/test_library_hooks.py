@@ -31,6 +31,12 @@ class Renamed(Base):
     def _headers(self) -> None: ...
 
 
+class StaticRenamed(Base):
+    @staticmethod
+    @hook
+    def _headers() -> None: ...
+
+
 class WithOtherParameters(Base):
     @hook
     def _other_parameters(self, one: int, two: int = 0) -> int:
@@ -42,7 +48,12 @@ def test_a_hook_that_overrides_a_method_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hooked", "name"), [(Renamed, "Base._headers"), (WithOtherParameters, "Base._other_parameters")]
+    ("hooked", "name"),
+    [
+        (Renamed, "Base._headers"),
+        (StaticRenamed, "Base._headers"),
+        (WithOtherParameters, "Base._other_parameters"),
+    ],
 )
 def test_a_hook_that_overrides_nothing_is_an_error_that_names_it(hooked: type, name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{name}.*pip install"):
