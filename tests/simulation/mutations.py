@@ -189,7 +189,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         SNAPSHOT,
         Edit(
             """
-        *transaction._requirements,
+        *transaction.requirements,
 """,
             "",
         ),
