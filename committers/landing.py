@@ -37,8 +37,10 @@ class Retry:
 
     def waits(self, rng: random.Random | None = None) -> Iterator[float]:
         rng = rng or random.Random()
-        for attempt in range(self.attempts_max - 1):
-            yield rng.uniform(0, min(self.wait_s * 2**attempt, self.wait_s_max))
+        step_s = min(self.wait_s, self.wait_s_max)
+        for _ in range(self.attempts_max - 1):
+            yield rng.uniform(0, step_s)
+            step_s = min(2 * step_s, self.wait_s_max)
 
 
 class Lander:

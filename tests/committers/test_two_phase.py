@@ -793,6 +793,13 @@ def test_waits_between_attempts_double_up_to_a_bound_with_full_jitter() -> None:
     assert list(Retry(6, 1.0, 5.0).waits(Highest())) == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
+def test_a_stream_with_the_most_commit_attempts_allowed_waits_before_each() -> None:
+    """`maxCommitAttempts` goes up to 10,000; 2 ** 1024 is no float."""
+    waits = list(Retry(attempts_max=10_000).waits())
+    assert len(waits) == 9_999
+    assert 0 <= min(waits) <= max(waits) <= 5.0
+
+
 def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, store: SqlManifestStore) -> None:
     def others_write() -> None:
         query.lake.append(-1)
