@@ -36,6 +36,8 @@ KEPT_S = 300.0
 ENTRIES_MAX = 20
 """More than these the library reads faster, from a log checkpoint."""
 VIEWS_MAX = 1000
+LIBRARY_ONLY_S = 60.0
+"""For how long the library alone reads and writes a log after a request for one of its files has failed."""
 
 
 class LogChangedError(Exception):
@@ -189,7 +191,8 @@ class TableViews:
         self._clock = clock
         self._open_files = open_files
         self._views: dict[_Key, TableView] = {}
-        self._library_only: set[_Key] = set()
+        self._failed_at_s: dict[_Key, float] = {}
+        """When a request for a file of the log failed last; without the tables where none has since."""
 
     def look(self, table_uri: str, storage_options: Mapping[str, str]) -> TableView | None:
         """The table at its newest version; None if there is none.
@@ -234,23 +237,35 @@ class TableViews:
 
     def _with_tail(self, key: _Key, view: TableView) -> TableView:
         """With the log's files, if they can be reached without the library."""
-        files = None if key in self._library_only else self._open_files(key[0], dict(key[1]))
+        files = None if self._has_failed(key) else self._open_files(key[0], dict(key[1]))
         if files is None:
             return view
         try:
             identity = files.identity(view.version())
         except Exception as error:  # noqa: BLE001  whatever it is, the library has just read the table
-            self._library_only.add(key)
-            logger.info(
-                "The log of the Delta table %s is left to the Delta library, because reading its files "
-                "fails: %s. Commits take longer.",
-                key[0],
-                in_short(error),
-            )
+            self._failed(key, error)
             return view
+        self._failed_at_s.pop(key, None)
         if identity is None:
             return view
         return view.with_tail(LogTail(files, view.version(), identity, self._clock()))
+
+    def _has_failed(self, key: _Key) -> bool:
+        failed_at_s = self._failed_at_s.get(key)
+        return failed_at_s is not None and 0 <= self._clock() - failed_at_s < LIBRARY_ONLY_S
+
+    def _failed(self, key: _Key, error: Exception) -> None:
+        if key not in self._failed_at_s:
+            logger.info(
+                "Reading the log files of the Delta table %s failed: %s. The Delta library commits, which takes "
+                "longer. Its files are tried again every %.0f s.",
+                key[0],
+                in_short(error),
+                LIBRARY_ONLY_S,
+            )
+        if len(self._failed_at_s) >= VIEWS_MAX:
+            self._failed_at_s.clear()
+        self._failed_at_s[key] = self._clock()
 
 
 def _key(table_uri: str, storage_options: Mapping[str, str]) -> _Key:

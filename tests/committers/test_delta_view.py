@@ -23,7 +23,7 @@ from penstock.committers.contract import Committed, Conflict
 from penstock.committers.delta import table as library
 from penstock.committers.delta.log_files import LOG, LocalLogFiles, LogFile, entry_name
 from penstock.committers.delta.table import landed_version, token_of
-from penstock.committers.delta.view import ENTRIES_MAX, KEPT_S, TableView, TableViews
+from penstock.committers.delta.view import ENTRIES_MAX, KEPT_S, LIBRARY_ONLY_S, TableView, TableViews
 from penstock.committers.errors import RetryableError, TableChangedError
 from penstock.committers.lake_manifest import build_manifest
 
@@ -290,8 +290,28 @@ def test_a_log_that_cannot_be_read_by_files_is_left_to_the_library(
         for batch_id in range(1, 4):
             assert stream.commit(batch_id, [batch_id]) == Committed(batch_id + 1)
     assert ids(stream) == [0, 1, 2, 3]
-    said = [record for record in caplog.records if "left to the Delta library" in record.getMessage()]
+    said = [record for record in caplog.records if "The Delta library commits" in record.getMessage()]
     assert len(said) == (what == "identity")
+
+
+def test_after_one_failed_request_the_log_is_read_by_files_again(
+    tmp_path: Path, log: Watched, loads: list[str]
+) -> None:
+    now_s = [1000.0]
+    views = TableViews(lambda: now_s[0], open_files=lambda _uri, _options: log)
+    stream = stream_in(tmp_path, views=lambda: views)
+    log.fails = lambda asked, _version: asked == "identity"
+    stream.commit(0, [0])
+    log.fails = lambda _asked, _version: False
+    stream.commit(1, [1])
+    assert log.asked["put"] == 0
+
+    now_s[0] += LIBRARY_ONLY_S
+    stream.commit(2, [2])
+    loads.clear()
+    stream.commit(3, [3])
+    assert loads == []
+    assert ids(stream) == [0, 1, 2, 3]
 
 
 def test_a_commit_whose_end_is_unknown_is_looked_for_in_the_table(stream: DeltaStream, log: Watched) -> None:
