@@ -257,8 +257,8 @@ class TableViews:
     def _failed(self, key: _Key, error: Exception) -> None:
         if key not in self._failed_at_s:
             logger.info(
-                "Reading the log files of the Delta table %s failed: %s. The Delta library commits, which takes "
-                "longer. Its files are tried again every %.0f s.",
+                "Reading the log files of the Delta table %s failed: %s. The Delta library commits, which "
+                "takes longer. The files are tried again every %.0f s.",
                 key[0],
                 in_short(error),
                 LIBRARY_ONLY_S,
