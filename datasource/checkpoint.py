@@ -4,14 +4,16 @@ Spark writes `offsets/<batch id>` before a batch runs and `commits/<batch id>` a
 so the newest entry in `offsets/` is the batch at hand, whether it is new or replayed after a crash.
 
 Format: Spark's `OffsetSeqLog` (a version line, one line of metadata, one line per source) and, for file
-sources, `FileStreamSourceLog` under `sources/<n>/`.
+sources, `FileStreamSourceLog` under `sources/<source>/`. Version 2 of the offset log (Spark 4.2) writes each
+line as `<source>:<offset>`, in no fixed order. The source is its position in the query or, with source
+evolution, its name. Of the commits log only the file names are read, and they are the same in all versions.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     import pyarrow.fs
 
 NO_OFFSET = "-"
+
+OFFSET_LOG_VERSIONS = (1, 2)
+FILE_LOG_VERSIONS = (1,)
 
 STORE_FILE = "penstock.sqlite"
 """The default manifest store, in the checkpoint directory."""
@@ -109,16 +114,22 @@ class Checkpoint:
 
         Both its ends count, for a rewound checkpoint may come to the same end from another beginning.
         Watermark, clock and configuration in the entry are left out: they do not choose rows. The offset of a
-        file source is only a position in its own log, so the files listed there are taken in.
+        file source is only a position in its own log, so the files listed there are taken in. So is the
+        position at which a source begins that has no offset before, where the source has logged it (Kafka).
+
+        Raises:
+            ConfigurationError: a log is incomplete, or its format is not known.
         """
         offsets = self._source_offsets(batch_id)
-        before = self._source_offsets(batch_id - 1) if batch_id > 0 else []
+        before = self._source_offsets(batch_id - 1) if batch_id > 0 else {}
         digest = hashlib.sha256()
-        for source, offset in enumerate(offsets):
-            start = before[source] if source < len(before) else NO_OFFSET
-            digest.update(f"{start}\n{offset}\n".encode())
+        for source, (line, offset) in offsets.items():
+            start_line, start = before.get(source, (NO_OFFSET, NO_OFFSET))
+            digest.update(f"{start_line}\n{line}\n".encode())
             for entry in self._files_between(source, start, offset):
                 digest.update(entry.encode() + b"\n")
+            if start == NO_OFFSET and _log_position(offset) is None:
+                digest.update(self._initial_position(source))
         return digest.hexdigest()
 
     def digest_of_logged(self, batch_id: int) -> str | None:
@@ -131,11 +142,19 @@ class Checkpoint:
             return None
         return self.digest(batch_id)
 
-    def _source_offsets(self, batch_id: int) -> list[str]:
-        _version, _metadata, *offsets = self._read(f"offsets/{batch_id}").split("\n")
-        return offsets
+    def _source_offsets(self, batch_id: int) -> dict[str, tuple[str, str]]:
+        """The line and the offset of each source, by the source's name in the checkpoint."""
+        name = f"offsets/{batch_id}"
+        version, *lines = self._log_lines(name, OFFSET_LOG_VERSIONS)
+        offsets = lines[1:]  # the first line has watermark, clock and configuration
+        if not lines or (version == "v2" and not all(":" in line for line in offsets)):
+            raise self._incomplete(name)
+        if version == "v1":
+            return {str(position): (line, line) for position, line in enumerate(offsets)}
+        named = [(line, *line.split(":", 1)) for line in sorted(offsets)]
+        return {source: (line, offset) for line, source, offset in named}
 
-    def _files_between(self, source: int, start: str, end: str) -> Iterator[str]:
+    def _files_between(self, source: str, start: str, end: str) -> Iterator[str]:
         """The entries of a file source's log after `start` up to and with `end`; none for other sources."""
         last = _log_position(end)
         if last is None:
@@ -144,7 +163,7 @@ class Checkpoint:
         for position in range(0 if before is None else before + 1, last + 1):
             yield from self._file_source_entries(source, position)
 
-    def _file_source_entries(self, source: int, position: int) -> Iterator[str]:
+    def _file_source_entries(self, source: str, position: int) -> Iterator[str]:
         folder = f"sources/{source}"
         if self._exists(f"{folder}/{position}"):
             name = str(position)
@@ -156,8 +175,37 @@ class Checkpoint:
                     "checkpoint is not whole. Restore it, or start with a new checkpoint directory."
                 )
             name = f"{min(compacted)}.compact"
-        _version, *entries = self._read(f"{folder}/{name}").split("\n")
+        _version, *entries = self._log_lines(f"{folder}/{name}", FILE_LOG_VERSIONS)
         yield from (entry for entry in entries if json.loads(entry)["batchId"] == position)
+
+    def _initial_position(self, source: str) -> bytes:
+        """Where the source begins, as it has logged it in a format of its own; empty if it has not."""
+        name = f"sources/{source}/0"
+        return self._read_bytes(name) if self._exists(name) else b""
+
+    def _log_lines(self, name: str, known: Collection[int]) -> list[str]:
+        """The lines of a log's file; the first one is the version.
+
+        Raises:
+            ConfigurationError: the file is incomplete or in a version that is not known.
+        """
+        lines = self._read(name).split("\n")
+        number = lines[0].removeprefix("v")
+        if not lines[0].startswith("v") or not number.isdecimal():
+            raise self._incomplete(name)
+        if int(number) not in known:
+            raise ConfigurationError(
+                f"{self._location}/{name} has version {number} of Spark's log format, and this release of "
+                f"Penstock knows {' and '.join(map(str, known))}: it cannot compare the rows of a batch. "
+                "Nothing was written. Run: pip install --upgrade penstock"
+            )
+        return lines
+
+    def _incomplete(self, name: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._location}/{name} is not a complete log file of Spark's. Restore the checkpoint, or "
+            "start with a new checkpoint directory."
+        )
 
     def _log_entries(self, folder: str, suffix: str = "") -> list[int]:
         import pyarrow.fs as fs
@@ -174,9 +222,12 @@ class Checkpoint:
         return bool(self._filesystem.get_file_info(str(self._root / name)).type == fs.FileType.File)
 
     def _read(self, name: str) -> str:
+        return str(self._read_bytes(name), "utf-8")
+
+    def _read_bytes(self, name: str) -> bytes:
         try:
             with self._filesystem.open_input_stream(str(self._root / name)) as stream:
-                return str(stream.read(), "utf-8")
+                return bytes(stream.read())
         except FileNotFoundError:
             raise ConfigurationError(
                 f"{self._location}/{name} does not exist: checkpointLocation is not the checkpoint directory "

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from tests.spark.formats import IcebergLakeTable
-from tests.spark.id_stream import IdStream
+from tests.spark.id_stream import IdStream, write_ids
 
 pytestmark = pytest.mark.spark
+
+OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
+SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+
+@pytest.fixture(params=[1, 2], ids=["offsets-v1", "offsets-v2"], autouse=True)
+def offset_log_version(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[int]:
+    """Each version that Spark can write: the checkpoint's first batch decides."""
+    version: int = request.param
+    if version > 1 and tuple(map(int, spark.version.split(".")[:2])) < (4, 2):
+        pytest.skip("version 2 of the offset log needs Spark 4.2")
+    spark.conf.set(OFFSET_LOG, str(version))
+    yield version
+    spark.conf.unset(OFFSET_LOG)
+
+
+def test_the_offset_log_has_the_version_under_test(delta_ids: IdStream, offset_log_version: int) -> None:
+    delta_ids.add_files(1)
+    delta_ids.run()
+
+    log = (delta_ids.checkpoint / "offsets" / "0").read_text()
+    assert log.startswith(f"v{offset_log_version}\n")
 
 
 def test_a_replayed_batch_writes_no_data_file(ids: IdStream) -> None:
@@ -69,9 +95,48 @@ def test_a_rewound_checkpoint_that_reads_the_same_rows_is_harmless(delta_ids: Id
     assert delta_ids.findings().problems == []
 
 
+@pytest.mark.parametrize("offset_log_version", [2], indirect=True, ids=["offsets-v2"])
+def test_named_sources_are_read_by_their_names(delta_ids: IdStream, tmp_path: Path) -> None:
+    """Another order of the sources is harmless, another file of one of them is an error."""
+    ids, other = delta_ids, tmp_path / "other"
+    ids.spark.conf.set(SOURCE_NAMES, "true")
+    other.mkdir()
+    for number in range(2):
+        write_ids(other / f"{number}.parquet", range(number * 100 + 1000, number * 100 + 1100), number)
+    ids.add_files(2)
+    sources = [(ids.source, "ids"), (other, "other")]
+    try:
+        ids.run(_union(ids, sources))
+        files = ids.data_files()
+        ids.forget_commit(1)
+        ids.run(_union(ids, sources[::-1]))
+        assert ids.data_files() == files
+        assert {path.name for path in (ids.checkpoint / "sources").iterdir()} == {"ids", "other"}
+
+        _rewind(ids, to_batch=1)
+        (other / "1.parquet").rename(other / "renamed.parquet")
+        assert "CheckpointMismatchError" in ids.fails_with(_union(ids, sources))
+        assert ids.data_files() == files
+    finally:
+        ids.spark.conf.unset(SOURCE_NAMES)
+
+
+def _union(ids: IdStream, sources: Sequence[tuple[Path, str]]) -> DataFrame:
+    """File sources that have names, one file of each a batch."""
+    readers = [
+        ids.spark.readStream.name(name)
+        .schema("id LONG, day STRING")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(folder))
+        for folder, name in sources
+    ]
+    return reduce(DataFrame.union, readers)
+
+
 def _rewind(ids: IdStream, to_batch: int) -> None:
     """As an operator would: the checkpoint forgets all batches from `to_batch` on."""
-    for folder in ("offsets", "commits", "sources/0"):
+    sources = [path.relative_to(ids.checkpoint) for path in (ids.checkpoint / "sources").iterdir()]
+    for folder in (Path("offsets"), Path("commits"), *sources):
         for path in (ids.checkpoint / folder).iterdir():
             name = path.name.strip(".").removesuffix(".crc")
             if name.isdecimal() and int(name) >= to_batch:
