@@ -12,6 +12,9 @@ from typing import Protocol
 
 from ..contract import Manifest, ManifestRecord, StreamKey
 
+LEASE_S_MAX = 3600.0
+"""The longest lease, in seconds. One that ends later than that from now was written with a wrong clock."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:

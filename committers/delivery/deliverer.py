@@ -48,7 +48,7 @@ from ..errors import (
 from ..landing import Lander, Retry
 from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease
 from .merge import merge, mergeable
-from .policy import DeliveryPolicy, due
+from .policy import DeliveryPolicy, due, is_put_off
 
 PASSING = (RetryableError, CommitStateUnknownError)
 """An outage, or too many other writers: tried again for as long as it takes, and never parked."""
@@ -174,7 +174,7 @@ class StreamDelivery:
         """Cheap: asked each second or so."""
         if state.parked_at is not None:
             return False
-        if trigger is None and state.retry_at is not None and self._clock() < state.retry_at:
+        if trigger is None and is_put_off(state, self._policy, self._clock()):
             return False
         backlog = self._deliveries.backlog(self._stream)
         if not backlog.batches:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from .contract import Backlog
+from .contract import Backlog, DeliveryState
 
 MIB = 1024 * 1024
+CLOCK_DIFFERENCE_S_MAX = 60.0
+"""How far the clocks of two machines may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,23 @@ class DeliveryPolicy:
         return step * rng.uniform(0.5, 1.0)
 
 
+def is_ahead(moment: datetime, now: datetime, longest_s: float) -> bool:
+    """True if `moment` is still to come.
+
+    False also if it is later than a correct clock can have set it, so that a clock that was wrong for a while
+    does not block a stream.
+
+    Args:
+        longest_s: how many seconds ahead of its own time a process sets it at most
+    """
+    return now < moment <= now + timedelta(seconds=longest_s + CLOCK_DIFFERENCE_S_MAX)
+
+
+def is_put_off(state: DeliveryState, policy: DeliveryPolicy, now: datetime) -> bool:
+    """True while the wait after a failed try lasts."""
+    return state.retry_at is not None and is_ahead(state.retry_at, now, policy.retry_s_max)
+
+
 def due(backlog: Backlog, policy: DeliveryPolicy, now: datetime) -> str | None:
     """Why a delivery is due; None if it is not.
 
@@ -47,6 +66,7 @@ def due(backlog: Backlog, policy: DeliveryPolicy, now: datetime) -> str | None:
         return "batches"
     if backlog.size_bytes >= policy.after_bytes:
         return "bytes"
-    if (now - backlog.oldest_prepared_at).total_seconds() >= policy.after_s:
+    # Also if it was prepared so far in the future: the driver's clock was wrong.
+    if abs((now - backlog.oldest_prepared_at).total_seconds()) >= policy.after_s:
         return "age"
     return None

@@ -41,7 +41,8 @@ class SqlDeliveries(SqlDecisions):
 
         Time is that of this process's clock. If the clocks of two processes differ, both may hold the lease
         for a while: the one with the lower fence is refused by the store, and of two commits the table takes
-        one. So clocks that are wrong cost work, and neither rows nor order.
+        one. So clocks that are wrong cost work, and neither rows nor order. A lease that ends later than
+        the longest one could counts as expired.
         """
         query = sa.select(leases).join(streams).where(queries.is_stream(stream))
         with self._database.read() as connection:  # the usual case of a standby, without a lock

@@ -20,7 +20,8 @@ from ..contract import (
     ManifestState,
     StreamKey,
 )
-from ..delivery.contract import Lease
+from ..delivery.contract import LEASE_S_MAX, Lease
+from ..delivery.policy import is_ahead
 from ..errors import FencedError, RetryableError
 from . import queries
 from .tables import IS_PREPARED, IS_UNFINISHED, contents, decisions, deliveries, leases, manifests, streams
@@ -103,7 +104,9 @@ def find_lease(connection: Connection, stream_id: int) -> Row[Any] | None:
 
 
 def is_held_by_another(row: Row[Any] | None, holder: str, now: datetime) -> bool:
-    return row is not None and row.holder != holder and row.expires_at is not None and now < row.expires_at
+    if row is None or row.holder == holder or row.expires_at is None:
+        return False
+    return is_ahead(row.expires_at, now, LEASE_S_MAX)
 
 
 def put_lease(connection: Connection, stream_id: int, holder: str, fence: int, expires_at: datetime) -> None:

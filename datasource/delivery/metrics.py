@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-
-from ...committers.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ...committers.store.sql import StreamStatus
@@ -156,23 +154,3 @@ class Metrics:
 
     def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         self._failures.labels(*labels_of(stream)).inc()
-
-    def serve(self, port: int, address: str) -> tuple[int, Callable[[], None]]:
-        """Answer `/metrics`; the port, which the system has chosen if 0 was asked for, and how to end it.
-
-        Raises:
-            ConfigurationError: the port cannot be had.
-        """
-        try:
-            server, thread = start_http_server(port, address, self.registry)
-        except OSError as error:
-            raise ConfigurationError(
-                f"Metrics cannot be served on {address}:{port}: {error.strerror}. Choose another port."
-            ) from None
-
-        def end() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        return server.server_port, end

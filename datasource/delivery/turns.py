@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from ...committers.delivery.contract import LEASE_S_MAX
 from ...committers.delivery.deliverer import Delivered, Failed
 from ...committers.errors import ConfigurationError
 from ...committers.store.database import Clock
@@ -40,8 +41,8 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.parallel <= 64:
             raise ConfigurationError("The number of streams to deliver at once must be from 1 to 64.")
-        if not 1 <= self.lease_s <= 3600:
-            raise ConfigurationError("A lease must last from 1 to 3600 seconds.")
+        if not 1 <= self.lease_s <= LEASE_S_MAX:
+            raise ConfigurationError(f"A lease must last from 1 to {LEASE_S_MAX:.0f} seconds.")
 
 
 @dataclass(frozen=True, slots=True)

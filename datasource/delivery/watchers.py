@@ -77,9 +77,10 @@ def with_metrics(told: Sequence[Watcher], port: int | None, address: str) -> Ite
         yield list(told)
         return
     from .metrics import Metrics
+    from .metrics_server import serve_metrics
 
     metrics = Metrics()
-    port, end = metrics.serve(port, address)
+    port, end = serve_metrics(port, address, metrics.registry)
     logger.info("Metrics are at http://%s:%d/metrics", address, port)
     try:
         yield [*told, metrics]

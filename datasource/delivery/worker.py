@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...committers.contract import Manifest
 from ...committers.delivery.contract import Lease
 from ...committers.delivery.deliverer import Compactor, Delivered, Failed, StreamDelivery
-from ...committers.delivery.policy import DeliveryPolicy, due
+from ...committers.delivery.policy import DeliveryPolicy, due, is_put_off
 from ...committers.errors import (
     CommitStateUnknownError,
     FencedError,
@@ -100,8 +100,8 @@ class StreamWorker:
 
     def _is_deliverable(self, now: datetime) -> bool:
         state = self.stream.delivery
-        is_put_off = state.parked_at is not None or (state.retry_at is not None and now < state.retry_at)
-        return self.stream.backlog.batches > 0 and not is_put_off
+        is_free = state.parked_at is None and not is_put_off(state, self._policy, now)
+        return self.stream.backlog.batches > 0 and is_free
 
     # One turn ---------------------------------------------------------------------------------------
 

@@ -207,6 +207,27 @@ def test_nothing_is_delivered_before_it_is_due(stream: Stream) -> None:
     assert ended.delivery.trigger == "age"
 
 
+YEAR_S = 365 * 24 * 3600.0
+
+
+def test_batches_prepared_with_a_clock_that_was_far_ahead_are_due(delta_stream: Stream) -> None:
+    delta_stream.clock.forward(YEAR_S)
+    delta_stream.prepare(0, [1])
+    delta_stream.clock.forward(-YEAR_S)
+    assert isinstance(delta_stream.deliver(trigger=None), Delivered)
+
+
+def test_a_wait_that_a_clock_far_ahead_has_set_is_over(delta_stream: Stream) -> None:
+    stream = delta_stream
+    stream.prepare(0, [1])
+    stream.clock.forward(YEAR_S)
+    table = FaultyTable(stream.query.open_table(), Fault.NOT_SENT)
+    assert isinstance(stream.deliver(trigger=None, table=table), Failed)
+    assert stream.deliver(trigger=None) is None
+    stream.clock.forward(-YEAR_S)
+    assert isinstance(stream.deliver(trigger=None), Delivered)
+
+
 @pytest.mark.parametrize(
     ("policy", "trigger"), [({"after_batches": 2}, "batches"), ({"after_bytes": 1}, "bytes")]
 )

@@ -23,7 +23,13 @@ from tests.committers.stores import (
 from penstock.committers.contract import (
     StreamKey,
 )
-from penstock.committers.delivery.contract import Backlog, DeliveryState, DeliveryStore, Lease
+from penstock.committers.delivery.contract import (
+    LEASE_S_MAX,
+    Backlog,
+    DeliveryState,
+    DeliveryStore,
+    Lease,
+)
 from penstock.committers.errors import (
     FencedError,
     RetryableError,
@@ -52,6 +58,28 @@ def test_one_process_holds_a_stream_until_its_lease_expires(
         STREAM, "second", 2, clock.now + timedelta(seconds=10)
     )
     assert deliveries.acquire(STREAM, "first", 10) is None
+
+
+def test_a_lease_of_a_process_whose_clock_is_far_ahead_counts_as_expired(
+    store_url: str, deliveries: SqlDeliveries, clock: HandClock
+) -> None:
+    ahead = HandClock()
+    ahead.advance(365 * 24 * 3600)
+    with open_store(store_url, ahead) as other:
+        assert other.deliveries.acquire(STREAM, "ahead", LEASE_S_MAX) is not None
+    taken = deliveries.acquire(STREAM, "second", 10)
+    assert taken == Lease(STREAM, "second", 2, clock.now + timedelta(seconds=10))
+    assert deliveries.acquire(STREAM, "third", 10) is None
+
+
+def test_the_longest_lease_of_a_process_whose_clock_is_a_little_ahead_is_respected(
+    store_url: str, deliveries: SqlDeliveries
+) -> None:
+    ahead = HandClock()
+    ahead.advance(30)
+    with open_store(store_url, ahead) as other:
+        assert other.deliveries.acquire(STREAM, "ahead", LEASE_S_MAX) is not None
+    assert deliveries.acquire(STREAM, "second", 10) is None
 
 
 def test_whoever_holds_the_lease_keeps_its_fence_and_gets_more_time(

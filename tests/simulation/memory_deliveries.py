@@ -14,7 +14,8 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
-from penstock.committers.delivery.contract import Backlog, Delivery, DeliveryState, Lease
+from penstock.committers.delivery.contract import LEASE_S_MAX, Backlog, Delivery, DeliveryState, Lease
+from penstock.committers.delivery.policy import is_ahead
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.store.decisions import Decision
 from penstock.committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
@@ -93,7 +94,8 @@ class MemoryDeliveries:
     def acquire(self, stream: StreamKey, holder: str, seconds: float) -> Lease | None:
         known, now = self._store.known(stream), self._store.now()
         held = known.lease
-        if held is not None and held.holder != holder and held.expires_at and now < held.expires_at:
+        expires_at = held.expires_at if held is not None and held.holder != holder else None
+        if expires_at is not None and is_ahead(expires_at, now, LEASE_S_MAX):
             return None
         is_kept = held is not None and held.holder == holder and held.expires_at is not None
         fence = (0 if held is None else held.fence) + (0 if is_kept else 1)

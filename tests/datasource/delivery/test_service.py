@@ -149,6 +149,20 @@ def test_a_stream_that_another_process_delivers_is_taken_over_as_soon_as_its_lea
     assert len(delta.rows()) == 8
 
 
+def test_a_clock_that_was_a_year_ahead_holds_no_stream_up(delta: DecoupledLake) -> None:
+    """It has set the lease of another process, the time of the next try, and that of the batches."""
+    assert delta.store.deliveries.acquire(delta.stream, "another", 10) is not None
+    with delta.store.engine.begin() as connection:
+        for change in (
+            "penstock_leases SET expires_at",
+            "penstock_streams SET tries = 1, retry_at",
+            "penstock_manifests SET prepared_at",
+        ):
+            connection.exec_driver_sql(f"UPDATE {change} = datetime('now', '+1 year')")
+    with serving(delta):
+        wait_until(lambda: delta.left == 0, 10)
+
+
 def test_the_lease_is_free_when_there_is_nothing_to_do(delta: DecoupledLake) -> None:
     with serving(delta, settings=replace(QUICK, lease_s=60)):
         wait_until(lambda: delta.left == 0)
