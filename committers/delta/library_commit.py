@@ -11,6 +11,7 @@ from deltalake.transaction import AddAction
 from ..contract import DataFile, Manifest
 from ..lake_manifest import LakeManifest
 from .history import NOTE_KEY, commit_note
+from .intervals import library_keeps_log
 from .library import CHECKPOINT_INTERVAL
 from .table_state import TableState
 
@@ -64,8 +65,10 @@ def add_actions(files: Sequence[DataFile], now_ms: int, *, data_change: bool) ->
 
 def post_commit(table: TableState) -> PostCommitHookProperties:
     """Expired log files are looked for at log checkpoints only: a long log is slow to list."""
-    is_due = is_checkpoint_due(table, table.version() + 1)
-    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if is_due else False)
+    cleans_up = is_checkpoint_due(table, table.version() + 1) and library_keeps_log(
+        table.table_uri, table.metadata().configuration
+    )
+    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if cleans_up else False)
 
 
 def is_checkpoint_due(table: TableState, version: int) -> bool:

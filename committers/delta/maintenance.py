@@ -11,7 +11,6 @@ import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
@@ -20,6 +19,7 @@ from ..errors import RetryableError
 from .checks import check_supported
 from .files import delta_files
 from .history import open_log
+from .intervals import FILES, library_keeps_log, retention, warn_kept
 from .library import in_short
 from .table import load, load_if_there
 
@@ -29,10 +29,6 @@ MAINTENANCE_PROPERTY = "penstock.maintenance"
 COMMITS_PER_CHECKPOINT = 10
 """A log checkpoint of fewer costs more than it saves."""
 
-RETENTION_DAYS = 7
-"""Of removed files in a table that does not say, as in Delta."""
-
-_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 _LOG_CLEANUP_PROPERTY = "delta.enableExpiredLogCleanup"
 _FILES_PER_CHECK = 1000
 _LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
@@ -85,7 +81,9 @@ def write_log_checkpoint(table: DeltaTable) -> None:
     """
     try:
         table.create_checkpoint()
-        if _flag(table, _LOG_CLEANUP_PROPERTY, default=True):
+        if _flag(table, _LOG_CLEANUP_PROPERTY, default=True) and library_keeps_log(
+            table.table_uri, table.metadata().configuration
+        ):
             table.cleanup_metadata()
     except Exception as error:
         raise RetryableError(
@@ -131,8 +129,13 @@ def vacuum(
     if table is None:
         return 0
     check_supported(table, overwrite=False)
+    configuration = table.metadata().configuration
+    kept_for = retention(configuration, FILES)
+    if kept_for is None:
+        warn_kept(table_uri, FILES, configuration[FILES])
+        return 0
     table_id = str(table.metadata().id)
-    removed = [path for path in _removed_long_ago(table, storage_options, now) if "://" not in path]
+    removed = [path for path in _removed_long_ago(table, storage_options, now, kept_for) if "://" not in path]
     deleted = 0
     for start in range(0, len(removed), _FILES_PER_CHECK):
         chunk = removed[start : start + _FILES_PER_CHECK]
@@ -143,11 +146,12 @@ def vacuum(
     return deleted
 
 
-def _removed_long_ago(table: DeltaTable, storage_options: Mapping[str, str], now: datetime) -> Sequence[str]:
+def _removed_long_ago(
+    table: DeltaTable, storage_options: Mapping[str, str], now: datetime, kept_for: timedelta
+) -> Sequence[str]:
     """Paths, unencoded."""
     try:
         past = DeltaTable(table.table_uri, storage_options=dict(storage_options))
-        kept_for = retention(table)
         past.load_as_version(now - kept_for)
         return sorted({*_removed(past, kept_for), *_removed(table, kept_for)})
     except Exception as error:
@@ -168,29 +172,8 @@ def _needed(table: DeltaTable) -> Iterator[str]:
     for uri in table.file_uris():
         name = posixpath.basename(uri)
         yield from (name, unquote(name))
-    removed_long_ago = set(_removed(table, retention(table)))
+    kept_for = retention(table.metadata().configuration, FILES)
+    removed_long_ago = set() if kept_for is None else set(_removed(table, kept_for))
     for path in _removed(table, timedelta()):
         if path not in removed_long_ago:
             yield posixpath.basename(path)
-
-
-def retention(table: DeltaTable) -> timedelta:
-    """How long the table keeps removed files."""
-    text = table.metadata().configuration.get(_RETENTION_PROPERTY)
-    return timedelta(days=RETENTION_DAYS) if text is None else _interval(text)
-
-
-_UNITS: Mapping[str, Any] = {
-    unit: timedelta(**{f"{unit}s": 1})
-    for unit in ("microsecond", "millisecond", "second", "minute", "hour", "day", "week")
-}
-
-
-def _interval(text: str) -> timedelta:
-    """`interval 1 week 2 days`, as Delta spells it; what cannot be read keeps files longer, not shorter."""
-    words = text.lower().split()
-    pairs = list(zip(words[1::2], words[2::2], strict=False))
-    try:
-        return sum((int(count) * _UNITS[unit.rstrip("s")] for count, unit in pairs), timedelta())
-    except (KeyError, ValueError):
-        return timedelta(days=10 * RETENTION_DAYS)

@@ -124,7 +124,7 @@ def _create(
 
 _FLAG = r"(?i)true|false", "true or false"
 _INTERVAL = (
-    r"(?i)interval( \d{1,9} (nano|micro|milli)?seconds?| \d{1,9} (minute|hour|day|week)s?)+",
+    r"(?i)interval( \d{1,9} (micro|milli)?seconds?| \d{1,9} (minute|hour|day|week)s?)+",
     "an interval such as 'interval 7 days'",
 )
 _COUNT = r"[1-9]\d{0,8}", "a whole number from 1 on"

@@ -16,12 +16,12 @@ from deltalake.transaction import RemoveAction
 from tests.committers.delta_stream import DeltaStream, stream_in
 from tests.readers import delta_rows
 
+from penstock.committers.delta.intervals import FILES, LOG
 from penstock.committers.delta.maintenance import (
     COMMITS_PER_CHECKPOINT,
     MAINTENANCE_PROPERTY,
     checkpoint_log,
     is_maintained,
-    retention,
     vacuum,
 )
 
@@ -154,27 +154,53 @@ def test_no_commit_is_made(stream: DeltaStream) -> None:
     assert DeltaTable(stream.uri).version() == version
 
 
+def set_property(stream: DeltaStream, name: str, value: str) -> None:
+    """In the table's first commit, as if another engine had created it: the library takes fewer spellings."""
+    entry = Path(stream.uri) / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            line["metaData"]["configuration"][name] = value
+    entry.write_text("\n".join(map(json.dumps, lines)))
+
+
 @pytest.mark.parametrize(
     ("text", "age_days", "deleted"),
-    [("interval 2 days", 3, 1), ("interval 30 days", 8, 0), ("interval 1 week 2 days", 8, 0)],
+    [
+        ("interval 2 days", 3, 1),
+        ("2 days", 1, 0),
+        ("2 days", 3, 1),
+        ("interval 30 days", 8, 0),
+        ("30 days", 8, 0),
+        ("720 hours", 8, 0),
+        ("INTERVAL 30 DAYS", 8, 0),
+        ("interval 1 week 2 days", 8, 0),
+        ("1 week 2 days", 8, 0),
+        ("1 week 2 days", 10, 1),
+        ("interval 0 days", 1, 1),
+        ("999999999 weeks", 8, 0),
+    ],
 )
 def test_the_table_s_own_retention_holds(stream: DeltaStream, text: str, age_days: int, deleted: int) -> None:
-    stream.commit(0, [1], properties={"delta.deletedFileRetentionDuration": text})
+    stream.commit(0, [1])
+    set_property(stream, FILES, text)
     stream.commit(1, [2])
     remove(stream, paths(stream)[:1], age_days * DAY)
     assert run_vacuum(stream) == deleted
 
 
-def test_a_retention_that_cannot_be_read_keeps_files_longer(
-    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "text", ["1 month", "interval a week", "7days", "-1 day", "1.5 days", "interval", ""]
+)
+def test_a_retention_that_cannot_be_read_keeps_all_files_and_says_so(
+    stream: DeltaStream, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream.commit(0, [1])
-    table = DeltaTable(stream.uri)
-    assert retention(table) == 7 * DAY
-    monkeypatch.setattr(
-        type(table.metadata()), "configuration", {"delta.deletedFileRetentionDuration": "interval a week"}
-    )
-    assert retention(table) > 7 * DAY
+    set_property(stream, FILES, text)
+    stream.commit(1, [2])
+    remove(stream, paths(stream)[:1], 1000 * DAY)
+    assert run_vacuum(stream) == 0
+    assert f"{FILES} is {text!r}" in caplog.text
 
 
 def test_a_table_that_is_not_there_has_nothing_to_do(stream: DeltaStream) -> None:
@@ -220,3 +246,36 @@ def test_old_log_entries_go_where_the_table_lets_them(
     assert (log / f"{0:020}.json").exists() is is_left
     assert len(delta_rows(Path(stream.uri), "id")) == 2 * COMMITS_PER_CHECKPOINT
     assert pl.read_delta(stream.uri).height == 2 * COMMITS_PER_CHECKPOINT
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "overwrite"])
+@pytest.mark.parametrize(
+    ("text", "is_left"),
+    [
+        ("interval 1 day", False),
+        ("interval 365 days", True),
+        ("365 days", True),
+        ("INTERVAL 365 DAYS", True),
+        ("interval 1 day 52 weeks", True),
+        ("1 month", True),
+        ("", True),
+        ("2 days", False),
+    ],
+)
+def test_log_entries_stay_for_as_long_as_the_table_says(
+    stream: DeltaStream, by: str, text: str, is_left: bool
+) -> None:
+    """The library takes every spelling but `interval 365 days` for 30 days."""
+    interval = "1000" if by == "checkpoint" else str(COMMITS_PER_CHECKPOINT)
+    stream.commit(0, [0], properties={"delta.checkpointInterval": interval})
+    set_property(stream, LOG, text)
+    for batch_id in range(1, COMMITS_PER_CHECKPOINT):
+        stream.commit(batch_id, [batch_id])
+    checkpoint_log(stream.uri, {})
+    log = Path(stream.uri) / "_delta_log"
+    for entry in log.iterdir():
+        os.utime(entry, 2 * ((NOW - 50 * DAY).timestamp(),))
+    for batch_id in range(COMMITS_PER_CHECKPOINT, 2 * COMMITS_PER_CHECKPOINT):
+        stream.commit(batch_id, [batch_id], mode="overwrite" if by == "overwrite" else "append")
+    checkpoint_log(stream.uri, {})
+    assert (log / f"{0:020}.json").exists() is is_left
