@@ -237,6 +237,15 @@ def _parsed(url: str) -> URL:
     return parsed
 
 
+def displayed_url(url: str) -> str:
+    """The URL without its secrets: the name of the store.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    return _displayed(_parsed(url))
+
+
 def _displayed(url: URL) -> str:
     """Without the password, and without the query, in which drivers take passwords too."""
     shown = {key: value for key, value in url.query.items() if key in ("host", "port")}

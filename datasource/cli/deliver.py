@@ -10,18 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from ...committers.errors import ConfigurationError
-from ...committers.store.sql import StreamStatus, open_store
+from ...committers.store.sql import open_store
 from ..delivery.drain import Drained, drain
 from ..delivery.lease import last_progress_s
+from ..delivery.runners import error_line
 from ..delivery.running import Assignment, deliver
 from ..delivery.turns import Landing, Watcher
-from ..delivery.watchers import LogWatcher, landing_json
+from ..delivery.watchers import LastError, LogWatcher, landing_json
 from ..table_access import TableAccess
 from . import output
 from .commands.common import ATTENTION
@@ -51,23 +51,28 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
-class JsonWatcher:
-    """A `Watcher` that prints a line of JSON for each delivery."""
-
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        pass
+class JsonWatcher(Watcher):
+    """Prints a line of JSON for each delivery."""
 
     def landed(self, landing: Landing) -> None:
         sys.stdout.write(json.dumps(landing_json(landing)) + "\n")
         sys.stdout.flush()
 
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
-        pass
+
+def watchers(*, as_json: bool, has_parent: bool) -> list[Watcher]:
+    """Who is told how it goes.
+
+    Args:
+        has_parent: `start_delivery` reads the newest failure from stdout
+    """
+    to_parent = [LastError(_tell_parent)] if has_parent else []
+    return [LogWatcher(), *to_parent, *([JsonWatcher()] if as_json else [])]
 
 
-def watchers(*, as_json: bool) -> list[Watcher]:
-    """Who is told how it goes."""
-    return [LogWatcher(), *([JsonWatcher()] if as_json else [])]
+def _tell_parent(error: Exception | None) -> None:
+    with suppress(OSError):  # it is gone: this process is about to end
+        sys.stdout.write(error_line(error))
+        sys.stdout.flush()
 
 
 @contextmanager
@@ -159,6 +164,7 @@ def drained_json(drained: Drained) -> dict[str, Any]:
         "rows": drained.rows,
         "left": drained.left,
         "parked": drained.is_parked,
+        "busy": drained.is_busy,
         "failure": None if drained.failure is None else str(drained.failure),
         "error": None if drained.error is None else str(drained.error),
     }
@@ -175,4 +181,5 @@ def print_drained(drained: Sequence[Drained]) -> None:
         left = f"; {output.count(one.left, 'batch', 'es')} left" if one.left else ""
         parked = ", parked until `penstock retry`" if one.is_parked else ""
         output.print_line(f"{output.title(one.stream)}  {one.stream.key.table_uri}", style="bold")
-        output.print_line(f"  {said}{left}{parked}.")
+        busy = ", which another process delivers" if one.is_busy else ""
+        output.print_line(f"  {said}{left}{busy}{parked}.")

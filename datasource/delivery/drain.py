@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Drained:
     error: PenstockError | None
     """Why nothing could be tried."""
     is_parked: bool
+    is_busy: bool
+    """Another process delivers it, and has not ended in time."""
 
 
 def drain(
@@ -58,18 +61,26 @@ def _drain_stream(around: Surroundings, worker: StreamWorker) -> Drained:
     error: PenstockError | None = None
     last = -1 if stream.last is None else stream.last.batch.batch_id
     order = DeliveryOrder("drain", last)
+    busy_since: float | None = None
     try:
         while _left(around, stream, last) and not around.stop.is_set():
             turn = worker.turn(order)
             landings += turn.landings
+            if not turn.is_busy:
+                busy_since = None
+            elif busy_since is None:
+                busy_since = time.monotonic()
             if turn.failure is not None:
                 failure, failures = turn.failure.error, 1 if turn.landings else failures + 1
                 retry_at = turn.failure.retry_at
                 if retry_at is None or failures == TRIES_MAX or isinstance(failure, AccessRefusedError):
                     break
                 around.stop.wait(max((retry_at - around.clock()).total_seconds(), 0.0))
-            elif turn.is_busy:
-                around.stop.wait(around.settings.poll_s)
+            elif busy_since is not None:
+                wait_s = busy_since + around.settings.lease_wait_s - time.monotonic()
+                if wait_s <= 0:
+                    break
+                around.stop.wait(min(wait_s, around.settings.poll_s))
             elif not turn.landings:  # parked, or not in Spark's commits log yet
                 break
         if around.settings.maintains and not around.stop.is_set():
@@ -87,6 +98,7 @@ def _drain_stream(around: Surroundings, worker: StreamWorker) -> Drained:
         failure=failure if left else None,
         error=error,
         is_parked=state.parked_at is not None,
+        is_busy=left > 0 and busy_since is not None,
     )
 
 

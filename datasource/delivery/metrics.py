@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from ...committers.store.sql import StreamStatus
-    from .turns import Landing
+from ...committers.store.sql import StreamStatus
+from .turns import Landing, Watcher
 
-Value: TypeAlias = Callable[["StreamStatus", datetime], float]
+Value: TypeAlias = Callable[[StreamStatus, datetime], float]
 
 LABELS = ("query_name", "table")
 SECONDS = (0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 75, 90, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
@@ -101,8 +100,8 @@ def labels_of(stream: StreamStatus) -> tuple[str, str]:
     return (stream.query_name or stream.key.query_id, stream.key.table_uri)
 
 
-class Metrics:
-    """A `Watcher` that counts. One for all stores of a process."""
+class Metrics(Watcher):
+    """Counts. One for all stores of a process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -6,23 +6,19 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from ...committers import errors
 from ...committers.errors import PenstockError
 from ..table_access import TableAccess
 from .running import Assignment, deliver
 from .turns import ServiceSettings
-from .watchers import LogWatcher, with_metrics
+from .watchers import LastError, LogWatcher, with_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from ...committers.store.sql import StreamStatus
-    from .turns import Landing
 
 STOP_S = 60.0
 """How long an end waits for the delivery that runs."""
@@ -55,22 +51,6 @@ class Wanted:
 # In a thread ----------------------------------------------------------------------------------------
 
 
-class _LastError:
-    """A `Watcher` that keeps the newest failure, until something is delivered."""
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        pass
-
-    def landed(self, landing: Landing) -> None:
-        self.error = None
-
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
-        self.error = error
-
-
 class InThisProcess:
     """See `Runner`."""
 
@@ -87,7 +67,7 @@ class InThisProcess:
             waits_for_stores=True,
             spark=None if spark is None else lambda: spark,
         )
-        self._errors = _LastError()
+        self._errors = LastError()
 
     @property
     def last_error(self) -> Exception | None:
@@ -100,6 +80,26 @@ class InThisProcess:
 
 
 # In a process of its own ----------------------------------------------------------------------------
+
+LAST_ERROR = "penstock.last_error "
+"""How a line begins in which the child reports its newest failure."""
+
+
+def error_line(error: Exception | None) -> str:
+    """The line for an error; None: there is none any more."""
+    said = None if error is None else {"type": type(error).__name__, "message": str(error)}
+    return f"{LAST_ERROR}{json.dumps(said)}\n"
+
+
+def parsed_error(line: str) -> Exception | None:
+    """The error of such a line, of its own class if that is one of Penstock's."""
+    said = json.loads(line.removeprefix(LAST_ERROR))
+    if said is None:
+        return None
+    kind = getattr(errors, said["type"], None)
+    if isinstance(kind, type) and issubclass(kind, PenstockError):
+        return kind(said["message"])
+    return PenstockError(f"{said['type']}: {said['message']}")
 
 
 class Subprocess:
@@ -122,10 +122,11 @@ class Subprocess:
         ]
         storage, catalog = dict(wanted.access.storage), dict(wanted.access.catalog)
         self._secrets = {"store": wanted.url, "storage": storage, "catalog": catalog}
+        self._last_error: Exception | None = None
 
     @property
     def last_error(self) -> Exception | None:
-        return None
+        return self._last_error
 
     def run(self, stop: threading.Event) -> None:
         """
@@ -135,9 +136,12 @@ class Subprocess:
         child = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-m", "penstock.datasource.cli", *self._words],
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is for the driver, which tells it
         )
+        self._last_error = None
+        threading.Thread(target=self._read_errors, args=(child,), name="delivery errors", daemon=True).start()
         try:
             self._send_secrets(child)
             while not stop.is_set():
@@ -154,6 +158,16 @@ class Subprocess:
         with suppress(BrokenPipeError):  # it has died already: its exit code says so
             child.stdin.write(json.dumps(self._secrets) + "\n")
             child.stdin.flush()
+
+    def _read_errors(self, child: subprocess.Popen[str]) -> None:
+        """Keep what the child reports; whatever else it prints goes to this process's stdout."""
+        assert child.stdout is not None
+        with child.stdout:
+            for line in child.stdout:
+                if line.startswith(LAST_ERROR):
+                    self._last_error = parsed_error(line)
+                else:
+                    sys.stdout.write(line)
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from ...committers.errors import ConfigurationError, StoreUnreachableError
+from ...committers.store.database import displayed_url
 from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ...writers.local_path import local_path
 from ..checkpoint import STORE_FILE
@@ -59,7 +60,9 @@ def store_of_checkpoint(checkpoint: str) -> str:
     return sqlite_url(posixpath.join(directory, STORE_FILE))
 
 
-def opened(url: str, assignment: Assignment, stop: threading.Event) -> SqlManifestStore | None:
+def opened(
+    url: str, assignment: Assignment, watchers: Sequence[Watcher], stop: threading.Event
+) -> SqlManifestStore | None:
     """The store, once it is there and answers; None if the process shall end before.
 
     Raises:
@@ -76,6 +79,8 @@ def opened(url: str, assignment: Assignment, stop: threading.Event) -> SqlManife
         except passing as error:
             wait_s = pauses.begin()
             logger.warning("Tried again in %.0f s: %s", wait_s, error)
+            for watcher in watchers:
+                watcher.store_failed(displayed_url(url), error)
             stop.wait(wait_s)
     return None
 
@@ -124,7 +129,7 @@ class _StoreThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            store = opened(self._url, self._assignment, self._ended)
+            store = opened(self._url, self._assignment, self._watchers, self._ended)
             if store is not None:
                 with store:
                     around = self._assignment.surroundings(store, self._watchers, self._ended)

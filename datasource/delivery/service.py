@@ -101,6 +101,7 @@ class DeliveryService:
                 except PASSING as error:
                     wait_s = outage.begin()
                     logger.warning("Tried again in %.0f s: %s", wait_s, error)
+                    self._around.store_failed(error)
                 self._around.stop.wait(wait_s)
         finally:
             self._end()
@@ -133,9 +134,7 @@ class DeliveryService:
             worker = self._workers[stream.key]
             if self._sees(worker, stream) and worker.is_decoupled:
                 workers.append(worker)
-        streams = [worker.stream for worker in workers]
-        for watcher in self._around.watchers:
-            watcher.saw(self._around.store.name, streams, now)
+        self._around.saw([worker.stream for worker in workers], now)
         return sorted(workers, key=lambda worker: worker.stream.backlog.oldest_prepared_at or now)
 
     def _sees(self, worker: StreamWorker, stream: StreamStatus) -> bool:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ...committers.delivery.contract import LEASE_S_MAX
 from ...committers.delivery.deliverer import Delivered, Failed
@@ -25,6 +25,9 @@ OpenSpark: TypeAlias = "Callable[[], SparkSession]"
 """A session that answers; called by each compaction that wants one, in any thread."""
 
 
+LEASE_WAIT_S_MAX = 24 * 3600.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """How a delivery process works."""
@@ -35,6 +38,8 @@ class ServiceSettings:
     """After so long without a sign of life another process takes a stream over."""
     poll_s: float = 1.0
     """Between two looks at the store."""
+    lease_wait_s: float = 60.0
+    """How long `--once` waits for a stream that another process delivers."""
     maintains: bool = True
     """Look after the tables too, where their options want it."""
 
@@ -43,6 +48,10 @@ class ServiceSettings:
             raise ConfigurationError("The number of streams to deliver at once must be from 1 to 64.")
         if not 1 <= self.lease_s <= LEASE_S_MAX:
             raise ConfigurationError(f"A lease must last from 1 to {LEASE_S_MAX:.0f} seconds.")
+        if not 0 <= self.lease_wait_s <= LEASE_WAIT_S_MAX:
+            raise ConfigurationError(
+                f"The wait for another process must last from 0 to {LEASE_WAIT_S_MAX:.0f} seconds."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +90,26 @@ class Turn:
         return bool(self.landings) or self.failure is not None
 
 
-class Watcher(Protocol):
-    """Is told how the deliveries go. Called from several threads."""
+class Watcher:
+    """Is told how the deliveries go. Called from several threads.
+
+    A method that is not overridden does nothing.
+    """
 
     def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
         """All decoupled streams, as the store of this name has them now."""
-        ...
 
-    def landed(self, landing: Landing) -> None: ...
+    def store_failed(self, store: str, error: Exception) -> None:
+        """The store of this name could not be read; it is tried again."""
+
+    def landed(self, landing: Landing) -> None:
+        """A delivery is in its table."""
 
     def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         """
         Args:
             wait_s: until it is tried again; None if the stream is parked now
         """
-        ...
 
 
 def new_holder() -> str:
@@ -116,6 +130,14 @@ class Surroundings:
     spark: OpenSpark | None = None
     clock: Clock = utc_now
     holder: str = field(default_factory=new_holder)
+
+    def saw(self, streams: Sequence[StreamStatus], now: datetime) -> None:
+        for watcher in self.watchers:
+            watcher.saw(self.store.name, streams, now)
+
+    def store_failed(self, error: Exception) -> None:
+        for watcher in self.watchers:
+            watcher.store_failed(self.store.name, error)
 
     def landed(self, landing: Landing) -> None:
         for watcher in self.watchers:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...committers.errors import PenstockError
-
-if TYPE_CHECKING:
-    from ...committers.store.sql import StreamStatus
-    from .turns import Landing, Watcher
+from ...committers.store.sql import StreamStatus
+from .turns import Landing, Watcher
 
 logger = logging.getLogger("penstock.delivery")
 
@@ -25,11 +23,8 @@ def name_of(stream: StreamStatus) -> str:
     return f"{stream.query_name or '(no name)'} {stream.key.query_id[:SHORT_ID_CHARS]}"
 
 
-class LogWatcher:
-    """A `Watcher` that logs."""
-
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        pass
+class LogWatcher(Watcher):
+    """Logs."""
 
     def landed(self, landing: Landing) -> None:
         said = landing_json(landing)
@@ -56,6 +51,42 @@ class LogWatcher:
             logger.error("%s: parked until `penstock retry`: %s", name, error)
         else:
             logger.warning("%s: not delivered, tried again %s: %s", name, _in(wait_s), _one_line(error))
+
+
+class LastError(Watcher):
+    """Keeps the newest failure: of a delivery until something is delivered, of a store until it answers.
+
+    Args:
+        on_change: called with the new value
+    """
+
+    def __init__(self, on_change: Callable[[Exception | None], None] = lambda error: None) -> None:
+        self.error: Exception | None = None
+        self._on_change = on_change
+        self._of_delivery: Exception | None = None
+        self._of_stores: dict[str, Exception] = {}
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        if self._of_stores.pop(store, None) is not None:
+            self._update()
+
+    def store_failed(self, store: str, error: Exception) -> None:
+        self._of_stores[store] = error
+        self._update()
+
+    def landed(self, landing: Landing) -> None:
+        self._of_delivery = None
+        self._update()
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        self._of_delivery = error
+        self._update()
+
+    def _update(self) -> None:
+        error = next(iter(self._of_stores.values()), self._of_delivery)
+        if error is not self.error:
+            self.error = error
+            self._on_change(error)
 
 
 def _in(wait_s: float | None) -> str:

@@ -48,6 +48,14 @@ def deliver(
             help="How long another delivery process waits before it takes over from one that is gone.",
         ),
     ] = 10.0,
+    lease_wait_seconds: Annotated[
+        float,
+        typer.Option(
+            "--lease-wait-seconds",
+            metavar="S",
+            help="With --once: how long to wait for a stream that another process delivers.",
+        ),
+    ] = 60.0,
     spark: Annotated[
         bool,
         typer.Option(
@@ -83,7 +91,8 @@ def deliver(
 
     Any number of these may run on one store, on any machine that reaches it: leases in the store decide who
     delivers a stream. The first signal lets running deliveries end, which is exit code 0; a second one does
-    not. With --once, exit code 1 says that batches are left: parked, failing, or not in Spark's commits log.
+    not. With --once, exit code 1 says that batches are left: parked, failing, delivered by another
+    process, or not in Spark's commits log.
     With --json, each delivery is a line on stdout; with --once, one object at the end.
     """
     from ...delivery.own_spark import OwnSpark
@@ -95,7 +104,12 @@ def deliver(
     from ..access import is_named
 
     access = TableAccess.parse(storage, catalog)
-    settings = ServiceSettings(parallel=parallel, lease_s=lease_seconds, maintains=not no_maintenance)
+    settings = ServiceSettings(
+        parallel=parallel,
+        lease_s=lease_seconds,
+        lease_wait_s=lease_wait_seconds,
+        maintains=not no_maintenance,
+    )
     if from_stdin:
         url, access = process.read_secrets()
         wait = True
@@ -111,7 +125,7 @@ def deliver(
     if not wait:
         _check_names(assignment, stream)
     process.set_up_logging()
-    watchers = process.watchers(as_json=as_json and not once)
+    watchers = process.watchers(as_json=as_json and not once, has_parent=from_stdin)
     with ExitStack() as at_end:
         stop = at_end.enter_context(process.stopped_by_signals())
         at_end.enter_context(process.cut_off_if_it_hangs(stop))

@@ -63,8 +63,8 @@ def decoupled(folder: Path, kind: str = "delta", batches: int = 4, **options: st
     return lake
 
 
-class Told:
-    """A `Watcher` that remembers."""
+class Told(Watcher):
+    """Remembers."""
 
     def __init__(self) -> None:
         self.landings: list[Landing] = []

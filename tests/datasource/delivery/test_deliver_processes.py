@@ -26,7 +26,7 @@ from tests.datasource.delivery.backlogs import (
 )
 
 import penstock
-from penstock import ConfigurationError
+from penstock import ConfigurationError, RetryableError
 
 DRIVER = """
 import os, sys, time
@@ -246,6 +246,23 @@ def test_a_delivery_process_that_dies_is_started_again_and_leaves_no_zombie(
         assert [other.pid for other in children()] != [child.pid]
     assert children() == []
     assert len(lake.rows()) == 10
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_the_failure_of_a_delivery_is_the_last_error_until_something_is_delivered(
+    lake: DecoupledLake, process: bool
+) -> None:
+    log = lake.lake.data_folder / "_delta_log"
+    log.rename(log.with_name("away"))
+    log.write_text("no directory")
+    with penstock.start_delivery(lake.store_url, process=process) as handle:
+        wait_until(lambda: handle.last_error is not None)
+        assert isinstance(handle.last_error, RetryableError)
+        assert "cannot be" in str(handle.last_error)
+        log.unlink()
+        log.with_name("away").rename(log)
+        wait_until(lambda: lake.left == 0)
+        wait_until(lambda: handle.last_error is None)
 
 
 def test_a_thread_that_ends_unexpectedly_is_started_again(

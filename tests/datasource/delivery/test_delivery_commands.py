@@ -100,6 +100,14 @@ def test_once_ends_with_1_if_something_is_left(delta: DecoupledLake) -> None:
     assert Ended("deliver", "--once").code == 1, "it is parked now"
 
 
+def test_once_ends_with_1_if_another_process_delivers_the_stream(delta: DecoupledLake) -> None:
+    assert delta.store.deliveries.acquire(delta.stream, "another", 60) is not None
+    ended = Ended("deliver", "--once", "--lease-wait-seconds", "0.2")
+    assert ended.code == 1
+    assert "3 batches left, which another process delivers" in " ".join(ended.out.split())
+    assert Ended("deliver", "--once", "--lease-wait-seconds", "0", "--json").json["streams"][0]["busy"]
+
+
 def test_once_ends_with_3_if_a_stream_cannot_be_opened_here(delta: DecoupledLake) -> None:
     delta.decouple(noSuchOption="1")
     ended = Ended("deliver", "--once")
@@ -131,6 +139,7 @@ def test_deliver_takes_several_checkpoints(tmp_path: Path, monkeypatch: pytest.M
         ("nosuchstream",),
         ("--parallel", "0"),
         ("--lease-seconds", "0"),
+        ("--lease-wait-seconds", "-1"),
         ("--checkpoint", "/tmp", "--store", "sqlite:////tmp/x.db"),
         ("--storage", "geheim"),
     ],

@@ -12,6 +12,7 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.delivery import running
 from penstock.datasource.delivery.running import Assignment, opened
 from penstock.datasource.delivery.turns import ServiceSettings
+from penstock.datasource.delivery.watchers import LastError
 from penstock.datasource.table_access import TableAccess
 
 DOWN = "postgresql+psycopg://me@127.0.0.1:1/db"
@@ -25,7 +26,7 @@ def assignment(url: str, *, waits: bool) -> Assignment:
 
 def test_a_database_that_is_down_is_an_error_unless_it_is_waited_for() -> None:
     with pytest.raises(StoreUnreachableError, match=r"refused.*Check host"):
-        opened(DOWN, assignment(DOWN, waits=False), threading.Event())
+        opened(DOWN, assignment(DOWN, waits=False), [], threading.Event())
 
 
 def test_a_database_that_is_down_is_waited_for(
@@ -38,7 +39,9 @@ def test_a_database_that_is_down_is_waited_for(
         return open_store(next(urls), must_exist=must_exist)
 
     monkeypatch.setattr(running, "open_store", open_next)
-    store = opened(DOWN, assignment(DOWN, waits=True), threading.Event())
+    errors = LastError()
+    store = opened(DOWN, assignment(DOWN, waits=True), [errors], threading.Event())
+    assert isinstance(errors.error, StoreUnreachableError)
     assert store is not None
     store.close()
     (warning,) = caplog.messages

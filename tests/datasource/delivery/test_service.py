@@ -31,6 +31,7 @@ from penstock.committers.store.sql import SqlManifestStore, StreamStatus
 from penstock.datasource.delivery.drain import drain
 from penstock.datasource.delivery.lease import HeldLease
 from penstock.datasource.delivery.service import PAUSE_S, DeliveryService
+from penstock.datasource.delivery.watchers import LastError
 from penstock.datasource.delivery.worker import StreamWorker
 
 OTHER_QUERY = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
@@ -317,8 +318,10 @@ def test_an_outage_of_the_store_is_waited_for(delta: DecoupledLake, monkeypatch:
         return streams(store)
 
     monkeypatch.setattr(SqlManifestStore, "streams", fail)
-    with serving(delta):
+    changes: list[str] = []
+    with serving(delta, LastError(lambda error: changes.append(str(error)))):
         wait_until(lambda: delta.left == 0)
+    assert changes == ["the store is away", "the store is away", "None"]
 
 
 def test_an_unexpected_error_pauses_the_stream_and_not_the_service(
@@ -364,6 +367,14 @@ def test_drain_waits_for_who_is_at_it(delta: DecoupledLake) -> None:
     assert delta.store.deliveries.acquire(delta.stream, "another", 1) is not None
     (drained,) = drain(around(delta))
     assert (drained.batches, drained.left) == (4, 0)
+
+
+def test_drain_waits_so_long_for_a_stream_that_another_process_delivers(delta: DecoupledLake) -> None:
+    lease = delta.store.deliveries.acquire(delta.stream, "another", 60)
+    assert lease is not None
+    with HeldLease(delta.store.deliveries, lease, 60):
+        (drained,) = drain(around(delta, settings=replace(QUICK, lease_wait_s=0.5)))
+    assert (drained.left, drained.is_busy, drained.error) == (4, True, None)
 
 
 def test_drain_leaves_what_is_parked_and_says_so(delta: DecoupledLake) -> None:
