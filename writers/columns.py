@@ -23,6 +23,10 @@ class ParquetColumn:
     is_repeated: bool
     """True inside lists and maps, where a row has any number of values."""
 
+    @property
+    def is_floating(self) -> bool:
+        return bool(pa.types.is_floating(self.field.type))
+
 
 def parquet_columns(schema: pa.Schema) -> Iterator[ParquetColumn]:
     """In the order of the file."""

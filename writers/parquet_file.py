@@ -40,10 +40,13 @@ class Encodings:
 class OpenParquetFile:
     """A Parquet file that grows by whole row groups. Runs on executors.
 
-    Timestamps are INT64 microseconds, decimals of up to 18 digits integers too.
+    Timestamps are INT64 microseconds, decimals of up to 18 digits integers too. Floating columns have no
+    statistics in the footer and in pages: Arrow leaves NaN out of minimum and maximum, and engines that hold
+    NaN for the greatest number (Spark, DuckDB) would skip row groups that have one.
     """
 
     def __init__(self, sink: pa.NativeFile, schema: pa.Schema, plan: WritePlan, encodings: Encodings) -> None:
+        columns = list(parquet_columns(schema))
         self._footers: list[pq.FileMetaData] = []
         self._sink = sink
         self._writer = pq.ParquetWriter(
@@ -54,12 +57,13 @@ class OpenParquetFile:
             column_encoding=dict.fromkeys(encodings.differences, "DELTA_BINARY_PACKED"),
             data_page_size=plan.parquet.page_bytes,
             dictionary_pagesize_limit=plan.parquet.dictionary_bytes,
+            write_statistics=[column.parquet_path for column in columns if not column.is_floating],
             store_schema=False,
             metadata_collector=self._footers,
             **_compression(plan, encodings.compressed),
             **_newer_options(schema, plan, encodings),
         )
-        self._columns = sum(1 for _ in parquet_columns(schema))
+        self._columns = len(columns)
         self._row_groups = 0
         self.size_bytes = 0
 
@@ -110,9 +114,14 @@ def _newer_options(schema: pa.Schema, plan: WritePlan, encodings: Encodings) -> 
 
 
 def _bloom_filters(schema: pa.Schema, plan: WritePlan, rows: int) -> dict[str, Any]:
-    """Filters as large as if all values of a row group were different. Arrow makes none of booleans."""
+    """Filters as large as if all values of a row group were different.
+
+    Arrow makes none of booleans. Floating columns get none: filters hold bits, so that a search for 0.0
+    misses -0.0, which engines hold for equal.
+    """
     return {
         column.parquet_path: {"ndv": max(min(rows, plan.row_group_rows), 1), "fpp": BLOOM_FALSE_POSITIVES}
         for column in parquet_columns(schema)
-        if column.path in plan.parquet.bloom_columns and not pa.types.is_boolean(column.field.type)
+        if column.path in plan.parquet.bloom_columns
+        and not (pa.types.is_boolean(column.field.type) or column.is_floating)
     }

@@ -313,6 +313,13 @@ A Delta file in which a column has values but no bound (NaN, an infinite bound, 
 no bounds at all: `to_pyarrow_dataset` of deltalake would take the column for empty. Leave such a column out
 of the table property `delta.dataSkippingStatsColumns`, and the others keep theirs.
 
+The footers of data files have no statistics of `float` and `double`, at any level: Arrow leaves NaN out of
+the maximum, and Spark and DuckDB, for which NaN is greater than every number, would skip row groups with NaN.
+These columns have no Bloom filters either, which would hide -0.0 from a search for 0.0. The bounds in the
+table are not affected: readers skip files by them. Within a file, which has a row group for every 250,000
+rows, a filter on such a column reads all row groups, where statistics would let it skip some if the rows are
+sorted by the column.
+
 ## Refused
 
 | Spark | write this instead |

@@ -9,10 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.writers.plans import delta_plan
+from tests.writers.plans import delta_plan, iceberg_plan
 
 from penstock.writers.data_files import DataFileWriter
-from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.plan import FileNames, WritePlan
 
 pytestmark = pytest.mark.spark
@@ -45,11 +44,6 @@ def rows() -> pa.Table:
     return pa.table({"id": range(ROWS), **integers, **times, **numbers, **others})
 
 
-def iceberg_plan(path: Path, schema: pa.Schema) -> WritePlan:
-    fields = [field.with_metadata({"PARQUET:field_id": str(i)}) for i, field in enumerate(schema, start=1)]
-    return WritePlan(str(path), {}, pa.schema(fields), IcebergFormat())
-
-
 @pytest.mark.parametrize("plan_of", [delta_plan, iceberg_plan])
 def test_every_encoding_is_read_in_columns(
     plan_of: Callable[[Path, pa.Schema], WritePlan], spark: SparkSession, tmp_path: Path
@@ -66,3 +60,19 @@ def test_every_encoding_is_read_in_columns(
     found = frame.orderBy("id").toArrow()
     for name in expected.schema.names:
         assert found[name].cast(expected[name].type).equals(expected[name]), name
+
+
+@pytest.mark.parametrize("plan_of", [delta_plan, iceberg_plan])
+def test_rows_with_nan_are_found(
+    plan_of: Callable[[Path, pa.Schema], WritePlan], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark holds NaN for the greatest number, and skips row groups by the footer's bounds."""
+    values = [1.0, float("nan")]
+    rows = pa.table({"x": values, "s": pa.array([{"x": x} for x in values])})
+    writer = DataFileWriter(plan_of(tmp_path, rows.schema), FileNames("query", "run", 0, 0, 0))
+    writer.write(rows.to_batches()[0])
+    writer.close()
+    frame = spark.read.parquet(str(tmp_path))
+    for place in ("x", "s.x"):
+        for where in (f"{place} > 5", f"{place} = double('NaN')", f"{place} >= double('Infinity')"):
+            assert frame.where(where).count() == 1, where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from penstock.committers.contract import SortField
 from penstock.writers.delta.table_format import DeltaFormat
+from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.plan import WritePlan
 
 OF_THE_FORMAT = ("partition_by", "statistics_columns", "statistics_columns_max")
@@ -27,3 +29,26 @@ def delta_plan(
     sort = tuple([SortField((name,)) for name in sort_within])
     table_format = DeltaFormat(**of_format)
     return WritePlan(str(location), dict(storage_options or {}), schema, table_format, sort=sort, **options)
+
+
+def iceberg_plan(location: object, schema: pa.Schema, **options: Any) -> WritePlan:
+    """Of a table without partitions, whose field ids are counted from 1."""
+    return WritePlan(str(location), {}, with_ids(schema), IcebergFormat(), **options)
+
+
+def with_ids(schema: pa.Schema) -> pa.Schema:
+    """With a field id for every field, however deep."""
+    ids = itertools.count(1)
+
+    def field(one: pa.Field) -> pa.Field:
+        own = {b"PARQUET:field_id": str(next(ids)).encode()}
+        return pa.field(one.name, kind(one.type), one.nullable, own)
+
+    def kind(one: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(one):
+            return pa.struct([field(child) for child in one])
+        if pa.types.is_map(one):
+            return pa.map_(field(one.key_field), field(one.item_field))
+        return pa.list_(field(one.value_field)) if pa.types.is_list(one) else one
+
+    return pa.schema([field(one) for one in schema])

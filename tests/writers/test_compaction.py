@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.writers.iceberg_kinds import KINDS, Kind, column
-from tests.writers.plans import delta_plan
+from tests.writers.plans import delta_plan, with_ids
 
 from penstock.committers.contract import DataFile, PartitionField, SortField
 from penstock.committers.errors import PenstockError, RetryableError
@@ -158,24 +158,6 @@ ROWS = st.fixed_dictionaries(
 DELTA_PARTITIONS = [(), ("flag",), ("small", "text"), ("day", "int"), ("at",), ("at_local", "tiny")]
 
 thorough = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def with_ids(schema: pa.Schema) -> pa.Schema:
-    """With a field id for every field, however deep."""
-    ids = itertools.count(1)
-
-    def field(one: pa.Field) -> pa.Field:
-        own = {b"PARQUET:field_id": str(next(ids)).encode()}
-        return pa.field(one.name, kind(one.type), one.nullable, own)
-
-    def kind(one: pa.DataType) -> pa.DataType:
-        if pa.types.is_struct(one):
-            return pa.struct([field(child) for child in one])
-        if pa.types.is_map(one):
-            return pa.map_(field(one.key_field), field(one.item_field))
-        return pa.list_(field(one.value_field)) if pa.types.is_list(one) else one
-
-    return pa.schema([field(one) for one in schema])
 
 
 @thorough

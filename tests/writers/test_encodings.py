@@ -14,11 +14,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.writers.plans import delta_plan
+from tests.writers.plans import delta_plan, iceberg_plan
 
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.encodings import SAMPLE_ROWS
-from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.plan import FileNames, WritePlan
 
 ROWS = 50_000
@@ -35,11 +34,6 @@ def written(plan: WritePlan, rows: pa.Table, batch_rows: int = 10_000) -> list[p
 def columns(footer: pq.FileMetaData) -> dict[str, pq.ColumnChunkMetaData]:
     group = footer.row_group(0)
     return {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
-
-
-def iceberg_plan(path: Path, schema: pa.Schema) -> WritePlan:
-    fields = [field.with_metadata({"PARQUET:field_id": str(i)}) for i, field in enumerate(schema, start=1)]
-    return WritePlan(str(path), {}, pa.schema(fields), IcebergFormat())
 
 
 def mixed(number: int) -> int:

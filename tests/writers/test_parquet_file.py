@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
+from tests.writers import plans
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import PartitionField
@@ -208,10 +211,13 @@ def test_compression_levels_count_where_the_codec_has_some(tmp_path: Path) -> No
         assert write(plan, rows).metadata.num_rows == 50_000
 
 
-@pytest.mark.skipif(
+bloom_filters = pytest.mark.skipif(
     "bloom_filter_options" not in pq.ParquetWriter.__init__.__code__.co_varnames,
     reason="this pyarrow writes no Bloom filters",
 )
+
+
+@bloom_filters
 def test_bloom_filters_are_used_by_others(tmp_path: Path) -> None:
     """duckdb tells which row groups a value cannot be in. A boolean has no filter and is no error."""
     element = pa.list_(pa.struct([("x", pa.int64())]))
@@ -234,6 +240,56 @@ def test_bloom_filters_are_used_by_others(tmp_path: Path) -> None:
         f"SELECT path_in_schema, bloom_filter_offset IS NOT NULL FROM parquet_metadata('{path}')"
     ).fetchall()
     assert dict(offsets) == {"id": False, "v": True, "b": False, "l, list, element, x": True}
+
+
+FLOATING = {
+    "f4": pa.float32(),
+    "f8": pa.float64(),
+    "s": pa.struct([("x", pa.float64())]),
+    "l": pa.list_(pa.field("element", pa.float64())),
+    "m": pa.map_(pa.string(), pa.float64()),
+}
+
+
+def floating_rows(values: list[float]) -> pa.Table:
+    """The values as numbers, in structs, lists and maps."""
+    columns: list[list[Any]] = [
+        values, values, [{"x": v} for v in values], [[v] for v in values], [[("k", v)] for v in values]
+    ]  # fmt: skip
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, FLOATING.values(), strict=True)]
+    return pa.table(arrays, names=list(FLOATING))
+
+
+PLACES = ("f4", "f8", "s.x", "l[1]", "m['k']")
+
+
+@pytest.mark.parametrize("plan_of", [delta_plan, plans.iceberg_plan])
+def test_nan_is_found_by_engines_that_hold_it_for_the_greatest_number(
+    plan_of: Callable[..., WritePlan], tmp_path: Path
+) -> None:
+    """duckdb skips row groups by the footer, whose maximum Arrow would take from the other values."""
+    rows = floating_rows([1.0, math.nan, -0.0, 0.0])
+    file = write(plan_of(tmp_path, rows.schema, row_group_rows=2), rows)
+    for place in PLACES:
+        for where, count in (("> 5", 1), ("= 'nan'::DOUBLE", 1), ("< 1", 2), ("= 0.0", 2), ("= -0.0", 2)):
+            query = f"SELECT count(*) FROM '{tmp_path}/*.parquet' WHERE {place} {where}"
+            assert duckdb.sql(query).fetchall() == [(count,)], query
+    columns = [file.metadata.row_group(0).column(i) for i in range(file.metadata.num_columns)]
+    with_statistics = [column.path_in_schema for column in columns if column.is_stats_set]
+    assert with_statistics == ["m.key_value.key"]
+
+
+@bloom_filters
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_zeros_are_found_in_columns_with_bloom_filters(zero: float, tmp_path: Path) -> None:
+    """A filter would hold bits, and 0.0 and -0.0, which are equal, have different ones."""
+    rows = floating_rows([zero, 1.0] * 1000)
+    options = ParquetOptions(bloom_columns=(("f4",), ("f8",), ("s", "x")))
+    write(delta_plan(tmp_path, rows.schema, parquet=options), rows)
+    for place in PLACES[:3]:
+        for literal in ("0.0", "-0.0"):
+            query = f"SELECT count(*) FROM '{tmp_path}/*.parquet' WHERE {place} = {literal}"
+            assert duckdb.sql(query).fetchall() == [(1000,)], query
 
 
 def test_a_partitioned_file_has_all_columns(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ of the table property `delta.dataSkippingStatsColumns` gives the other columns t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -25,10 +26,9 @@ from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..bounds import Extremes, text_upper_bound
+from ..bounds import Extremes, FloatExtremes, text_upper_bound
 from ..columns import Path, parquet_width, reach
 
 STRING_BOUND_CHARACTERS = 32
@@ -53,7 +53,7 @@ class DeltaFileStatistics:
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = leaves
         self._null_counts: dict[Path, int] = {}
-        self._with_nan: set[Path] = set()
+        self._floats = {leaf.path: FloatExtremes() for leaf in leaves if pa.types.is_floating(leaf.type)}
         self._texts = {leaf.path: Extremes() for leaf in leaves if pa.types.is_string(leaf.type)}
 
     def add(self, rows: pa.Table) -> None:
@@ -62,8 +62,8 @@ class DeltaFileStatistics:
             if pa.types.is_nested(leaf.type):
                 nulls = sum(array.null_count for array in _arrays(rows, leaf.path))
                 self._null_counts[leaf.path] = self._null_counts.get(leaf.path, 0) + nulls
-            elif pa.types.is_floating(leaf.type) and _has_nan(_arrays(rows, leaf.path)):
-                self._with_nan.add(leaf.path)
+            elif pa.types.is_floating(leaf.type):
+                self._floats[leaf.path].add(_arrays(rows, leaf.path))
             elif pa.types.is_string(leaf.type):
                 self._texts[leaf.path].add(_arrays(rows, leaf.path))
 
@@ -82,21 +82,30 @@ class DeltaFileStatistics:
             lower, upper = self._bounds(leaf, chunks)
             _put(lowers, leaf.path, lower)
             _put(uppers, leaf.path, upper)
-            has_values = any(chunk.num_values for chunk in chunks)
-            complete &= not has_values or (lower is not None and upper is not None) or len(leaf.path) > 1
+            has_bounds = lower is not None and upper is not None
+            complete &= has_bounds or len(leaf.path) > 1 or not self._has_values(leaf, chunks)
         bounds = {"minValues": lowers, "maxValues": uppers} if complete else {}
         return _encode({"numRecords": str(footer.num_rows), **bounds, "nullCount": null_counts})
 
     def _nulls(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> int:
         if pa.types.is_nested(leaf.type):
             return self._null_counts.get(leaf.path, 0)
+        if pa.types.is_floating(leaf.type):
+            return self._floats[leaf.path].nulls
         return sum(chunk.null_count for chunk in chunks)
+
+    def _has_values(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> bool:
+        if pa.types.is_floating(leaf.type):
+            return self._floats[leaf.path].has_values
+        return any(chunk.num_values for chunk in chunks)
 
     def _bounds(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
         if pa.types.is_string(leaf.type):
             lower, upper = self._texts[leaf.path].bounds(chunks)
             return _string_lower_bound(lower), _string_upper_bound(upper)
-        return (None, None) if leaf.path in self._with_nan else _bounds(leaf.type, chunks)
+        if pa.types.is_floating(leaf.type):
+            return _float_bounds(self._floats[leaf.path])
+        return _footer_bounds(leaf.type, chunks)
 
 
 def leaves_with_statistics(
@@ -144,10 +153,6 @@ def _arrays(rows: pa.Table, path: Path) -> Iterator[pa.Array]:
         yield reach(chunk, path[1:])
 
 
-def _has_nan(arrays: Iterator[pa.Array]) -> bool:
-    return any(pc.any(pc.is_nan(array)).as_py() for array in arrays)
-
-
 # Bounds, as JSON text -----------------------------------------------------------------------------
 
 
@@ -155,7 +160,7 @@ def _has_bounds(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 
-def _bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
+def _footer_bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
     """(lower, upper) from the footer; None where there is no bound that surely holds."""
     chunks = [chunk for chunk in chunks if chunk.num_values]
     if not chunks or not all(chunk.has_min_max for chunk in chunks):
@@ -166,8 +171,6 @@ def _bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | N
     lower, upper = _extremes(chunks)
     if pa.types.is_boolean(kind):
         return json.dumps(lower), json.dumps(upper)
-    if pa.types.is_floating(kind):
-        return _float_bound(lower), _float_bound(upper)
     if pa.types.is_date(kind):
         return _date_bound(lower), _date_bound(upper)
     if pa.types.is_timestamp(kind):
@@ -185,8 +188,13 @@ def _unscaled(raw: int | bytes) -> int:
     return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
 
 
-def _float_bound(value: float) -> str | None:
-    return repr(value) if value - value == 0 else None
+def _float_bounds(extremes: FloatExtremes) -> tuple[str | None, str | None]:
+    lower, upper = extremes.bounds
+    return (None, None) if extremes.nans else (_float_bound(lower), _float_bound(upper))
+
+
+def _float_bound(value: float | None) -> str | None:
+    return None if value is None or math.isinf(value) else repr(value)
 
 
 def _widened(unscaled: int, direction: int) -> int:

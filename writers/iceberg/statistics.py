@@ -10,7 +10,7 @@ A reader skips a file by its bounds, so a wrong bound loses rows:
                                 rounded up
     fixed                       exact
     uuid                        none: some readers compare the halves as signed numbers
-    inside lists and maps       none, and NaN are not counted
+    inside lists and maps       none, and NaN are not counted, nor NULLs of floating columns
 
 Bounds are in Iceberg's single-value serialization ("Appendix D" of its specification).
 """
@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..bounds import Extremes, bytes_upper_bound, text_upper_bound
+from ..bounds import Extremes, FloatExtremes, bytes_upper_bound, text_upper_bound
 from ..columns import ParquetColumn, is_binary, is_string, is_uuid, parquet_columns, reach
 
 FIELD_ID = b"PARQUET:field_id"
@@ -54,8 +53,13 @@ class StatisticsColumn:
         return self.column.field.type
 
     @property
-    def has_nan_count(self) -> bool:
-        return self.has_counts and pa.types.is_floating(self.type) and not self.column.is_repeated
+    def has_null_count(self) -> bool:
+        return self.has_counts and not (self.column.is_floating and self.column.is_repeated)
+
+    @property
+    def is_gathered(self) -> bool:
+        """True if the footer tells nothing, and the values outside lists and maps are looked at."""
+        return self.has_counts and self.column.is_floating and not self.column.is_repeated
 
     @property
     def has_bounds(self) -> bool:
@@ -72,16 +76,15 @@ class IcebergFileStatistics:
 
     def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
         self._columns = columns
-        self._nan_counts = {column.id: 0 for column in self._columns if column.has_nan_count}
+        self._floats = {column.id: FloatExtremes() for column in self._columns if column.is_gathered}
         self._extremes = {
             column.id: Extremes() for column in self._columns if column.has_bounds and column.is_long
         }
 
     def add(self, rows: pa.Table) -> None:
         for column in self._columns:
-            if column.id in self._nan_counts:
-                nans = (pc.sum(pc.is_nan(array)).as_py() or 0 for array in _arrays(rows, column))
-                self._nan_counts[column.id] += sum(nans)
+            if column.id in self._floats:
+                self._floats[column.id].add(_arrays(rows, column))
             elif column.id in self._extremes:
                 self._extremes[column.id].add(_arrays(rows, column))
 
@@ -97,7 +100,8 @@ class IcebergFileStatistics:
             sizes[column.id] = sum(chunk.total_compressed_size for chunk in chunks)
             if column.has_counts:
                 values[column.id] = sum(chunk.num_values for chunk in chunks)
-                nulls[column.id] = sum(chunk.statistics.null_count for chunk in chunks)
+            if column.has_null_count:
+                nulls[column.id] = self._nulls(column, chunks)
             if column.has_bounds:
                 statistics = [chunk.statistics for chunk in chunks]
                 lowers[column.id], uppers[column.id] = self._bounds(column, statistics)
@@ -106,7 +110,7 @@ class IcebergFileStatistics:
                 "column_sizes": sizes,
                 "value_counts": values,
                 "null_value_counts": nulls,
-                "nan_value_counts": self._nan_counts,
+                "nan_value_counts": {id_: floats.nans for id_, floats in self._floats.items()},
                 "lower_bounds": {id_: bound.hex() for id_, bound in lowers.items() if bound is not None},
                 "upper_bounds": {id_: bound.hex() for id_, bound in uppers.items() if bound is not None},
                 "split_offsets": sorted(_offset(row_group.column(0)) for row_group in row_groups),
@@ -114,14 +118,19 @@ class IcebergFileStatistics:
             separators=(",", ":"),
         )
 
+    def _nulls(self, column: StatisticsColumn, chunks: Sequence[pq.ColumnChunkMetaData]) -> int:
+        if column.id in self._floats:
+            return self._floats[column.id].nulls
+        return sum(chunk.statistics.null_count for chunk in chunks)
+
     def _bounds(
         self, column: StatisticsColumn, chunks: Sequence[pq.Statistics]
     ) -> tuple[bytes | None, bytes | None]:
         if column.is_long:
             return _long_bounds(*self._extremes[column.id].bounds(chunks), column.length_max or 0)
-        has_nan = self._nan_counts.get(column.id, 0) > 0
-        lower, upper = _footer_bounds(column.type, chunks, only_nan_may_miss=has_nan)
-        return lower, None if has_nan else upper
+        if column.id in self._floats:
+            return _float_bounds(column.type, self._floats[column.id])
+        return _footer_bounds(column.type, chunks)
 
 
 def statistics_problems(schema: pa.Schema, metrics: Mapping[int, str]) -> Iterator[str]:
@@ -176,13 +185,15 @@ def _long_bounds(least: Any, greatest: Any, length_max: int) -> tuple[bytes | No
     return lower.encode(), None if upper is None else upper.encode()
 
 
-def _footer_bounds(
-    kind: pa.DataType, chunks: Sequence[pq.Statistics], *, only_nan_may_miss: bool
-) -> tuple[bytes | None, bytes | None]:
-    """From the footer; it has none of a row group whose values are all NaN."""
+def _float_bounds(kind: pa.DataType, floats: FloatExtremes) -> tuple[bytes | None, bytes | None]:
+    lower, upper = floats.bounds
+    if lower is None or upper is None:
+        return None, None
+    return _serialize(kind, lower), None if floats.nans else _serialize(kind, upper)
+
+
+def _footer_bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[bytes | None, bytes | None]:
     chunks = [chunk for chunk in chunks if chunk.num_values]
-    if only_nan_may_miss:
-        chunks = [chunk for chunk in chunks if chunk.has_min_max]
     if not chunks or not all(chunk.has_min_max for chunk in chunks):
         return None, None
     lowers = [_number(kind, chunk.min_raw) for chunk in chunks]
