@@ -101,14 +101,21 @@ def encode(content: LakeManifest) -> bytes:
     return _PREFIX.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
 
 
-def decode(manifest: Manifest) -> LakeManifest:
+def decode(manifest: Manifest, kind: Kind | None = None) -> LakeManifest:
     """What `encode` was given.
+
+    Args:
+        kind: refuse a manifest of another kind
 
     Raises:
         ManifestCorruptError: not a manifest of a lake table, of a version not known here, or damaged.
     """
     if manifest.kind not in KINDS or manifest.version != VERSION:
-        raise _corrupt(manifest, f"kind {manifest.kind!r} version {manifest.version} is not known here")
+        raise _corrupt(
+            manifest, f"is of kind {manifest.kind!r} and version {manifest.version}, which is not known here"
+        )
+    if kind is not None and manifest.kind != kind:
+        raise _corrupt(manifest, f"is of kind {manifest.kind!r}, but the table is of kind {kind!r}")
     body = _checked_body(manifest)
     try:
         content = _decode_body(cast("Kind", manifest.kind), body)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..committers.cleanup import CleanableTable
 from ..committers.contract import StreamKey
-from ..committers.errors import ConfigurationError
+from ..committers.errors import ConfigurationError, shown
 from ..committers.store.sql import SqlManifestStore, StreamStatus
 from .sinks.sink import LakeTable
 
@@ -75,16 +75,14 @@ def open_table(stream: StreamStatus, access: TableAccess) -> LakeTable:
         from ..committers.iceberg.committer import IcebergTableCommitter
 
         return IcebergTableCommitter(*_iceberg(stream.key, access))
-    raise ConfigurationError(
-        f"The stream {stream.key} writes a table of kind {stream.kind!r}, which this version of Penstock "
-        "does not know. Run: pip install --upgrade penstock"
-    )
+    raise unknown_kind(stream.key, stream.kind)
 
 
 def look_at_table(stream: StreamStatus, access: TableAccess) -> TableNow | None:
     """The stream's table as it is now; None if there is none.
 
     Raises:
+        ConfigurationError: the kind is not known.
         RetryableError: it cannot be read now.
     """
     if stream.kind == "delta":
@@ -92,6 +90,8 @@ def look_at_table(stream: StreamStatus, access: TableAccess) -> TableNow | None:
 
         delta = load_delta_if_there(stream.key.table_uri, access.storage)
         return None if delta is None else TableNow(str(delta.metadata().id), delta.version())
+    if stream.kind != "iceberg":
+        raise unknown_kind(stream.key, stream.kind)
     from ..committers.iceberg.table import load_if_there, version_of
 
     catalog, address = _iceberg(stream.key, access)
@@ -102,11 +102,17 @@ def look_at_table(stream: StreamStatus, access: TableAccess) -> TableNow | None:
 
 
 def cleanable_table(stream: StreamStatus, store: SqlManifestStore, access: TableAccess) -> CleanableTable:
-    """The stream's table, as clean-up looks at it."""
+    """The stream's table, as clean-up looks at it.
+
+    Raises:
+        ConfigurationError: the kind is not known.
+    """
     if stream.kind == "delta":
         from ..committers.delta.cleanup import DeltaCleanableTable
 
         return DeltaCleanableTable(stream.key.table_uri, access.storage)
+    if stream.kind != "iceberg":
+        raise unknown_kind(stream.key, stream.kind)
     from ..committers.iceberg.catalog import known_properties, redacted
     from ..committers.iceberg.cleanup import IcebergCleanableTable
     from ..committers.iceberg.table import load_if_there
@@ -118,6 +124,14 @@ def cleanable_table(stream: StreamStatus, store: SqlManifestStore, access: Table
         address.branch,
         store.expiries,
         in_short=lambda error: redacted(error, known_properties(catalog)),
+    )
+
+
+def unknown_kind(stream: StreamKey, kind: str) -> ConfigurationError:
+    """The error for a stream whose kind of table has no code here."""
+    return ConfigurationError(
+        f"The stream {stream} writes a table of kind {shown(kind)}, which this version of Penstock does not "
+        "know. Nothing was changed. Run: pip install --upgrade penstock"
     )
 
 

@@ -52,6 +52,7 @@ from .log_files import is_local
 from .plan import NewTable, check_partitioning, create_table, in_words
 from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
 from .table import (
+    KIND,
     app_versions_of,
     check_not_restored,
     check_same_table,
@@ -227,7 +228,7 @@ class DeltaTableCommitter:
             CommitStateUnknownError: the batch may have landed. Delete nothing.
         """
         self._first_look = None
-        content = decode(manifest)
+        content = decode(manifest, KIND)
         attempt = self._prepare_attempt(manifest, content, check_token)
         if isinstance(attempt, TableView) and (lacking := self._lacking(attempt, manifest.batch, content)):
             if not self._add_columns(attempt, manifest.batch, content, lacking):
@@ -393,7 +394,7 @@ class DeltaTableCommitter:
         Raises:
             RetryableError: the storage cannot be asked now.
         """
-        content = decode(manifest)
+        content = decode(manifest, KIND)
         return self._files().missing([file.path for file in content.files])
 
     def delete_files(self, paths: Iterable[str]) -> int:

@@ -51,7 +51,7 @@ from .table import (
     load_if_there,
     version_of,
 )
-from .target import NO_SNAPSHOT, IcebergTarget
+from .target import KIND, NO_SNAPSHOT, IcebergTarget
 
 
 class IcebergTableCommitter:
@@ -203,7 +203,7 @@ class IcebergTableCommitter:
             CommitStateUnknownError: the batch may have landed. Delete nothing.
         """
         self._first_look = None
-        content = decode(manifest)
+        content = decode(manifest, KIND)
         table = load(self._catalog, self._address, content.table_id)
         landed = self._landed(table.metadata, manifest.batch.stream.query_id)
         if landed is not None:
@@ -308,7 +308,7 @@ class IcebergTableCommitter:
         Raises:
             RetryableError: catalog or storage cannot be asked now.
         """
-        content = decode(manifest)
+        content = decode(manifest, KIND)
         paths = [file.path for file in content.files]
         table = self._look()
         return paths if table is None else iceberg_files(content.location, self._io(table)).missing(paths)

@@ -7,10 +7,20 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..errors import ConfigurationError, shown
+
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem, S3FileSystem
 
 AZURE_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
+AZURE_DOMAINS = (
+    ".core.windows.net",
+    ".core.chinacloudapi.cn",
+    ".core.usgovcloudapi.net",
+    ".storage.azure.net",
+    ".fabric.microsoft.com",
+)
+_AZURE_AUTHORITIES = {"adls.blob-storage-authority", "adls.dfs-storage-authority"}
 IO_PREFIXES = ("s3.", "gcs.", "adls.", "abfs.", "hdfs.", "hf.", "client.")
 """Of the properties that say how files are read and written."""
 
@@ -38,10 +48,19 @@ def _of_azure(host: str, properties: Mapping[str, str]) -> dict[str, str]:
     """What `container@account.dfs.core.windows.net` tells, which pyiceberg takes for a container's name.
 
     And the signature that a catalog has handed out for this account.
+
+    Raises:
+        ConfigurationError: the host is none of Azure's: the store or table metadata may name any.
     """
     account, _, domain = host.partition(".")
     told = {"adls.account-name": account}
     if domain:
+        if not f".{domain}".endswith(AZURE_DOMAINS) and not properties.keys() >= _AZURE_AUTHORITIES:
+            raise ConfigurationError(
+                f"A location is on the host {shown(host)}, which is none of Azure's, and would receive its "
+                "credentials. Nothing was sent. If the host is right, name it yourself with "
+                "catalog.adls.blob-storage-authority and catalog.adls.dfs-storage-authority."
+            )
         told["adls.blob-storage-authority"] = "." + domain.replace("dfs.", "blob.", 1)
         told["adls.dfs-storage-authority"] = "." + domain.replace("blob.", "dfs.", 1)
     for name in (f"adls.sas-token.{host}", f"adls.sas-token.{account}"):

@@ -89,7 +89,7 @@ def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:
     location = settings.checkpoint
     if not location:
         return ""
-    filesystem, root = build_sink(stream.kind, settings, access).open_filesystem(location)
+    filesystem, root = build_sink(stream, settings, access).open_filesystem(location)
     try:
         Checkpoint(filesystem, root, location).last_commit(stream.key.query_id)
     except CheckpointGoneError:

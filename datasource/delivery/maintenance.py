@@ -22,6 +22,7 @@ from ...writers.compaction import SMALL
 from ...writers.plan import parse_file_name
 from ..options.common import TARGET_FILE_BYTES
 from ..sinks.sink import Sink
+from ..table_access import unknown_kind
 from .rewriting import VisibleRewriter
 
 if TYPE_CHECKING:
@@ -142,8 +143,13 @@ def maintenance_of(
 
     Args:
         stop: True ends a compaction after the group of files that it is at
+
+    Raises:
+        ConfigurationError: the kind of the sink is not known.
     """
-    make = _of_delta if sink.kind == "delta" else _of_iceberg
+    make = {"delta": _of_delta, "iceberg": _of_iceberg}.get(sink.kind)
+    if make is None:
+        raise unknown_kind(stream, sink.kind)
     return make(_Around(sink, store, stream, policy, now, stop), started_at)
 
 

@@ -1,22 +1,33 @@
-"""What the store says of how a stream is to be delivered, and what is made of it."""
+"""The settings that the store keeps of a stream, and the sink that a delivery process builds from them.
+
+Whoever can write to the store can change these settings. They are joined with the secrets of this process, so
+only options that Penstock itself keeps there are accepted, and only for the stream's own table.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ...committers.errors import ConfigurationError, ManifestCorruptError
+from ...committers.errors import ConfigurationError, ManifestCorruptError, shown
+from ..options.parsing import Option, not_storable
 from ..sinks.sink import Sink
-from ..table_access import TableAccess
+from ..table_access import TableAccess, unknown_kind
+
+if TYPE_CHECKING:
+    from ...committers.contract import StreamKey
+    from ...committers.store.sql import StreamStatus
 
 DECOUPLED = "decoupled"
+_NAMED_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """A query's own words, as its newest start has left them in the store: no secret is among them."""
+    """What the newest start of a query has left in the store. It holds no secret."""
 
     delivery: str = ""
     checkpoint: str = ""
@@ -28,14 +39,17 @@ class StreamSettings:
         """From the store's JSON; empty for streams that were never decoupled.
 
         Raises:
-            ManifestCorruptError: it is no such JSON.
+            ManifestCorruptError: the text is not the JSON that Penstock writes.
         """
         if not text:
             return cls()
         try:
             parsed = json.loads(text)
-            return cls(str(parsed["delivery"]), str(parsed.get("checkpoint") or ""), dict(parsed["options"]))
-        except (ValueError, TypeError, KeyError):
+            options = dict(parsed["options"])
+            if not all(isinstance(one, str) for one in (*options, *options.values())):
+                raise TypeError("options are not texts")
+            return cls(str(parsed["delivery"]), str(parsed.get("checkpoint") or ""), options)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ManifestCorruptError(
                 "The settings of a stream in the manifest store are damaged. The next start of its query "
                 "writes them anew."
@@ -46,27 +60,58 @@ class StreamSettings:
         return self.delivery == DECOUPLED
 
 
-def build_sink(kind: str, settings: StreamSettings, access: TableAccess) -> Sink[Any]:
-    """The sink that the query itself has, with the secrets of this process.
+def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> Sink[Any]:
+    """The sink of the stream's query, with the secrets of this process.
 
     Raises:
-        ConfigurationError: the options do not fit this version of Penstock, or a kind it does not know.
+        ConfigurationError: the settings have options that Penstock does not keep there or name another table,
+            or the kind is not known.
     """
-    if kind == "delta":
-        from ..options.delta import DeltaOptions
+    sink: Sink[Any]
+    if stream.kind == "delta":
+        from ..options import delta
         from ..sinks.delta import DeltaSink
 
-        return DeltaSink(DeltaOptions.parse(_with(settings.options, "storage.", access.storage)))
-    if kind == "iceberg":
-        from ..options.iceberg import IcebergOptions
+        _check_keys(stream.key, delta.OPTIONS, settings.options)
+        given = _with(settings.options, "storage.", access.storage)
+        sink = DeltaSink(delta.DeltaOptions.parse(given))
+    elif stream.kind == "iceberg":
+        from ..options import iceberg
         from ..sinks.iceberg import IcebergSink
 
-        return IcebergSink(IcebergOptions.parse(_with(settings.options, "catalog.", access.catalog)))
-    raise ConfigurationError(
-        f"The stream writes a table of kind {kind!r}, which this version of Penstock does not know. "
-        "Run: pip install --upgrade penstock"
-    )
+        _check_keys(stream.key, iceberg.OPTIONS, settings.options)
+        is_embedded = Path(stream.key.table_uri.rpartition(":")[0]).is_absolute()
+        given = _with(settings.options, "catalog.", {} if is_embedded else access.catalog)
+        sink = IcebergSink(iceberg.IcebergOptions.parse(given))
+    else:
+        raise unknown_kind(stream.key, stream.kind)
+    _check_table(stream.key, sink)
+    return sink
 
 
 def _with(options: Mapping[str, str], prefix: str, secrets: Mapping[str, str]) -> dict[str, str]:
     return {**options, **{f"{prefix}{key}": value for key, value in secrets.items()}}
+
+
+def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[str, str]) -> None:
+    keys = not_storable(known, options)
+    if keys:
+        more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
+        raise ConfigurationError(
+            f"The settings of the stream {stream} in the manifest store have options that this version of "
+            f"Penstock does not keep there: {', '.join(map(shown, keys[:_NAMED_MAX]))}{more}. The table was "
+            "not opened. If a newer version of Penstock runs the query, run: pip install --upgrade penstock. "
+            "If not, somebody has changed the store: find out who can write to it. The next start of the "
+            "query writes the settings anew."
+        )
+
+
+def _check_table(stream: StreamKey, sink: Sink[Any]) -> None:
+    if sink.table_uri != stream.table_uri:
+        raise ConfigurationError(
+            f"The settings of query {stream.query_id} in the manifest store name the table "
+            f"{shown(sink.table_uri)}, but the stream writes {shown(stream.table_uri)}. The table was not "
+            "opened. If the query has a relative path, run the delivery process in the same folder, or give "
+            "the query an absolute path. If not, somebody has changed the store: find out who can write to "
+            "it. The next start of the query writes the settings anew."
+        )

@@ -227,7 +227,7 @@ class StreamWorker:
 
     def _opened_sink(self) -> Sink[Any]:
         if self._sink is None:
-            self._sink = build_sink(self.stream.kind, self._settings, self._around.access)
+            self._sink = build_sink(self.stream, self._settings, self._around.access)
             self._policy = self._sink.options.delivery_policy
         return self._sink
 

@@ -74,6 +74,12 @@ def storable(known: Sequence[Option], options: Mapping[str, str]) -> dict[str, s
     return {by_name[key.lower()]: given for key, given in options.items() if key.lower() in by_name}
 
 
+def not_storable(known: Sequence[Option], options: Mapping[str, str]) -> list[str]:
+    """The keys that `storable` leaves out."""
+    names = {option.name.lower() for option in known if not option.is_secret}
+    return [key for key in options if key.lower() not in names]
+
+
 def text_problem(text: str) -> str | None:
     """What is wrong with a text that no path, name or database takes."""
     if "\0" in text:

@@ -20,6 +20,7 @@ from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.request_log import RequestLog
 from tests.s3_server import BUCKET, logged_s3_server, s3_properties
 
+from penstock.committers.errors import ConfigurationError
 from penstock.committers.iceberg.catalog import FILE_IO, CatalogConfig, io_properties, open_catalog
 from penstock.committers.iceberg.file_io import TableFileIO
 from penstock.committers.iceberg.files import iceberg_files
@@ -361,6 +362,18 @@ def test_an_account_is_found_in_the_location(
     filesystem, path = open_object_store(location, {"adls.account-key": KEY, **told})
     assert path == "lake/a"
     assert expected.items() <= filesystem.__reduce__()[1][0].items()
+
+
+@pytest.mark.parametrize("host", ["acct.dfs.example.com", "acct.dfs.core.windows.net.example.com", "a.net"])
+def test_a_location_names_no_host_outside_of_azure(host: str) -> None:
+    """It comes from the store or from table metadata, and the host would receive the credentials."""
+    with pytest.raises(ConfigurationError, match=f"{host}.*none of Azure's"):
+        open_object_store(f"abfss://lake@{host}/a", {"adls.account-key": KEY})
+
+
+def test_a_host_outside_of_azure_is_taken_from_the_operator() -> None:
+    own = {f"adls.{kind}-storage-authority": ".azure.example.com" for kind in ("blob", "dfs")}
+    assert open_object_store("abfss://lake@acct.dfs.example.com/a", own)[1] == "lake/a"
 
 
 def test_elsewhere_no_account_is_looked_for() -> None:
