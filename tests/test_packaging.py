@@ -76,11 +76,9 @@ def run(*command: object, **variables: str) -> str:
 
 
 def package_files() -> set[str]:
-    """The files of the package in the tree, as they must be named in the wheel."""
-    files = {Path("__init__.py"), Path("py.typed")}
-    for folder in FOLDERS:
-        files |= {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file()}
-    return {f"penstock/{path}" for path in files if "__pycache__" not in path.parts}
+    """Modules and the type marker: what users install, by paths in the tree."""
+    modules = {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    return {"__init__.py", "py.typed", *modules}
 
 
 def with_dependencies(names: Iterable[str]) -> set[str]:
@@ -144,9 +142,20 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     """With `py.typed` and the migrations, without tests."""
     (wheel,) = dist.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == package_files()
+    assert names == {f"penstock/{path}" for path in package_files()}
     assert "penstock/py.typed" in names
     assert any(re.match(r"penstock/committers/store/migrations/versions/\w+\.py", name) for name in names)
+
+
+def test_the_sdist_holds_what_builds_the_wheel_and_nothing_else(dist: Path) -> None:
+    """Without tests, which need benchmarks, documentation and locks beside them."""
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    links = {"src/penstock/__init__.py", "src/penstock/py.typed"}
+    texts = {"README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO", "pyproject.toml", ".gitignore"}
+    templates = {"committers/store/migrations/script.py.mako"}
+    assert names == package_files() | links | texts | templates
 
 
 def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(dist: Path, tmp_path: Path) -> None:
