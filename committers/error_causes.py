@@ -77,6 +77,8 @@ _REFUSED_BY_DATABASE = re.compile(
 )
 """Of Postgres, which gives no SQLSTATE to a client that it does not let in, and of SQLite."""
 _REFUSED_SQLSTATES = ("28", "3D", "42501")
+_READ_ONLY_SQLSTATE = "25006"
+"""Of a Postgres standby, until it is promoted."""
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -112,7 +114,8 @@ def _of_database(error: BaseException, names: set[str]) -> Cause:
     sqlstate = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
     if sqlstate.startswith(_REFUSED_SQLSTATES) or _REFUSED_BY_DATABASE.search(str(error)):
         return Cause.REFUSED
-    return Cause.OUTAGE if names & _OUTAGE_TYPES else Cause.UNKNOWN
+    is_outage = names & _OUTAGE_TYPES or sqlstate == _READ_ONLY_SQLSTATE
+    return Cause.OUTAGE if is_outage else Cause.UNKNOWN
 
 
 def _of_status(error: BaseException) -> Cause:

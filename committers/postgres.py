@@ -28,13 +28,19 @@ Longer than STATEMENT_TIMEOUT_S, after which a server that works ends the statem
 """
 
 
-def connection_settings(url: URL) -> dict[str, int]:
-    """Parameters of libpq that the URL does not set."""
-    settings = {
+def connection_settings(url: URL) -> dict[str, int | str]:
+    """Parameters of libpq that the URL does not set.
+
+    Of several hosts libpq takes one that accepts writes, not a standby.
+    """
+    settings: dict[str, int | str] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "keepalives_idle": KEEPALIVES_IDLE_S,
         "tcp_user_timeout": int(1000 * LOCK_TIMEOUT_S),
     }
+    hosts = url.query.get("host", url.host or "")
+    if "," in (hosts if isinstance(hosts, str) else ",".join(hosts)):
+        settings["target_session_attrs"] = "read-write"
     return {name: value for name, value in settings.items() if name not in url.query}
 
 

