@@ -90,6 +90,7 @@ COMMANDS = (
     looking.status,
     looking.show,
     delivering.deliver,
+    delivering.metrics,
     deciding.park,
     deciding.retry,
     deciding.skip,

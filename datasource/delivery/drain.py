@@ -45,8 +45,9 @@ def drain(
     Raises:
         PenstockError: the store cannot be read.
     """
-    workers = []
-    for stream in filter(is_chosen, around.store.streams()):
+    workers, streams = [], [stream for stream in around.store.streams() if is_chosen(stream)]
+    around.saw(streams, around.clock())
+    for stream in streams:
         worker = StreamWorker(stream, around)
         worker.see(stream)
         if worker.is_decoupled:

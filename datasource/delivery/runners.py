@@ -75,7 +75,7 @@ class InThisProcess:
 
     def run(self, stop: threading.Event) -> None:
         port, address = self._wanted.metrics_port, self._wanted.metrics_address
-        with with_metrics([LogWatcher(), self._errors], port, address) as told:
+        with with_metrics([LogWatcher(), self._errors], port, address, [self._wanted.url]) as told:
             deliver(self._assignment, told, stop)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from ...committers.contract import StreamKey
@@ -109,7 +109,11 @@ class DeliveryService:
     def _poll(self) -> None:
         self._reap()
         now = self._around.clock()
-        for worker in self._look(now):
+        streams = [stream for stream in self._around.store.streams() if self._is_chosen(stream)]
+        self._around.saw(streams, now)
+        if not self._around.settings.delivers:
+            return
+        for worker in self._decoupled(streams, now):
             if self._busy >= self._around.settings.parallel:
                 return
             if not self._is_free(worker.stream.key):
@@ -123,18 +127,15 @@ class DeliveryService:
         """Turns that run. One that hangs takes no place from other streams; its own stream stays with it."""
         return sum(not thread.worker.is_stalled for thread in self._running.values())
 
-    def _look(self, now: datetime) -> list[StreamWorker]:
+    def _decoupled(self, streams: Sequence[StreamStatus], now: datetime) -> list[StreamWorker]:
         """The decoupled streams, those that have waited longest first."""
         workers = []
-        for stream in self._around.store.streams():
-            if not self._is_chosen(stream):
-                continue
+        for stream in streams:
             if stream.key not in self._workers:
                 self._workers[stream.key] = StreamWorker(stream, self._around)
             worker = self._workers[stream.key]
             if self._sees(worker, stream) and worker.is_decoupled:
                 workers.append(worker)
-        self._around.saw([worker.stream for worker in workers], now)
         return sorted(workers, key=lambda worker: worker.stream.backlog.oldest_prepared_at or now)
 
     def _sees(self, worker: StreamWorker, stream: StreamStatus) -> bool:

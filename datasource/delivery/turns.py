@@ -40,6 +40,8 @@ class ServiceSettings:
     """Between two looks at the store."""
     lease_wait_s: float = 60.0
     """How long `--once` waits for a stream that another process delivers."""
+    delivers: bool = True
+    """False: only look at the store, for the metrics."""
     maintains: bool = True
     """Look after the tables too, where their options want it."""
 
@@ -97,7 +99,7 @@ class Watcher:
     """
 
     def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        """All decoupled streams, as the store of this name has them now."""
+        """All streams to look after, coupled ones too, as the store of this name has them now."""
 
     def store_failed(self, store: str, error: Exception) -> None:
         """The store of this name could not be read; it is tried again."""

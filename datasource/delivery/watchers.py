@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ...committers.errors import PenstockError
+from ...committers.store.database import displayed_url
 from ...committers.store.sql import StreamStatus
 from .turns import Landing, Watcher
 
@@ -98,11 +99,16 @@ def _one_line(error: Exception) -> str:
 
 
 @contextmanager
-def with_metrics(told: Sequence[Watcher], port: int | None, address: str) -> Iterator[list[Watcher]]:
+def with_metrics(
+    told: Sequence[Watcher], port: int | None, address: str, stores: Sequence[str]
+) -> Iterator[list[Watcher]]:
     """These watchers, and one that serves Prometheus metrics, if there is a port for it.
 
+    Args:
+        stores: URLs
+
     Raises:
-        ConfigurationError: the port cannot be had.
+        ConfigurationError: the port cannot be had, or a URL cannot be read.
     """
     if port is None:
         yield list(told)
@@ -110,7 +116,7 @@ def with_metrics(told: Sequence[Watcher], port: int | None, address: str) -> Ite
     from .metrics import Metrics
     from .metrics_server import serve_metrics
 
-    metrics = Metrics()
+    metrics = Metrics([displayed_url(url) for url in stores])
     port, end = serve_metrics(port, address, metrics.registry)
     logger.info("Metrics are at http://%s:%d/metrics", address, port)
     try:

@@ -1,4 +1,4 @@
-"""The command that delivers: `penstock deliver`."""
+"""The commands that run as a process: `penstock deliver` and `penstock metrics`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,12 @@ if TYPE_CHECKING:
 
 def deliver(
     stream: options.Streams = None,
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--checkpoint",
-            "-c",
-            metavar="DIR",
-            help="Checkpoint directory of a query whose store is there. Repeat it for more.",
-        ),
-    ] = None,
+    checkpoint: options.Checkpoints = None,
     store: options.Store = None,
     once: Annotated[
         bool, typer.Option("--once", help="Deliver what waits now, whatever its options say, and end.")
     ] = False,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait for a store that is not there yet, or whose database is down."),
-    ] = False,
+    wait: options.Wait = False,
     parallel: Annotated[
         int, typer.Option("--parallel", metavar="N", help="Streams that are delivered at once.")
     ] = 2,
@@ -133,12 +122,53 @@ def deliver(
             process.stop_at_end_of_stdin(stop)
         if own_spark is not None:
             at_end.callback(own_spark.stop)
-        told = at_end.enter_context(with_metrics(watchers, metrics_port, metrics_address))
+        told = at_end.enter_context(with_metrics(watchers, metrics_port, metrics_address, assignment.stores))
         if not once:
             process.deliver_on(assignment, told, stop)
             return
         drained = process.deliver_once(assignment, told, stop)
     _report(drained, as_json=as_json)
+
+
+def metrics(
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoints = None,
+    store: options.Store = None,
+    wait: options.Wait = False,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", help="Where to serve them; 0 takes any port.")
+    ] = 9108,
+    address: Annotated[
+        str, typer.Option("--address", metavar="ADDRESS", help="Serve them on this address only.")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve Prometheus metrics of all streams of a store, coupled ones too, until SIGTERM or Ctrl-C.
+
+    Reads the manifest store each second and needs neither Spark nor the tables. `penstock deliver
+    --metrics-port` serves the same of its own stores, and how its deliveries go.
+    """
+    from ...delivery.running import Assignment, deliver
+    from ...delivery.turns import ServiceSettings
+    from ...delivery.watchers import with_metrics
+    from ...table_access import TableAccess
+    from .. import deliver as process
+    from ..access import is_named
+
+    assignment = Assignment(
+        stores=_stores(checkpoint, store, wait),
+        access=TableAccess({}, {}),
+        settings=ServiceSettings(delivers=False),
+        is_chosen=lambda status: stream is None or is_named(status, stream),
+        waits_for_stores=wait,
+    )
+    if not wait:
+        _check_names(assignment, stream)
+    process.set_up_logging()
+    with ExitStack() as at_end:
+        stop = at_end.enter_context(process.stopped_by_signals())
+        at_end.enter_context(process.cut_off_if_it_hangs(stop))
+        told = at_end.enter_context(with_metrics([], port, address, assignment.stores))
+        deliver(assignment, told, stop)
 
 
 def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:

@@ -15,6 +15,19 @@ Checkpoint = Annotated[
         help="Checkpoint directory of the query; its store is the file penstock.sqlite there.",
     ),
 ]
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoint",
+        "-c",
+        metavar="DIR",
+        help="Checkpoint directory of a query whose store is there. Repeat it for more.",
+    ),
+]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Wait for a store that is not there yet, or whose database is down."),
+]
 Store = Annotated[
     str | None,
     typer.Option(

@@ -185,14 +185,39 @@ def test_metrics_are_served_for_prometheus(lake: DecoupledLake) -> None:
 
 
 def scraped(url: str) -> dict[str, float]:
-    """The metrics of the one stream, without buckets."""
+    """The metrics of the one stream and its store, without buckets."""
     with urllib.request.urlopen(url.replace("0.0.0.0", "127.0.0.1")) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     ours = [sample for sample in samples if "le" not in sample.labels]
-    assert {sample.labels["query_name"] for sample in ours} == {"ids"}
-    assert {sample.labels["table"] for sample in ours} != {""}
+    of_stream = [sample for sample in ours if "store" not in sample.labels]
+    assert {sample.labels["query_name"] for sample in of_stream} <= {"ids"}
+    assert {sample.labels["table"] for sample in of_stream} != {""}
     return {sample.name: sample.value for sample in ours}
+
+
+def test_metrics_of_a_coupled_query_need_no_delivery_process(tmp_path: Path) -> None:
+    lake = DecoupledLake(tmp_path, None, QUERY)
+    lake.store.register(lake.stream, lake.kind, "ids")
+    lake.commit(0, lake.write(0))
+    lake.fill(1, first=1)
+    process = start_cli("metrics", "--store", lake.store_url, "--port", "0")
+    try:
+        assert process.stderr is not None
+        url = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
+        wait_until(lambda: scraped(url).get("penstock_store_up") == 1)
+        values = scraped(url)
+    finally:
+        process.terminate()
+        code, said = ended(process)
+    assert code == 0, said
+    assert values["penstock_committed_batches_total"] == 1
+    assert values["penstock_committed_rows_total"] == 2
+    assert values["penstock_backlog_batches"] == 1
+    assert 0 < values["penstock_backlog_age_seconds"] < 60
+    assert time.time() - 60 < values["penstock_last_prepare_timestamp_seconds"] <= time.time()
+    assert lake.left == 1
+    lake.store.close()
 
 
 # penstock.start_delivery ----------------------------------------------------------------------------

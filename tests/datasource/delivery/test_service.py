@@ -90,7 +90,7 @@ def test_a_stream_that_is_not_decoupled_is_left_alone(tmp_path: Path) -> None:
     lake.fill(2)
     with serving(lake, told):
         wait_until(lambda: len(told.seen) > 10)
-    assert (lake.left, set(told.seen)) == (2, {0})
+    assert (lake.left, set(told.seen), told.landings) == (2, {1}, [])
     lake.store.close()
 
 
