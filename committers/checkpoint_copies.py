@@ -8,9 +8,11 @@ copy are nowhere, and whatever is written behind would hide that. So the copies 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from .contract import Batch, ManifestRecord, ManifestState, ManifestStore, StreamKey, TableCommitter, Token
+from .decision import Action, Position, position_of
 from .errors import CheckpointMismatchError
 
 DigestOf: TypeAlias = Callable[[int], "str | None"]
@@ -76,10 +78,8 @@ class CheckpointCopies:
             before = self._before(before.batch)
         if before is None or not before.awaits_replay:
             return None
-        token, given_up = self._table.token(batch.stream.query_id), before.batch
-        if token is None or token.batch_id < given_up.batch_id:
-            return before
-        return before if token.batch_id == given_up.batch_id and not token.matches(given_up.digest) else None
+        position = position_of(self._table.token(batch.stream.query_id), before.batch)
+        return before if position in (Position.BEHIND, Position.OTHER) else None
 
     def _before(self, batch: Batch) -> ManifestRecord | None:
         return self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
@@ -97,8 +97,7 @@ class CheckpointCopies:
     def _has_landed(self, batch: Batch, digest: str | None) -> bool:
         """Is the table's last batch the one of these offsets, whatever an older store says of it?"""
         token = self._table.token(batch.stream.query_id)
-        is_last = token is not None and token.batch_id == batch.batch_id
-        return is_last and token is not None and digest is not None and token.matches(digest)
+        return digest is not None and position_of(token, replace(batch, digest=digest)) is Position.SAME
 
 
 def _is_of_another(token: Token, known: ManifestRecord) -> bool:
@@ -115,6 +114,15 @@ _COUPLED_ONCE = (
     "Or, as the table has the batch before from this very checkpoint, start the query once with "
     "delivery=coupled, until a batch is through."
 )
+
+
+def refused(action: Action, batch: Batch, token: Token | None) -> CheckpointMismatchError:
+    """The error for a batch that `decision` refuses."""
+    if action is Action.REFUSE_COMMITTED:
+        return mismatch(batch, "committed from other source offsets")
+    if token is None or action is Action.REFUSE_IN_TABLE:
+        return mismatch(batch, "in the table from other source offsets")
+    return mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
 
 
 def mismatch(batch: Batch, what: str, hint: str = "") -> CheckpointMismatchError:

@@ -144,8 +144,15 @@ class Manifest:
         return self.merged or (self.batch,)
 
 
-SKIPPED_BY, ABORTED_BY = "skipped by", "aborted by"
-"""How the reason begins of what an operator has ABORTED: a batch of a live query, or all of a lost one."""
+class AbortedBy(str, Enum):
+    """What has aborted a batch, and so whether its rows come back."""
+
+    REPLAY = "replay"
+    """Its rows are nowhere until Spark runs it again, with the same or with other source offsets."""
+    SKIP = "skip"
+    """An operator gave up this batch of a query that goes on."""
+    ABORT = "abort"
+    """An operator gave up all undelivered batches of a query whose checkpoint is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,22 +175,20 @@ class ManifestRecord:
     """Why the batch was aborted, or what the last attempt to commit it ended in."""
     delivery_id: int | None = None
     """The delivery that the batch is part of, or went into the table with."""
+    aborted_by: AbortedBy | None = None
+    """None unless the batch is ABORTED."""
 
     @property
     def awaits_replay(self) -> bool:
-        """It was given up and by no operator: its rows are nowhere until Spark runs it again."""
-        by_operator = self.is_skipped or self.is_dropped
-        return self.state is ManifestState.ABORTED and not by_operator
+        return self.aborted_by is AbortedBy.REPLAY
 
     @property
     def is_dropped(self) -> bool:
-        """An operator has given it up with all that was undelivered, for the checkpoint is gone."""
-        return self.state is ManifestState.ABORTED and self.reason.startswith(ABORTED_BY)
+        return self.aborted_by is AbortedBy.ABORT
 
     @property
     def is_skipped(self) -> bool:
-        """An operator has given it up for good."""
-        return self.state is ManifestState.ABORTED and self.reason.startswith(SKIPPED_BY)
+        return self.aborted_by is AbortedBy.SKIP
 
 
 @dataclass(frozen=True, slots=True)

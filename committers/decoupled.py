@@ -12,16 +12,33 @@ with it, and nothing is delivered past one that was given up and has not come ba
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from .checkpoint_copies import DigestOf, mismatch
-from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, Token
+from .checkpoint_copies import CheckpointCopies, DigestOf, refused
+from .contract import (
+    Batch,
+    Committable,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    ManifestStore,
+    TableCommitter,
+    Token,
+)
+from .decision import REFUSALS, Action, Position, decide, decide_when_read, position_of
 from .errors import CheckpointMismatchError, RetryableError
+from .preparing import Preparation
 from .recovery import check_replaceable
-from .two_phase import Decision, TwoPhaseCommitter, is_skipped
 
 
-class DecoupledCommitter(TwoPhaseCommitter):
+class DecoupledCommitter:
     """Takes the batches of one decoupled stream through prepare; delivery does the rest, some time later."""
+
+    def __init__(self, store: ManifestStore, table: TableCommitter) -> None:
+        self._store = store
+        self._table = table
+        self._copies = CheckpointCopies(store, table)
+        self._preparation = Preparation(store, table)
 
     # Before the write -----------------------------------------------------------------------------
 
@@ -30,7 +47,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         batch: Batch,
         digest_of: DigestOf = lambda _: None,
         seen: Token | None = None,
-    ) -> Decision:
+    ) -> Action:
         """Say whether the executors have to write this batch.
 
         Called once per batch, after Spark has logged its offsets and before any task starts. The table is
@@ -39,46 +56,64 @@ class DecoupledCommitter(TwoPhaseCommitter):
         Args:
             seen: the token that the table had when it was last looked at
 
+        Returns:
+            `Action.WRITE` or `Action.SKIP`
+
         Raises:
             CheckpointMismatchError: as in coupled mode, or the store has lost batches that were not delivered
                 yet.
             RetryableError: the batch must be given up, but is just being delivered. Start again.
         """
         record = self._store.record(batch.stream, batch.batch_id)
-        decision = self._decide(batch, record, seen)
-        if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
+        action = self._decide(batch, record, seen)
+        is_pending = record is not None and record.state is ManifestState.PREPARED
+        if action is not Action.SKIP or is_pending:
             before = self._copies.check_before(batch, digest_of, is_delivered=True)
             if before is None and record is None:
                 self._check_nothing_lost(batch)
-        if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
-            self._supersede(record)
-        return decision
+        if action is Action.SUPERSEDE and record is not None:
+            self._preparation.supersede(record)
+        return Action.SKIP if action is Action.SKIP else Action.WRITE
 
-    def _decide(self, batch: Batch, record: ManifestRecord | None, seen: Token | None) -> Decision:
-        if record is None:
-            return self._decide_unknown(batch, seen)
-        is_same = record.batch.digest == batch.digest
-        if record.state is ManifestState.COMMITTED:
-            if not is_same:
-                raise mismatch(batch, "committed from other source offsets")
-            return Decision.SKIP
-        if record.state is ManifestState.PREPARED and is_same:
-            return self._decide_prepared(record)
-        if is_skipped(record, batch):
-            return Decision.SKIP
-        return self._decide_by_token(batch, self._table.token(batch.stream.query_id))
+    def _decide(self, batch: Batch, record: ManifestRecord | None, seen: Token | None) -> Action:
+        position, token = self._position(batch, record, seen)
+        if record is None and position not in (Position.BEHIND, Position.NOT_READ):
+            # Since the store was asked, a twin may have prepared the batch, and somebody delivered it.
+            record = self._store.record(batch.stream, batch.batch_id)
+        action = decide(record, position, batch, is_decoupled=True)
+        if action is Action.READ_TOKEN:
+            token = self._table.token(batch.stream.query_id)
+            action = decide(record, position_of(token, batch), batch, is_decoupled=True)
+        if action in REFUSALS:
+            raise refused(action, batch, token)
+        if record is not None and record.state is ManifestState.PREPARED and action is Action.SKIP:
+            return self._unless_missing(record, batch)
+        return action
 
-    def _decide_unknown(self, batch: Batch, seen: Token | None) -> Decision:
-        """The store has no record of the batch: it is new, or the store is."""
+    def _position(
+        self, batch: Batch, record: ManifestRecord | None, seen: Token | None
+    ) -> tuple[Position, Token | None]:
+        """Where the token stands; not read if the store may decide without it."""
+        if record is not None:
+            return Position.NOT_READ, None
         if seen is not None and seen.batch_id >= batch.batch_id:  # delivered from another store
-            return self._decide_delivered(batch, seen)
-        before = self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
-        if before is not None:
-            return Decision.WRITE
+            return position_of(seen, batch), seen
+        is_next = batch.batch_id > 0 and self._store.record(batch.stream, batch.batch_id - 1) is not None
+        if is_next:  # the store has all that came before, and would have this one
+            return Position.BEHIND, None
         token = self._table.token(batch.stream.query_id)
-        if token is not None and token.batch_id >= batch.batch_id:
-            return self._decide_delivered(batch, token)
-        return Decision.WRITE
+        return position_of(token, batch), token
+
+    def _unless_missing(self, record: ManifestRecord, batch: Batch) -> Action:
+        """A replay. It need not be written again, unless its files are gone: then it gives way at prepare.
+
+        Until then it stays, and with it what follows on its rows: a twin may have come further.
+        """
+        if record.batch != batch:  # the table has it, and has never had the rows that the record names
+            return Action.SKIP
+        if missing := self._preparation.missing(record):
+            check_replaceable(record, missing)
+        return Action.WRITE if missing else Action.SKIP
 
     def _check_nothing_lost(self, batch: Batch) -> None:
         """The store does not know the batch before. Then the table has it, or it was prepared and is lost."""
@@ -88,20 +123,6 @@ class DecoupledCommitter(TwoPhaseCommitter):
         last = -1 if token is None else token.batch_id
         if last < batch.batch_id - 1:
             raise CheckpointMismatchError(_undelivered_lost(batch, last))
-
-    def _decide_delivered(self, batch: Batch, token: Token) -> Decision:
-        """Since the store was asked, a twin may have prepared the batch, and somebody delivered it."""
-        record = self._store.record(batch.stream, batch.batch_id)
-        return self._decide_by_token(batch, token) if record is None else self._decide(batch, record, token)
-
-    def _decide_prepared(self, record: ManifestRecord) -> Decision:
-        """A replay. It need not be written again, unless its files are gone: then it gives way at prepare.
-
-        Until then it stays, and with it what follows on its rows: a twin may have come further.
-        """
-        if missing := self._gone(record):
-            check_replaceable(record, missing)
-        return Decision.WRITE if missing else Decision.SKIP
 
     # Prepare --------------------------------------------------------------------------------------
 
@@ -129,9 +150,9 @@ class DecoupledCommitter(TwoPhaseCommitter):
         if before is None:
             self._check_follows_table(manifest.batch, committables)
         follows = None if before is None else before.batch
-        prepared = self._prepare_or_take(manifest, committables, follows)
+        prepared = self._preparation.prepare(manifest, committables, follows)
         if not prepared.is_ours:
-            self._delete_unnamed(committables, prepared.record)
+            self._preparation.delete_unnamed(committables, prepared.record)
 
     def _check_follows_table(self, batch: Batch, committables: Sequence[Committable]) -> None:
         """The store does not know the batch before. If the table has it, nothing hides behind this one.
@@ -143,7 +164,7 @@ class DecoupledCommitter(TwoPhaseCommitter):
         token = self._table.token(batch.stream.query_id) if batch.batch_id > 0 else None
         if batch.batch_id == 0 or (token is not None and token.batch_id >= batch.batch_id - 1):
             return
-        self._delete(committables)
+        self._preparation.delete(committables)
         raise RetryableError(
             f"The manifest store knows no batch {batch.batch_id - 1} of {batch.stream}, nor does the "
             f"table: it was replaced while batch {batch.batch_id} was written. Nothing was prepared. "
@@ -153,18 +174,12 @@ class DecoupledCommitter(TwoPhaseCommitter):
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a batch which no task wrote is durable indeed."""
         record = self._store.record(batch.stream, batch.batch_id)
-        if is_skipped(record, batch) or (record is not None and record.state is not ManifestState.ABORTED):
-            return
-        if not self._lander.is_in_table(batch):
+        read_token = partial(self._table.token, batch.stream.query_id)
+        if decide_when_read(record, batch, read_token, is_decoupled=True) is not Action.SKIP:
             raise RetryableError(
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is neither prepared nor in the "
                 "table: it was given up meanwhile. Start the query again, and it is written."
             )
-
-
-def _is_replay(record: ManifestRecord, batch: Batch) -> bool:
-    """Was the same batch prepared already? Then it stays until this one takes its place."""
-    return record.state is ManifestState.PREPARED and record.batch == batch
 
 
 def _undelivered_lost(batch: Batch, last: int) -> str:

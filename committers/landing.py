@@ -22,7 +22,6 @@ from .contract import (
     ManifestState,
     ManifestStore,
     TableCommitter,
-    Token,
 )
 from .errors import NEXT_TRY, CheckpointMismatchError, FencedError, RetryableError
 
@@ -110,36 +109,23 @@ class Lander:
                 )
             self._sleep(wait_s)
 
-    # What is known of a batch ---------------------------------------------------------------------
-
     def state(self, batch: Batch) -> ManifestState | None:
         """What the store says of it; None if it knows nothing of the batch, or other rows under its id."""
         record = self._store.record(batch.stream, batch.batch_id)
         return record.state if record is not None and record.batch.digest == batch.digest else None
 
-    def is_in_table(self, batch: Batch) -> bool:
-        """True if the table holds the batch.
 
-        A token ahead of a pending batch means that it landed: the next one is begun only after.
-        """
-        token = self._table.token(batch.stream.query_id)
-        return token is not None and (token.batch_id > batch.batch_id or holds(token, batch))
+def stored_manifest(store: ManifestStore, batch: Batch) -> Manifest:
+    """The manifest of a batch that the store has a record of.
 
-    def manifest(self, batch: Batch) -> Manifest:
-        """
-        Raises:
-            RetryableError: the store has it no more.
-        """
-        manifest = self._store.manifest(batch.stream, batch.batch_id)
-        if manifest is None or manifest.batch != batch:
-            what = "no manifest" if manifest is None else "the manifest of other rows"
-            raise RetryableError(
-                f"The store had a record of batch {batch.batch_id} of {batch.stream} and has {what}: it was "
-                "replaced meanwhile, or changed by hand. Start the query again."
-            )
-        return manifest
-
-
-def holds(token: Token, batch: Batch) -> bool:
-    """Is it the token of this very batch?"""
-    return token.batch_id == batch.batch_id and token.matches(batch.digest)
+    Raises:
+        RetryableError: the store has it no more.
+    """
+    manifest = store.manifest(batch.stream, batch.batch_id)
+    if manifest is None or manifest.batch != batch:
+        what = "no manifest" if manifest is None else "the manifest of other rows"
+        raise RetryableError(
+            f"The store had a record of batch {batch.batch_id} of {batch.stream} and has {what}: it was "
+            "replaced meanwhile, or changed by hand. Start the query again."
+        )
+    return manifest

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import crash_points
-from .checkpoint_copies import CheckpointCopies, mismatch, never_came_back
+from .checkpoint_copies import CheckpointCopies, mismatch, never_came_back, refused
 from .contract import Batch, ManifestRecord, ManifestState, ManifestStore, StreamKey, TableCommitter
+from .decision import REFUSALS, Action, decide, is_in_table, position_of
 from .errors import RetryableError, SchemaMismatchError, TableChangedError
-from .landing import Lander
+from .landing import Lander, stored_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class Recovery:
 
         Only on an operator's word: the table was restored after they had landed, and shall stay so.
         """
-        landed = [record for record in self._store.pending(stream) if self._lander.is_in_table(record.batch)]
+        token = self._table.token(stream.query_id)
+        landed = [record for record in self._store.pending(stream) if is_in_table(token, record.batch)]
         reason = "accepted by an operator with the table as it is"
         return [self._finish(record, ManifestState.COMMITTED, reason) for record in landed]
 
@@ -90,18 +92,19 @@ class Recovery:
 
     def _recovery_of(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
-        if self._lander.is_in_table(batch):
-            manifest = self._lander.manifest(batch)
-            self._lander.land(manifest)  # adds nothing: it learns the version, and of a RESTORE since
+        token = self._table.token(batch.stream.query_id)
+        action = decide(record, position_of(token, batch), batch)
+        if action is Action.MARK:
+            self._lander.land(stored_manifest(self._store, batch))
             return Recovered(record, ManifestState.COMMITTED, "found in the table")
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
-        if self._has_token_of(batch.batch_id, batch.stream):
+        if action in REFUSALS:
             if not is_replayed:  # nobody would write it again
-                raise mismatch(batch, "in the table from other source offsets")
+                raise refused(action, batch, token)
             return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return Recovered(record, ManifestState.PREPARED, "the checkpoint has other offsets")
-        manifest = self._lander.manifest(batch)
+        manifest = stored_manifest(self._store, batch)
         missing = self._table.missing_files(manifest)
         if missing and self._lander.state(batch) is ManifestState.COMMITTED:  # just now, in other files
             return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
@@ -116,10 +119,6 @@ class Recovery:
                 raise
             return self._left_for_replay(record, replay, str(error))
         return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
-
-    def _has_token_of(self, batch_id: int, stream: StreamKey) -> bool:
-        token = self._table.token(stream.query_id)
-        return token is not None and token.batch_id == batch_id
 
     def _left_for_replay(self, record: ManifestRecord, replay: Batch | None, why: str) -> Recovered:
         """Its files are gone, or fit the table no more: no loss as long as Spark runs the batch again.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..committers.checkpoint_copies import DigestOf
 from ..committers.contract import Batch, ManifestState, StreamKey, Token
+from ..committers.decision import Action
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import RetryableError, TableChangedError
 from ..committers.lake_manifest import LakeManifest, decode
-from ..committers.two_phase import Decision
 from .backlog import BacklogBound, wait_for_delivery
 from .batch_plan import BatchPlan
 from .event_time import event_time_column
@@ -87,7 +87,7 @@ def _plan_known(
     plans: PlanCache,
 ) -> PlannedTable | None:
     """Without a look at the table; None if the batch is not to be written."""
-    if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, seen.token) is Decision.SKIP:
+    if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, seen.token) is Action.SKIP:
         return None
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
@@ -117,7 +117,7 @@ def _plan_first(
     table, token = patiently(partial(_look_first, key.sink, store, batch.stream), wait_s)
     if is_known:
         register(key.sink, store, batch.stream)  # what is waited for is delivered as this start says
-    if DecoupledCommitter(store, table).begin(batch, digest_of, token) is Decision.SKIP:
+    if DecoupledCommitter(store, table).begin(batch, digest_of, token) is Action.SKIP:
         return None
     if is_known:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited

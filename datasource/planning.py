@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.checkpoint_copies import DigestOf
 from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
+from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.landing import Retry
 from ..committers.store.sql import sqlite_url
-from ..committers.two_phase import Decision, TwoPhaseCommitter
+from ..committers.two_phase import TwoPhaseCommitter
 from ..writers.local_path import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
@@ -69,7 +70,7 @@ def plan_batch(
         # A store that was lost does not know the stream, and the operator could not accept the table.
         register(sink, store, batch.stream)
         raise
-    if decision is Decision.SKIP:
+    if decision is Action.SKIP:
         return BatchPlan(batch)
     planned = sink.plan_table(table, rows, overwrite, batch.batch_id)
     register(sink, store, batch.stream, planned.content.table_id)

@@ -37,6 +37,7 @@ from ..contract import (
     TableCommitter,
     Token,
 )
+from ..decision import Action, Position, decide, position_of
 from ..errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -45,7 +46,7 @@ from ..errors import (
     RetryableError,
     TableChangedError,
 )
-from ..landing import Lander, Retry
+from ..landing import Lander, Retry, stored_manifest
 from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease
 from .merge import merge, mergeable
 from .policy import DeliveryPolicy, due, is_put_off
@@ -226,17 +227,14 @@ class StreamDelivery:
 
     def _land_unfinished(self, delivery: Delivery) -> Delivered | None:
         """Commit a delivery that somebody has prepared; None if it had to be abandoned."""
-        if not self._is_in_table(delivery.manifest):
+        token = self._table.token(self._stream.query_id)
+        if position_of(token, delivery.manifest.batch) is Position.BEHIND:
             missing = self._table.missing_files(delivery.manifest)
             if missing:  # if they were rewritten, the batches still have theirs
                 reason = f"{len(missing)} of its {delivery.manifest.files} files are gone, first {missing[0]}"
                 self._deliveries.abandon(delivery, reason)
                 return None
         return self._land(delivery, 0)
-
-    def _is_in_table(self, manifest: Manifest) -> bool:
-        token = self._table.token(self._stream.query_id)
-        return token is not None and token.batch_id >= manifest.batch.batch_id
 
     def _settle(self) -> None:
         """Mark the batches that the token has passed: the table has them, and the store does not know it."""
@@ -245,9 +243,9 @@ class StreamDelivery:
         if token is None:
             return
         for record in records:
-            is_passed = record.batch.batch_id <= token.batch_id
-            # A commit of it adds nothing: the table says whether it is this very batch.
-            outcome = self._commit(self._manifest(record), None) if is_passed else None
+            action = decide(record, position_of(token, record.batch), record.batch)
+            # A commit of what is marked adds nothing: the table says whether it is this very batch.
+            outcome = None if action is Action.COMMIT else self._commit(self._manifest(record), None)
             self._check_token_is_ours(token, record, newest=records[-1].batch.batch_id)
             if outcome is None:
                 return
@@ -295,10 +293,7 @@ class StreamDelivery:
         return [record for record in records if record.batch.batch_id <= last]
 
     def _manifest(self, record: ManifestRecord) -> Manifest:
-        manifest = self._store.manifest(self._stream, record.batch.batch_id)
-        if manifest is None or manifest.batch.digest != record.batch.digest:
-            raise RetryableError(f"Batch {record.batch.batch_id} of {self._stream} was replaced meanwhile.")
-        return manifest
+        return stored_manifest(self._store, record.batch)
 
     # Before the commit ------------------------------------------------------------------------------
 

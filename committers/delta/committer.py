@@ -33,12 +33,12 @@ from ..delivery.merge import check_none_landed
 from ..errors import (
     NEXT_TRY,
     CheckpointMismatchError,
-    CommitStateUnknownError,
     RetryableError,
     SchemaMismatchError,
     TableChangedError,
     TableNotSupportedError,
 )
+from ..failed_commit import failed_batch
 from ..files import TableFiles
 from ..lake_manifest import LakeManifest, decode
 from .checks import check_supported
@@ -352,39 +352,38 @@ class DeltaTableCommitter:
     def _outcome_after(
         self, error: Exception, manifest: Manifest, content: LakeManifest, version: int
     ) -> Outcome:
-        """What an error of the commit call means. A lost response, an object store that took its own retry
-        for a conflict, and a failed log checkpoint after the commit all come as errors, and have landed."""
+        """What an error of the commit call means. A failed log checkpoint after the commit is one, too."""
         batch = manifest.batch
         if needs_other_features(error):
             raise TableNotSupportedError(
                 f"The Delta table {self._uri} cannot be committed to: {in_short(error)}. Nothing landed. "
                 "Drop these features, or write the table with Delta's own engine."
             ) from error
-        try:
-            table = self._newest(content)
-            token = token_of(table, batch.stream.query_id)
-            has_landed = token is not None and self._is_in(table, token, manifest)
-            landed = landed_version(table, batch.stream.query_id)
-        except RetryableError as unreadable:
-            raise self._state_unknown(batch, error) from unreadable
-        if has_landed:
+        failed = failed_batch(
+            batch,
+            f"the Delta table {self._uri}",
+            in_short(error),
+            can_land_later=not is_local(self._uri),
+            cause=error,
+        )
+        with failed.reading_table():
+            found = self._outcome_in_table(error, manifest, content, version)
+        if found is None:
+            raise failed.not_found() from error
+        return found
+
+    def _outcome_in_table(
+        self, error: Exception, manifest: Manifest, content: LakeManifest, version: int
+    ) -> Committed | Conflict | None:
+        batch, table = manifest.batch, self._newest(content)
+        token = token_of(table, batch.stream.query_id)
+        if token is not None and self._is_in(table, token, manifest):
             crash_points.reach("commit.landed", batch.batch_id)
+            landed = landed_version(table, batch.stream.query_id)
             return Committed(version if landed is None else landed)
         if isinstance(error, (CommitFailedError, FileExistsError)) and table.version() >= version:
             return Conflict(f"version {version} of {self._uri} was taken by another writer")
-        if is_local(self._uri):  # then no request is on its way that could land later
-            raise RetryableError(
-                f"Batch {batch.batch_id} of query {batch.stream.query_id} could not be committed to the "
-                f"Delta table {self._uri}: {in_short(error)}. It did not land. Correct the cause. {NEXT_TRY}"
-            ) from error
-        raise self._state_unknown(batch, error) from error
-
-    def _state_unknown(self, batch: Batch, error: Exception) -> CommitStateUnknownError:
-        return CommitStateUnknownError(
-            f"Batch {batch.batch_id} of query {batch.stream.query_id} may or may not be in the Delta table "
-            f"{self._uri}: {in_short(error)}. Nothing is deleted. The query's next start, its "
-            "next delivery or `penstock recover` looks at the table and finishes the batch."
-        )
+        return None
 
     # Files ----------------------------------------------------------------------------------------
 

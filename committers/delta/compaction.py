@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
 from ..contract import Conflict, DataFile, Token
-from ..errors import CommitStateUnknownError, RetryableError
+from ..failed_commit import failed_compaction
 from ..lake_manifest import LakeManifest
 from .checks import check_supported
 from .files import delta_files
@@ -34,6 +34,7 @@ from .history import NOTE_KEY, commits_since
 from .library import in_short
 from .library_commit import add_actions, post_commit
 from .log_entry import logged_path
+from .log_files import is_local
 from .table import KIND, load, load_if_there, token_of
 from .view import TableView
 
@@ -188,29 +189,35 @@ class DeltaCompactableTable:
         version: int,
         note: str,
     ) -> Replaced | Conflict:
-        """What an error of the commit call means: a lost response comes as an error, and has landed."""
-        try:
-            table = load(self._uri, self._options, content.table_id)
-            commits = commits_since(table, self._options, version - 1)
-        except RetryableError as unreadable:
-            raise self._state_unknown(error) from unreadable
+        """What an error of the commit call means."""
+        failed = failed_compaction(
+            f"the Delta table {self._uri}",
+            in_short(error),
+            can_land_later=not is_local(self._uri),
+            cause=error,
+        )
+        with failed.reading_table():
+            found = self._outcome_in_table(error, content, groups, version, note)
+        if found is None:
+            raise failed.not_found() from error
+        return found
+
+    def _outcome_in_table(
+        self,
+        error: Exception,
+        content: LakeManifest,
+        groups: tuple[Rewritten, ...],
+        version: int,
+        note: str,
+    ) -> Replaced | Conflict | None:
+        table = load(self._uri, self._options, content.table_id)
+        commits = commits_since(table, self._options, version - 1)
         landed = next((commit.version for commit in commits if commit.note == note), None)
         if landed is not None:
             return Replaced(landed, groups)
         if isinstance(error, CommitFailedError) and table.version() >= version:
             return Conflict(f"version {version} of {self._uri} was taken by another writer")
-        if "://" in self._uri and not self._uri.startswith("file://"):
-            raise self._state_unknown(error) from error  # a request on its way may land later
-        raise RetryableError(
-            f"Compacted files could not be committed to the Delta table {self._uri}: {in_short(error)}. "
-            "Nothing was changed; it is tried again."
-        ) from error
-
-    def _state_unknown(self, error: Exception) -> CommitStateUnknownError:
-        return CommitStateUnknownError(
-            f"Compacted files may or may not be in the Delta table {self._uri}: {in_short(error)}. The rows "
-            "are the same either way. Nothing is deleted: clean-up sees which files the table has."
-        )
+        return None
 
 
 def _names_with_deletion_vectors(table: DeltaTable) -> set[str]:

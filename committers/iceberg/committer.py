@@ -23,14 +23,13 @@ from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
     CheckpointMismatchError,
-    CommitStateUnknownError,
-    ConfigurationError,
     PenstockError,
     RetryableError,
     SchemaMismatchError,
     TableChangedError,
     TableNotSupportedError,
 )
+from ..failed_commit import failed_batch
 from ..lake_manifest import LakeManifest, decode
 from .address import IcebergAddress
 from .branch import ensure_branch
@@ -262,12 +261,26 @@ class IcebergTableCommitter:
     def _outcome_after(
         self, error: Exception, attempt: Attempt, batch: Batch, content: LakeManifest
     ) -> Outcome:
-        """What an error of the commit request means: a lost response comes as an error, and has landed."""
-        try:
-            table = load(self._catalog, self._address, content.table_id)
-            landed = self._landed(table.metadata, batch.stream.query_id)
-        except (RetryableError, ConfigurationError):
-            raise self._state_unknown(batch, error) from None
+        """What an error of the commit request means."""
+        failed = failed_batch(
+            batch,
+            f"the Iceberg table {self._address.uri}",
+            self._in_short(error),
+            can_land_later=not self._catalog.is_embedded,
+        )
+        with failed.reading_table():
+            found = self._outcome_in_table(error, attempt, batch, content)
+        if found is not None:
+            return found
+        if not failed.can_land_later:
+            attempt.discard()
+        raise failed.not_found() from None
+
+    def _outcome_in_table(
+        self, error: Exception, attempt: Attempt, batch: Batch, content: LakeManifest
+    ) -> Committed | Conflict | None:
+        table = load(self._catalog, self._address, content.table_id)
+        landed = self._landed(table.metadata, batch.stream.query_id)
         if landed is not None and self._is_in(table.metadata, landed, batch):
             crash_points.reach("commit.landed", batch.batch_id)
             return Committed(landed.snapshot_id)
@@ -278,24 +291,10 @@ class IcebergTableCommitter:
             return Conflict(
                 f"another writer moved the branch {self._address.branch!r} of {self._address.uri}"
             )
-        if self._catalog.is_embedded:  # then no request is on its way that could land later
-            attempt.discard()
-            raise RetryableError(
-                f"Batch {batch.batch_id} of query {batch.stream.query_id} could not be committed to the "
-                f"Iceberg table {self._address.uri}: {self._in_short(error)}. It did not land. Correct the "
-                f"cause. {NEXT_TRY}"
-            ) from None
-        raise self._state_unknown(batch, error) from None
+        return None
 
     def _head(self, table: Table) -> int:
         return version_of(table.metadata, self._address.branch)
-
-    def _state_unknown(self, batch: Batch, error: Exception) -> CommitStateUnknownError:
-        return CommitStateUnknownError(
-            f"Batch {batch.batch_id} of query {batch.stream.query_id} may or may not be in the Iceberg table "
-            f"{self._address.uri}: {self._in_short(error)}. Nothing is deleted. The query's next start, its "
-            "next delivery or `penstock recover` looks at the table and finishes the batch."
-        )
 
     def _in_short(self, error: Exception) -> str:
         return redacted(error, known_properties(self._catalog))

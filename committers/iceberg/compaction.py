@@ -26,7 +26,8 @@ from pyiceberg.table.update import (
 from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
 from ..contract import Conflict, DataFile
 from ..error_causes import retryable
-from ..errors import CommitStateUnknownError, PenstockError, RetryableError
+from ..errors import PenstockError
+from ..failed_commit import failed_compaction
 from ..lake_manifest import LakeManifest
 from .address import IcebergAddress
 from .catalog import CatalogConfig, io_properties, known_properties, redacted
@@ -187,30 +188,30 @@ class IcebergCompactableTable:
     def _outcome_after(
         self, error: Exception, attempt: Attempt, content: LakeManifest, groups: tuple[Rewritten, ...]
     ) -> Replaced | Conflict:
-        """What an error of the commit request means: a lost response comes as an error, and has landed."""
-        try:
-            metadata = load(self._catalog, self._address, content.table_id).metadata
-        except PenstockError:
-            raise self._state_unknown(error) from None
+        """What an error of the commit request means."""
+        failed = failed_compaction(
+            f"the Iceberg table {self._address.uri}",
+            self._in_short(error),
+            can_land_later=not self._catalog.is_embedded,
+        )
+        with failed.reading_table():
+            found = self._outcome_in_table(error, attempt, content, groups)
+        if found is not None:
+            return found
+        if not failed.can_land_later:
+            attempt.discard()
+        raise failed.not_found() from None
+
+    def _outcome_in_table(
+        self, error: Exception, attempt: Attempt, content: LakeManifest, groups: tuple[Rewritten, ...]
+    ) -> Replaced | Conflict | None:
+        metadata = load(self._catalog, self._address, content.table_id).metadata
         if metadata.snapshot_by_id(attempt.snapshot_id) is not None:
             return Replaced(attempt.snapshot_id, groups)
         if isinstance(error, CommitFailedException):
             attempt.discard()
             return Conflict(f"another writer changed {self._address.uri} meanwhile: {self._in_short(error)}")
-        if self._catalog.is_embedded:  # then no request is on its way that could land later
-            attempt.discard()
-            raise RetryableError(
-                f"Compacted files could not be committed to the Iceberg table {self._address.uri}: "
-                f"{self._in_short(error)}. Nothing was changed; it is tried again."
-            ) from None
-        raise self._state_unknown(error) from None
-
-    def _state_unknown(self, error: Exception) -> CommitStateUnknownError:
-        return CommitStateUnknownError(
-            f"Compacted files may or may not be in the Iceberg table {self._address.uri}: "
-            f"{self._in_short(error)}. The rows are the same either way. Nothing is deleted: clean-up sees "
-            "which files the table has."
-        )
+        return None
 
     def _in_short(self, error: Exception) -> str:
         return redacted(error, known_properties(self._catalog))

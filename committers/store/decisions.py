@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ..contract import ABORTED_BY, SKIPPED_BY, Batch, ManifestRecord, ManifestState, StreamKey
+from ..contract import AbortedBy, Batch, ManifestRecord, ManifestState, StreamKey
 from ..errors import RetryableError
 from . import delivery_queries, queries
 from .database import Clock, Database
@@ -81,7 +81,7 @@ class SqlDecisions:
                 return False
             if row.delivery_id is not None:
                 raise _being_delivered(stream, batch_id, row.delivery_id)
-            values = _aborted(now, f"{SKIPPED_BY} {who}: {why}")
+            values = queries.aborted(now, AbortedBy.SKIP, f"skipped by {who}: {why}")
             queries.update_prepared(connection, stream_id, Batch(stream, batch_id, row.digest), values)
             delivery_queries.put_decisions(connection, stream_id, now, who, "skip", why, [batch_id])
         return True
@@ -120,14 +120,12 @@ class SqlDecisions:
                     raise _being_delivered(stream, record.batch.batch_id, record.delivery_id)
             if not records:
                 return []
-            values = _aborted(now, f"{ABORTED_BY} {who}: {why}")
+            values = queries.aborted(now, AbortedBy.ABORT, f"aborted by {who}: {why}")
             connection.execute(sa.update(manifests).where(*chosen).values(values))
             ids = [record.batch.batch_id for record in records]
             delivery_queries.put_decisions(connection, stream_id, now, who, "abort", why, ids)
-        reason = values["reason"]
-        return [
-            replace(one, state=ManifestState.ABORTED, finished_at=now, reason=str(reason)) for one in records
-        ]
+        aborted = {"state": ManifestState.ABORTED, "aborted_by": AbortedBy.ABORT, "finished_at": now}
+        return [replace(one, **aborted, reason=str(values["reason"])) for one in records]  # type: ignore[arg-type]
 
     def decisions(self, stream: StreamKey) -> Sequence[Decision]:
         """All of them, oldest first."""
@@ -138,11 +136,6 @@ class SqlDecisions:
 
     def _lock(self, connection: Connection, stream: StreamKey) -> int:
         return queries.lock_known_stream(connection, stream, self._database.name)
-
-
-def _aborted(now: datetime, reason: str) -> dict[str, object]:
-    said = queries.storable(reason)
-    return {"state": ManifestState.ABORTED.value, "finished_at": now, "table_version": None, "reason": said}
 
 
 def _being_delivered(stream: StreamKey, batch_id: int, delivery_id: int) -> RetryableError:

@@ -13,8 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import (
-    ABORTED_BY,
-    SKIPPED_BY,
+    AbortedBy,
     Batch,
     Manifest,
     ManifestState,
@@ -154,12 +153,10 @@ def find_gap(connection: Connection, of_stream: sa.ColumnElement[bool]) -> int |
     landed = sa.select(sa.func.max(manifests.c.batch_id)).where(
         of_stream, manifests.c.state == ManifestState.COMMITTED.value
     )
-    by_operators = sa.or_(*[manifests.c.reason.startswith(word) for word in (SKIPPED_BY, ABORTED_BY)])
     query = sa.select(sa.func.min(manifests.c.batch_id)).where(
         of_stream,
-        manifests.c.state == ManifestState.ABORTED.value,
+        manifests.c.aborted_by == AbortedBy.REPLAY.value,
         manifests.c.batch_id > sa.func.coalesce(landed.scalar_subquery(), -1),
-        ~by_operators,
     )
     gap: int | None = connection.scalar(query)
     return gap

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import (
-    SKIPPED_BY,
+    AbortedBy,
     Batch,
     Manifest,
     ManifestRecord,
@@ -268,15 +268,27 @@ def abort_from(connection: Connection, stream_id: int, batch_id: int, now: datet
     taken = sa.select(sa.func.count()).where(*are_waiting, manifests.c.delivery_id.is_not(None))
     if connection.scalar(taken):
         return False
-    values = {"state": ManifestState.ABORTED.value, "finished_at": now, "reason": storable(reason)}
+    values = aborted(now, AbortedBy.REPLAY, reason)
     connection.execute(sa.update(manifests).where(*are_waiting).values(values))
-    are_behind = (manifests.c.stream_id == stream_id, manifests.c.batch_id > batch_id)
     are_skipped = (
-        manifests.c.state == ManifestState.ABORTED.value,
-        manifests.c.reason.startswith(SKIPPED_BY),
+        manifests.c.stream_id == stream_id,
+        manifests.c.batch_id > batch_id,
+        manifests.c.aborted_by == AbortedBy.SKIP.value,
     )
-    connection.execute(sa.update(manifests).where(*are_behind, *are_skipped).values(reason=values["reason"]))
+    told = {key: values[key] for key in ("aborted_by", "reason")}
+    connection.execute(sa.update(manifests).where(*are_skipped).values(told))
     return True
+
+
+def aborted(now: datetime, by: AbortedBy, reason: str) -> dict[str, Any]:
+    """The columns of a record that becomes ABORTED."""
+    return {
+        "state": ManifestState.ABORTED.value,
+        "aborted_by": by.value,
+        "finished_at": now,
+        "table_version": None,
+        "reason": storable(reason),
+    }
 
 
 def count_committed(connection: Connection, stream_id: int, batch_id: int, table_version: int | None) -> None:
@@ -300,6 +312,7 @@ def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:
         table_version=row.table_version,
         reason=row.reason,
         delivery_id=row.delivery_id,
+        aborted_by=None if row.aborted_by is None else AbortedBy(row.aborted_by),
     )
 
 

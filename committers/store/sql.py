@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, Row
 
 from ..contract import (
+    AbortedBy,
     Batch,
     Manifest,
     ManifestRecord,
@@ -302,13 +303,14 @@ class SqlManifestStore:
         """
         if state is ManifestState.PREPARED:
             raise ValueError("a batch is finished as COMMITTED or ABORTED")
+        is_aborted = state is ManifestState.ABORTED
         values = {
             "state": state.value,
             "finished_at": self._clock(),
             "table_version": table_version,
             "reason": queries.storable(reason),
+            "aborted_by": AbortedBy.REPLAY.value if is_aborted else None,
         }
-        is_aborted = state is ManifestState.ABORTED
         with self._database.write(unless_landed=CommitStateUnknownError) as connection:
             stream_id = queries.lock_stream(connection, batch.stream)
             if stream_id is None:

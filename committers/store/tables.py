@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004")
+SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -104,6 +104,8 @@ manifests = sa.Table(
     sa.Column("finished_at", UtcDateTime),
     sa.Column("table_version", sa.BigInteger),
     sa.Column("reason", sa.Text, nullable=False),
+    # `AbortedBy`; NULL unless the batch is ABORTED.
+    sa.Column("aborted_by", sa.Text),
     # The delivery that the batch is part of: of a PREPARED batch, one that is PREPARED too.
     sa.Column("delivery_id", sa.BigInteger),
     sa.Column("oldest_event_at", UtcDateTime),

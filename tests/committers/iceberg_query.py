@@ -18,11 +18,12 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
+from penstock.committers.decision import Action
 from penstock.committers.lake_manifest import build_manifest
 from penstock.committers.landing import Retry
 from penstock.committers.recovery import Recovered
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import Decision, TwoPhaseCommitter
+from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.iceberg import IcebergSink
 from penstock.writers.data_files import DataFileWriter
@@ -63,7 +64,7 @@ class IcebergQuery:
         batch = Batch(self.key, batch_id, hashlib.sha256(str(batch_id).encode()).hexdigest())
         with open_store(self.store_url) as store:
             table = self.sink.open_table()
-            assert TwoPhaseCommitter(store, table).begin(batch) is Decision.WRITE
+            assert TwoPhaseCommitter(store, table).begin(batch) is Action.WRITE
             planned = self.sink.plan_table(table, rows.schema, overwrite, batch_id)
             store.register(self.key, self.sink.kind, table_id=planned.content.table_id)
         writer = DataFileWriter(planned.files, FileNames(self.query_id, "run", batch_id, 0, 0))

@@ -24,10 +24,11 @@ from penstock.committers.contract import (
     TableCommitter,
     Token,
 )
+from penstock.committers.decision import Action
 from penstock.committers.decoupled import DecoupledCommitter
 from penstock.committers.errors import CheckpointMismatchError, FencedError, RetryableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import Decision, TwoPhaseCommitter
+from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.sinks.sink import PlannedTable
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
@@ -65,7 +66,7 @@ class Stream:
     def unreachable(self) -> UnreachableTable:
         return UnreachableTable(self.query.open_table(), Fault.NONE)
 
-    def begin(self, batch: Batch, seen: Token | None = None) -> Decision:
+    def begin(self, batch: Batch, seen: Token | None = None) -> Action:
         return self.committer().begin(batch, seen=seen)
 
     def write(self, batch: Batch, run_id: str, ids: list[int]) -> Written:
@@ -79,7 +80,7 @@ class Stream:
     def run(self, batch_id: int, ids: list[int], run_id: str = "r1", offsets: object = "") -> Written:
         """A batch from its begin to its end, as Spark sees it."""
         batch = self.batch(batch_id, offsets)
-        assert self.begin(batch) is Decision.WRITE
+        assert self.begin(batch) is Action.WRITE
         written = self.write(batch, run_id, ids)
         self.prepare(written)
         return written
@@ -130,7 +131,7 @@ def test_a_batch_is_done_before_the_table_has_it(any_stream: Stream) -> None:
 def test_a_batch_after_one_that_the_store_knows_needs_no_table(stream: Stream) -> None:
     stream.run(0, [1])
     batch = stream.batch(1)
-    assert stream.committer(stream.unreachable()).begin(batch) is Decision.WRITE
+    assert stream.committer(stream.unreachable()).begin(batch) is Action.WRITE
     written = stream.write(batch, "r1", [2])
     stream.committer(stream.unreachable()).prepare(written.manifest, written.committables)
     assert stream.states() == {0: PREPARED, 1: PREPARED}
@@ -148,7 +149,7 @@ def test_the_first_batch_of_a_store_asks_the_table(stream: Stream) -> None:
 def test_a_replay_of_a_prepared_batch_is_skipped(any_stream: Stream) -> None:
     """The driver died between prepare and Spark's commits log."""
     any_stream.run(0, [1])
-    assert any_stream.begin(any_stream.batch(0)) is Decision.SKIP
+    assert any_stream.begin(any_stream.batch(0)) is Action.SKIP
     any_stream.committer().confirm_skipped(any_stream.batch(0))
 
 
@@ -156,7 +157,7 @@ def test_a_replay_of_a_delivered_batch_is_skipped_without_the_table(stream: Stre
     stream.run(0, [1])
     stream.deliver()
     committer = stream.committer(stream.unreachable())
-    assert committer.begin(stream.batch(0)) is Decision.SKIP
+    assert committer.begin(stream.batch(0)) is Action.SKIP
     committer.confirm_skipped(stream.batch(0))
 
 
@@ -191,9 +192,9 @@ def test_a_coupled_replay_whose_files_are_gone_leaves_what_a_twin_has_logged(any
     any_stream.run(0, [0])
     any_stream.query.lake.vacuum()
     any_stream.run(1, [1])
-    assert any_stream.coupled().begin(any_stream.batch(0)) is Decision.WRITE
+    assert any_stream.coupled().begin(any_stream.batch(0)) is Action.WRITE
     assert any_stream.states() == {0: PREPARED, 1: PREPARED}
-    assert any_stream.begin(any_stream.batch(2)) is Decision.WRITE
+    assert any_stream.begin(any_stream.batch(2)) is Action.WRITE
 
 
 def test_a_replay_whose_files_are_gone_waits_for_its_delivery(stream: Stream) -> None:
@@ -214,14 +215,14 @@ def test_a_replay_whose_files_were_compacted_away_after_it_landed_is_skipped(str
     stream.query.lake.vacuum()
     assert stream.states() == {0: PREPARED}
 
-    assert stream.begin(stream.batch(0)) is Decision.SKIP
+    assert stream.begin(stream.batch(0)) is Action.SKIP
     stream.deliver()
     assert stream.holds([1, 9])
 
 
 def test_a_skipped_batch_that_was_given_up_meanwhile_is_an_error(stream: Stream) -> None:
     stream.run(0, [1])
-    assert stream.begin(stream.batch(0)) is Decision.SKIP
+    assert stream.begin(stream.batch(0)) is Action.SKIP
     stream.store.finish(stream.batch(0), ABORTED)
     with pytest.raises(RetryableError, match="neither prepared nor in the table"):
         stream.committer().confirm_skipped(stream.batch(0))
@@ -245,7 +246,7 @@ def test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again(st
     for batch_id in range(3):
         stream.run(batch_id, [batch_id])
     stream.store.finish(stream.batch(1), ABORTED, reason="an operator skips it")
-    assert stream.begin(stream.batch(1)) is Decision.WRITE
+    assert stream.begin(stream.batch(1)) is Action.WRITE
     assert stream.states() == {0: PREPARED, 1: ABORTED, 2: ABORTED}
 
 
@@ -261,7 +262,7 @@ def test_who_slept_since_it_looked_gives_up_nothing_of_a_twin(stream: Stream) ->
         return found
 
     stream.store.record = slow  # type: ignore[method-assign, assignment]
-    assert stream.begin(stream.batch(0)) is Decision.WRITE
+    assert stream.begin(stream.batch(0)) is Action.WRITE
     assert stream.states() == {0: PREPARED, 1: PREPARED}
 
 
@@ -272,8 +273,8 @@ def test_copies_of_a_checkpoint_on_one_store_part_with_an_error(stream: Stream) 
     committer = stream.committer()
     with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
         committer.begin(batch, digest_of=lambda _: stream.batch(0).digest)
-    assert committer.begin(batch, digest_of=lambda _: stream.batch(0, "of the copy").digest) is Decision.WRITE
-    assert committer.begin(batch, digest_of=lambda _: None) is Decision.WRITE
+    assert committer.begin(batch, digest_of=lambda _: stream.batch(0, "of the copy").digest) is Action.WRITE
+    assert committer.begin(batch, digest_of=lambda _: None) is Action.WRITE
 
 
 def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Stream) -> None:
@@ -281,10 +282,10 @@ def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Strea
     stream.run(0, [0])
     stream.run(1, [1])
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
-    assert stream.begin(stream.batch(0)) is Decision.SKIP
+    assert stream.begin(stream.batch(0)) is Action.SKIP
     stream.committer().confirm_skipped(stream.batch(0))
     assert stream.states() == {0: ABORTED, 1: PREPARED}
-    assert stream.begin(stream.batch(0, "others")) is Decision.WRITE
+    assert stream.begin(stream.batch(0, "others")) is Action.WRITE
 
 
 def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -> None:
@@ -299,20 +300,20 @@ def test_copies_part_with_an_error_even_behind_an_aborted_batch(stream: Stream) 
     """The copy gave up what the query had logged, for rows of its own, and an operator gave those up."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0, 1])
-    assert stream.begin(other) is Decision.WRITE
+    assert stream.begin(other) is Action.WRITE
     stream.prepare(stream.write(other, "r2", [0]))
     stream.store.deliveries.abort_pending(stream.query.stream, -1, "ann", "starts anew")
     with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
         stream.committer().begin(stream.batch(1), digest_of=lambda _: mine.digest)
-    assert stream.committer().begin(stream.batch(1), digest_of=lambda _: other.digest) is Decision.WRITE
+    assert stream.committer().begin(stream.batch(1), digest_of=lambda _: other.digest) is Action.WRITE
 
 
 def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: Stream) -> None:
     """A copy of the checkpoint, on the same store, runs the one before anew, to another end maybe."""
     stream.run(0, [0])
-    assert stream.begin(stream.batch(1)) is Decision.WRITE
+    assert stream.begin(stream.batch(1)) is Action.WRITE
     written = stream.write(stream.batch(1), "r1", [1])
-    assert stream.begin(stream.batch(0, "of the copy")) is Decision.WRITE
+    assert stream.begin(stream.batch(0, "of the copy")) is Action.WRITE
     with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
         stream.prepare(written)
     assert stream.states() == {0: ABORTED}
@@ -323,7 +324,7 @@ def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> Non
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0])
     written = stream.write(stream.batch(1), "r1", [1])
-    assert stream.begin(other) is Decision.WRITE
+    assert stream.begin(other) is Action.WRITE
     stream.prepare(stream.write(other, "r2", [7]))
     with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
         stream.committer().prepare(written.manifest, written.committables, mine.digest)
@@ -339,7 +340,7 @@ def test_other_rows_are_not_prepared_in_front_of_what_follows_the_ones_that_were
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0])
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
-    assert stream.begin(other) is Decision.WRITE
+    assert stream.begin(other) is Action.WRITE
     written = stream.write(other, "r2", [0, 1])
     stream.committer().begin(stream.batch(1), digest_of=lambda _: mine.digest)
     following = stream.write(stream.batch(1), "r1", [1])
@@ -487,7 +488,7 @@ def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
 def test_a_query_goes_on_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
     stream.run(0, [0])
     stream.run(1, [1])
-    stream.store.finish(stream.batch(1), ABORTED, reason="skipped by ann: broken")
+    assert stream.store.deliveries.skip(stream.query.stream, 1, "ann", "broken")
     stream.run(2, [2])
     stream.deliver()
     assert stream.holds([0, 2])
@@ -538,7 +539,7 @@ def test_a_store_that_was_lost_with_all_delivered_loses_nothing(
     stream.run(0, [0])
     stream.run(1, [1])
     stream.deliver()
-    assert without_store.begin(without_store.batch(1)) is Decision.SKIP
+    assert without_store.begin(without_store.batch(1)) is Action.SKIP
     without_store.committer().confirm_skipped(without_store.batch(1))
     without_store.run(2, [2])
     without_store.deliver()
@@ -559,7 +560,7 @@ def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_b
     token = stream.query.open_table().token(stream.query.query_id)
     with pytest.raises(CheckpointMismatchError, match="behind the table, which holds batch 2"):
         without_store.begin(without_store.batch(1, "others"), token)
-    assert without_store.begin(without_store.batch(2), token) is Decision.SKIP
+    assert without_store.begin(without_store.batch(2), token) is Action.SKIP
 
 
 # Twins, and answers that come late -----------------------------------------------------------------------
@@ -567,7 +568,7 @@ def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_b
 
 def test_a_twin_that_prepared_first_wins_and_the_files_of_the_other_are_deleted(stream: Stream) -> None:
     batch = stream.batch(0)
-    assert stream.begin(batch) is Decision.WRITE
+    assert stream.begin(batch) is Action.WRITE
     ours = stream.write(batch, "r2", [1])
     stream.prepare(stream.write(batch, "r1", [1]))
     stream.prepare(ours)
@@ -595,7 +596,7 @@ def test_a_run_that_was_taken_over_prepares_nothing(stream: Stream) -> None:
 def test_a_manifest_of_a_dead_run_whose_files_are_gone_gives_way(stream: Stream) -> None:
     """The database did what the dead run had asked for only after this one began the batch."""
     batch = stream.batch(0)
-    assert stream.begin(batch) is Decision.WRITE
+    assert stream.begin(batch) is Action.WRITE
     dead = stream.write(batch, "dead", [1])
     for path in dead.paths:
         (stream.query.lake.data_folder / path).unlink()
@@ -614,11 +615,11 @@ def test_a_manifest_of_a_dead_run_whose_files_are_gone_gives_way(stream: Stream)
 def test_a_crash_around_prepare_and_a_restart_leave_each_row_once(any_stream: Stream, point: str) -> None:
     any_stream.run(0, [0])
     batch = any_stream.batch(1)
-    assert any_stream.begin(batch) is Decision.WRITE
+    assert any_stream.begin(batch) is Action.WRITE
     written = any_stream.write(batch, "r1", [1])
     with crash_at(point):
         any_stream.prepare(written)
-    if any_stream.begin(batch) is Decision.WRITE:
+    if any_stream.begin(batch) is Action.WRITE:
         any_stream.prepare(any_stream.write(batch, "r2", [1]))
     any_stream.deliver()
     assert any_stream.holds([0, 1])

@@ -34,6 +34,7 @@ from tests.committers.stores import (
     statements_of,
 )
 
+from penstock.committers.contract import AbortedBy
 from penstock.committers.delivery.contract import Backlog, DeliveryState, Lease
 from penstock.committers.errors import (
     CommitStateUnknownError,
@@ -503,6 +504,13 @@ def test_a_store_without_deliveries_is_upgraded_in_place(store_url: str) -> None
             for one, state in enumerate(("COMMITTED", "PREPARED"))
         ),
         *(
+            "INSERT INTO penstock_manifests (stream_id, batch_id, state, digest, kind, version, files, rows, "
+            "size_bytes, is_empty, content_sha256, run_id, prepared_at, reason) VALUES "
+            f"(1, {one}, 'ABORTED', 'd{one}', 'test', 3, 2, 10, 1000, false, '', 'r1', "
+            f"'2026-11-20 12:00:00', '{reason}')"
+            for one, reason in enumerate(("skipped by ann: x", "aborted by ann: y", "superseded"), 12)
+        ),
+        *(
             f"INSERT INTO penstock_manifest_contents SELECT 1, {one}, content FROM "
             f"(SELECT CAST('files of {one}' AS {'BLOB' if store_url.startswith('sqlite') else 'bytea'}) "
             "AS content) AS given"
@@ -515,6 +523,8 @@ def test_a_store_without_deliveries_is_upgraded_in_place(store_url: str) -> None
         assert (status.settings, status.delivery, status.pruned_up_to) == ("", DeliveryState(), -1)
         assert list(store.manifests(STREAM, PREPARED)) == [own(1)]
         assert list(store.manifests(STREAM, COMMITTED)) == [own(0)]
+        aborted_by = [record.aborted_by for record in reversed(store.history(STREAM, 5))]
+        assert aborted_by == [None, None, AbortedBy.SKIP, AbortedBy.ABORT, AbortedBy.REPLAY]
         store.claim(STREAM, "r1")
         fill(store, 1, first=2)
         lease = store.deliveries.acquire(STREAM, "first", 10)

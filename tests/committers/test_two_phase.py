@@ -46,6 +46,7 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
+from penstock.committers.decision import Action
 from penstock.committers.delivery.merge import merge
 from penstock.committers.errors import (
     CheckpointMismatchError,
@@ -60,7 +61,6 @@ from penstock.committers.errors import (
 from penstock.committers.landing import Retry
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import Decision
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 PARTS: Sequence[Ids] = ([1, 2], [3])
@@ -365,7 +365,7 @@ def test_copies_of_a_checkpoint_part_with_an_error_if_the_store_was_lost(
         with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the table has from other"):
             query.committer(empty).begin(query.batch(batch_id), lambda number: query.batch(number).digest)
         same = {0: query.batch(0, "of the copy").digest}
-        assert query.committer(empty).begin(query.batch(batch_id), same.get) is Decision.WRITE
+        assert query.committer(empty).begin(query.batch(batch_id), same.get) is Action.WRITE
 
 
 def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManifestStore) -> None:
@@ -374,7 +374,7 @@ def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManif
     with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
         query.committer(store).begin(query.batch(1), lambda _: query.batch(0).digest)
     same = query.batch(0, "of the copy").digest
-    assert query.committer(store).begin(query.batch(1), lambda _: same) is Decision.WRITE
+    assert query.committer(store).begin(query.batch(1), lambda _: same) is Action.WRITE
 
 
 def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(
@@ -419,7 +419,7 @@ def test_a_store_from_an_old_backup_gives_way_to_the_table(
     with open_store(f"sqlite:///{tmp_path}/current.db") as current:
         query.run(current, query.batch(0), PARTS, "r2")
     digest = query.batch(0).digest
-    assert query.committer(store).begin(query.batch(1), lambda _: digest) is Decision.WRITE
+    assert query.committer(store).begin(query.batch(1), lambda _: digest) is Action.WRITE
 
 
 def test_a_superseded_batch_takes_those_behind_it_with_it(query: Query, store: SqlManifestStore) -> None:
@@ -681,7 +681,7 @@ def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
     for number in range(3):
         store.prepare(query.write(target, query.batch(number), "r1", [[number]]).manifest, "r1")
     store.finish(query.batch(0), ABORTED, reason="the replay writes it again")
-    store.finish(query.batch(1), ABORTED, reason="skipped by ann: broken")
+    assert store.deliveries.skip(query.stream, 1, "ann", "broken")
 
     (recovered,) = query.committer(store).recovery.recover(query.stream)
     assert recovered.state is PREPARED
@@ -889,7 +889,7 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
         committer = query.committer(new)
         with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
             committer.begin(query.batch(1), lambda _: batch.digest)
-        assert committer.begin(query.batch(1), lambda _: query.batch(0, "ours").digest) is Decision.WRITE
+        assert committer.begin(query.batch(1), lambda _: query.batch(0, "ours").digest) is Action.WRITE
 
 
 def test_a_batch_that_is_delivered_while_its_files_are_looked_for_is_no_loss(
@@ -1047,7 +1047,7 @@ def test_a_twin_that_lands_while_the_planner_looks_is_no_mismatch(
             return found
 
     planned = query.committer(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
-    assert planned is Decision.WRITE
+    assert planned is Action.WRITE
     written = query.write(
         query.lake.sink().plan_table(query.open_table(), SCHEMA, False, 0), batch, "r1", PARTS
     )
@@ -1328,7 +1328,7 @@ def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) 
     assert landed == Committed(query.lake.version())
     again = query.committer(store).commit(written.manifest, written.committables)
     assert again == AlreadyCommitted(query.lake.version())
-    assert query.committer(store).begin(batch) is Decision.SKIP
+    assert query.committer(store).begin(batch) is Action.SKIP
 
 
 # The documentation ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.committers.contract import (
+    AbortedBy,
     Batch,
     Manifest,
     ManifestRecord,
@@ -289,7 +290,7 @@ class MemoryDeliveries:
         record = known.records.get(batch_id)
         if record is None or record.state is not PREPARED or (seen is not None and record.batch != seen):
             return False
-        self._give_up(known, [record], f"skipped by {who}: {why}")
+        self._give_up(known, [record], AbortedBy.SKIP, f"skipped by {who}: {why}")
         known.decisions.append(Decision(self._store.now(), who, "skip", batch_id, why))
         return True
 
@@ -306,7 +307,7 @@ class MemoryDeliveries:
         chosen = [one for one in known.pending() if one.batch.batch_id > after_batch]
         if seen is not None and {one.batch for one in chosen} != set(seen):
             raise RetryableError("other batches wait than were seen")
-        self._give_up(known, chosen, f"aborted by {who}: {why}")
+        self._give_up(known, chosen, AbortedBy.ABORT, f"aborted by {who}: {why}")
         now = self._store.now()
         known.decisions += [Decision(now, who, "abort", one.batch.batch_id, why) for one in chosen]
         return [known.records[one.batch.batch_id] for one in chosen]
@@ -315,13 +316,20 @@ class MemoryDeliveries:
         known = self._store.find(stream)
         return [] if known is None else list(known.decisions)
 
-    def _give_up(self, known: StoredStream, records: Sequence[ManifestRecord], reason: str) -> None:
+    def _give_up(
+        self, known: StoredStream, records: Sequence[ManifestRecord], by: AbortedBy, reason: str
+    ) -> None:
         taken = [one for one in records if one.delivery_id is not None]
         if taken:
             raise RetryableError(f"batch {taken[0].batch.batch_id} is in delivery {taken[0].delivery_id}")
         for one in records:
             known.records[one.batch.batch_id] = replace(
-                one, state=ABORTED, finished_at=self._store.now(), table_version=None, reason=reason
+                one,
+                state=ABORTED,
+                aborted_by=by,
+                finished_at=self._store.now(),
+                table_version=None,
+                reason=reason,
             )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tests.simulation.memory_deliveries import MemoryDeliveries, StoredStream
 
 from penstock.committers.contract import (
+    AbortedBy,
     Batch,
     Manifest,
     ManifestRecord,
@@ -104,7 +105,7 @@ class MemoryStore:
             self.finish(one.batch, ManifestState.ABORTED, reason=reason)
         for batch_id, one in known.records.items():
             if one.is_skipped and batch_id > seen.batch.batch_id:
-                known.records[batch_id] = replace(one, reason=reason)
+                known.records[batch_id] = replace(one, aborted_by=AbortedBy.REPLAY, reason=reason)
         return True
 
     def prepare(
@@ -185,7 +186,12 @@ class MemoryStore:
         if state is ManifestState.ABORTED and record.delivery_id is not None:
             return False
         known.records[batch.batch_id] = replace(
-            record, state=state, finished_at=self.now(), table_version=table_version, reason=reason
+            record,
+            state=state,
+            finished_at=self.now(),
+            table_version=table_version,
+            reason=reason,
+            aborted_by=AbortedBy.REPLAY if state is ManifestState.ABORTED else None,
         )
         if table_version is not None:
             known.table_version, known.table_batch_id = table_version, batch.batch_id

@@ -81,7 +81,9 @@ class Mutation:
         return source
 
 
+DECISION = "committers/decision.py"
 TWO_PHASE = "committers/two_phase.py"
+PREPARING = "committers/preparing.py"
 LANDING = "committers/landing.py"
 RECOVERY = "committers/recovery.py"
 COPIES = "committers/checkpoint_copies.py"
@@ -109,9 +111,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
         if token is not None and self._is_in(table, token, manifest):
+            return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
 """,
             """
         if token is not None and False:
+            return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
 """,
         ),
         lakes=("delta",),
@@ -286,10 +290,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ICEBERG,
         Edit(
             """
-        if self._catalog.is_embedded:  # then no request is on its way that could land later
+        if not failed.can_land_later:
+            attempt.discard()
+        raise failed.not_found() from None
 """,
             """
-        if True:
+        attempt.discard()
+        raise RetryableError("it did not land") from None
 """,
         ),
         lakes=("iceberg",),
@@ -298,56 +305,52 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "digest of a committed batch",
         "skips a batch id that was committed from other offsets",
-        TWO_PHASE,
+        DECISION,
         Edit(
             """
-            if record.batch.digest != batch.digest:
-                raise mismatch(batch, "committed from other source offsets")
+    Known.COMMITTED_OTHER: (_A.REFUSE_COMMITTED,) * 5,
 """,
             """
-            if False:
-                raise mismatch(batch, "committed from other source offsets")
+    Known.COMMITTED_OTHER: _ALWAYS_SKIP,
 """,
         ),
     ),
     Mutation(
         "digest of the token, before the write",
         "skips when the table holds the batch id from whatever offsets",
-        LANDING,
+        DECISION,
         Edit(
             """
-    return token.batch_id == batch.batch_id and token.matches(batch.digest)
+    return Position.SAME if token.matches(batch.digest) else Position.OTHER
 """,
             """
-    return token.batch_id == batch.batch_id
+    return Position.SAME
 """,
         ),
     ),
     Mutation(
         "token decides when the store knows nothing",
         "writes a batch that the store has not seen, whatever the table holds",
-        TWO_PHASE,
+        DECISION,
         Edit(
             """
-        if token is None or token.batch_id < batch.batch_id:
-            return Decision.WRITE
+    Known.NOTHING: _BY_TOKEN,
 """,
             """
-        if True:
-            return Decision.WRITE
+    Known.NOTHING: (_A.WRITE,) * 5,
 """,
         ),
     ),
     Mutation(
         "a batch behind the token is refused",
         "skips a batch behind the table's token that the store does not know",
-        TWO_PHASE,
+        DECISION,
         Edit(
             """
-        raise mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
+_BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND)
 """,
             """
-        return Decision.SKIP
+_BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
 """,
         ),
     ),
@@ -409,7 +412,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "digest of an earlier manifest",
         "commits an earlier run's manifest of the batch, from whatever offsets",
-        TWO_PHASE,
+        PREPARING,
         Edit(
             """
         if not prepared.is_ours and prepared.record.batch.digest != batch.digest:
@@ -436,13 +439,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an unknown end of prepare deletes nothing",
         "deletes the files of a batch although its manifest may have been written down",
-        TWO_PHASE,
+        PREPARING,
         Edit(
             """
         except (FencedError, RetryableError):
 """,
             """
-        except PenstockError:
+        except Exception:
 """,
         ),
     ),
@@ -516,7 +519,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an earlier manifest whose files are gone gives way",
         "commits the manifest of a run that was aborted before its prepare arrived",
-        TWO_PHASE,
+        PREPARING,
         Edit(
             """
         if is_same and not prepared.is_ours and self._is_void(prepared.record):
@@ -533,10 +536,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         TWO_PHASE,
         Edit(
             """
-        decision = self._decide_by_token(batch, token)
+        token = self._table.token(batch.stream.query_id)
+        record = self._store.record(batch.stream, batch.batch_id)
+        action = decide(record, position_of(token, batch), batch)
 """,
             """
-        decision = self._decide_by_token(batch, self._table.token(batch.stream.query_id))
+        record = self._store.record(batch.stream, batch.batch_id)
+        token = self._table.token(batch.stream.query_id)
+        action = decide(record, position_of(token, batch), batch)
 """,
         ),
         needs=("twins",),
@@ -863,28 +870,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "digest of a prepared batch (decoupled)",
         "skips a batch that is prepared from other offsets",
-        DECOUPLED,
+        DECISION,
         Edit(
             """
-        if record.state is ManifestState.PREPARED and is_same:
+    Known.PREPARED: _ALWAYS_SKIP,
 """,
             """
-        if record.state is ManifestState.PREPARED:
+    Known.PREPARED: _ALWAYS_SKIP,
+    Known.PREPARED_OTHER: _ALWAYS_SKIP,
 """,
         ),
         needs=("decoupled", "rewind_checkpoint"),
-    ),
-    Mutation(
-        "digest of a committed batch (decoupled)",
-        "skips a batch id that was delivered from other offsets",
-        DECOUPLED,
-        Edit(
-            """
-            if not is_same:
-                raise mismatch(batch, "committed from other source offsets")
-""",
-            "",
-        ),
     ),
     Mutation(
         "the batch before is the same",
@@ -970,13 +966,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
-            self._supersede(record)
+        if action is Action.SUPERSEDE and record is not None:
 """,
             """
-        is_prepared = record is not None and record.state is ManifestState.PREPARED
-        if decision is Decision.WRITE and record is not None and is_prepared and record.batch != batch:
-            self._supersede(record)
+        if action is Action.SUPERSEDE and record is not None and record.state is ManifestState.PREPARED:
 """,
         ),
         needs=("decoupled",),
@@ -988,17 +981,17 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECOUPLED,
         Edit(
             """
-        if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
+        if action is not Action.SKIP or is_pending:
             before = self._copies.check_before(batch, digest_of, is_delivered=True)
             if before is None and record is None:
                 self._check_nothing_lost(batch)
-        if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
-            self._supersede(record)
+        if action is Action.SUPERSEDE and record is not None:
+            self._preparation.supersede(record)
 """,
             """
-        if decision is Decision.WRITE and record is not None and not _is_replay(record, batch):
-            self._supersede(record)
-        if decision is Decision.WRITE or (record is not None and record.state is ManifestState.PREPARED):
+        if action is Action.SUPERSEDE and record is not None:
+            self._preparation.supersede(record)
+        if action is not Action.SKIP or is_pending:
             before = self._copies.check_before(batch, digest_of, is_delivered=True)
             if before is None and record is None:
                 self._check_nothing_lost(batch)
@@ -1007,12 +1000,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
         self._copies.check_before(batch, digest_of)
-        if record is not None and record.batch.digest != batch.digest:
-            self._supersede(record)
+        if action is Action.SUPERSEDE and record is not None:
+            self._preparation.supersede(record)
 """,
             """
-        if record is not None and record.batch.digest != batch.digest:
-            self._supersede(record)
+        if action is Action.SUPERSEDE and record is not None:
+            self._preparation.supersede(record)
         self._copies.check_before(batch, digest_of)
 """,
             file=TWO_PHASE,
@@ -1041,10 +1034,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         LANDING,
         Edit(
             """
-        if manifest is None or manifest.batch != batch:
+    if manifest is None or manifest.batch != batch:
 """,
             """
-        if manifest is None:
+    if manifest is None:
 """,
         ),
         needs=("copy_checkpoint", "one_store", "twins"),
@@ -1071,7 +1064,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         TWO_PHASE,
         Edit(
             """
-            if is_refused and self._prepare(manifest, committables, replacing=earlier).is_ours:
+            if is_refused and self._preparation.put(manifest, committables, replacing=earlier).is_ours:
 """,
             """
             if False:
@@ -1099,7 +1092,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         QUERIES,
         Edit(
             """
-    connection.execute(sa.update(manifests).where(*are_behind, *are_skipped).values(reason=values["reason"]))
+    connection.execute(sa.update(manifests).where(*are_skipped).values(told))
 """,
             "",
         ),
@@ -1165,13 +1158,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "what an operator has given up is not written again",
         "gives up, for its replay, what was prepared behind it",
-        DECOUPLED,
+        DECISION,
         Edit(
             """
-        if is_skipped(record, batch):
-            return Decision.SKIP
+    Known.SKIPPED: _ALWAYS_SKIP,
 """,
-            "",
+            """
+    Known.SKIPPED: _SUPERSEDE,
+""",
         ),
         needs=("decoupled", "twins", "skip"),
     ),

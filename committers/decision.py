@@ -1,0 +1,147 @@
+"""What happens to a batch: one table, and no I/O.
+
+Used by coupled and decoupled queries before they write, by recovery and by the delivery process.
+`docs/protocol.md` shows the table; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from .contract import AbortedBy, Batch, ManifestRecord, ManifestState, Token
+
+
+class Known(Enum):
+    """What the store has under the batch id, and whether it has the same source offsets (the same digest)."""
+
+    NOTHING = "no record"
+    PREPARED = "PREPARED, same offsets"
+    PREPARED_OTHER = "PREPARED, other offsets"
+    COMMITTED = "COMMITTED, same offsets"
+    COMMITTED_OTHER = "COMMITTED, other offsets"
+    SUPERSEDED = "ABORTED for its replay, same offsets"
+    SUPERSEDED_OTHER = "ABORTED for its replay, other offsets"
+    SKIPPED = "skipped by an operator, same offsets"
+    SKIPPED_OTHER = "skipped by an operator, other offsets"
+    DROPPED = "aborted by an operator, same offsets"
+    DROPPED_OTHER = "aborted by an operator, other offsets"
+
+
+class Position(Enum):
+    """Where the table's token stands, seen from the batch."""
+
+    NOT_READ = "not read"
+    BEHIND = "none, or an earlier batch"
+    SAME = "this batch"
+    OTHER = "this batch id, other offsets"
+    AHEAD = "a later batch"
+
+
+class Action(Enum):
+    """What the caller has to do."""
+
+    READ_TOKEN = "read the token"  # noqa: S105  not a secret
+    WRITE = "write"
+    SUPERSEDE = "supersede, write"
+    """Give up the record, and those prepared behind it, which follow on rows that are not written."""
+    COMMIT = "commit"
+    """Of a query whose recovery could not commit it: write, and take its place."""
+    MARK = "mark COMMITTED"
+    """The table has it. A commit adds nothing: it finds the version, and a rollback since."""
+    SKIP = "skip"
+    """Nothing is to be written: it is durable, in the table, or given up for good."""
+    REFUSE_COMMITTED = "refuse: committed from other offsets"
+    REFUSE_IN_TABLE = "refuse: in the table from other offsets"
+    REFUSE_BEHIND = "refuse: behind the table"
+
+
+REFUSALS = frozenset((Action.REFUSE_COMMITTED, Action.REFUSE_IN_TABLE, Action.REFUSE_BEHIND))
+
+_A = Action
+_ALWAYS_SKIP = (_A.SKIP,) * 5
+_BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND)
+_SUPERSEDE = (_A.READ_TOKEN, _A.SUPERSEDE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND)
+
+COUPLED: dict[Known, tuple[Action, ...]] = {
+    # by Position: NOT_READ, BEHIND, SAME, OTHER, AHEAD
+    Known.NOTHING: _BY_TOKEN,
+    Known.PREPARED: (_A.READ_TOKEN, _A.COMMIT, _A.MARK, _A.REFUSE_IN_TABLE, _A.MARK),
+    Known.PREPARED_OTHER: _SUPERSEDE,
+    Known.COMMITTED: _ALWAYS_SKIP,
+    Known.COMMITTED_OTHER: (_A.REFUSE_COMMITTED,) * 5,
+    Known.SUPERSEDED: _BY_TOKEN,
+    Known.SUPERSEDED_OTHER: _SUPERSEDE,
+    Known.SKIPPED: (_A.READ_TOKEN, _A.SKIP, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND),
+    Known.SKIPPED_OTHER: _SUPERSEDE,
+    Known.DROPPED: _BY_TOKEN,
+    Known.DROPPED_OTHER: _SUPERSEDE,
+}
+"""Phase two follows at once: coupled queries, recovery, and the delivery process."""
+
+DECOUPLED: dict[Known, tuple[Action, ...]] = {
+    **COUPLED,
+    Known.PREPARED: _ALWAYS_SKIP,
+    Known.SUPERSEDED: _SUPERSEDE,  # what a concurrent driver has prepared behind it would never be delivered
+    Known.SKIPPED: _ALWAYS_SKIP,
+    Known.DROPPED: _SUPERSEDE,
+}
+"""Phase two comes later: the query of a decoupled stream. The store decides where it can."""
+
+
+def decide(
+    record: ManifestRecord | None, position: Position, batch: Batch, *, is_decoupled: bool = False
+) -> Action:
+    """The action for a batch.
+
+    Args:
+        record: of the batch id, from the store
+        position: of the table's token, from `position_of`
+        is_decoupled: True for the query of a decoupled stream, False wherever phase two comes next
+    """
+    table = DECOUPLED if is_decoupled else COUPLED
+    return table[known(record, batch)][list(Position).index(position)]
+
+
+def decide_when_read(
+    record: ManifestRecord | None,
+    batch: Batch,
+    read_token: Callable[[], Token | None],
+    *,
+    is_decoupled: bool = False,
+) -> Action:
+    """The same; the token is read only if the store alone cannot decide."""
+    action = decide(record, Position.NOT_READ, batch, is_decoupled=is_decoupled)
+    if action is Action.READ_TOKEN:
+        action = decide(record, position_of(read_token(), batch), batch, is_decoupled=is_decoupled)
+    return action
+
+
+def position_of(token: Token | None, batch: Batch) -> Position:
+    if token is None or token.batch_id < batch.batch_id:
+        return Position.BEHIND
+    if token.batch_id > batch.batch_id:
+        return Position.AHEAD
+    return Position.SAME if token.matches(batch.digest) else Position.OTHER
+
+
+def is_in_table(token: Token | None, batch: Batch) -> bool:
+    """True if the token says that the table has the batch: batches of a stream land in order."""
+    return position_of(token, batch) in (Position.SAME, Position.AHEAD)
+
+
+_SAME = {
+    (ManifestState.PREPARED, None): Known.PREPARED,
+    (ManifestState.COMMITTED, None): Known.COMMITTED,
+    (ManifestState.ABORTED, AbortedBy.REPLAY): Known.SUPERSEDED,
+    (ManifestState.ABORTED, AbortedBy.SKIP): Known.SKIPPED,
+    (ManifestState.ABORTED, AbortedBy.ABORT): Known.DROPPED,
+}
+
+
+def known(record: ManifestRecord | None, batch: Batch) -> Known:
+    """What the store knows, seen from the batch."""
+    if record is None:
+        return Known.NOTHING
+    same = _SAME[record.state, record.aborted_by]
+    return same if record.batch.digest == batch.digest else Known[f"{same.name}_OTHER"]
