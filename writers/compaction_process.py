@@ -2,8 +2,6 @@
 
 Not `multiprocessing`: its new processes run the script that started Spark once more, unless that is guarded.
 Requests and outcomes go through pipes, pickled, so that no secret shows in a list of processes.
-
-    python -m penstock.writers.compaction_process
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import TypeAlias, cast
 
 from ..committers.contract import DataFile
 from ..committers.errors import PenstockError, RetryableError
+from . import child_process
 from .compaction import RewriteGroup, delete_files, rewrite_group
 from .plan import FileNames, WritePlan
 
@@ -43,10 +42,10 @@ class RewriteProcess:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(  # noqa: S603  this very module
-            [sys.executable, "-m", _MODULE],
+            child_process.command(_MODULE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=child_process.environment(),
             start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...committers import errors
 from ...committers.errors import PenstockError
+from ...writers import child_process
 from ..table_access import TableAccess
 from .running import Assignment, deliver
 from .turns import ServiceSettings
@@ -134,9 +134,10 @@ class Subprocess:
             PenstockError: the process has ended, and was not told to.
         """
         child = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-m", "penstock.datasource.cli", *self._words],
+            child_process.command("penstock.datasource.cli", self._words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=child_process.environment(),
             text=True,
             start_new_session=True,  # Ctrl-C is for the driver, which tells it
         )
