@@ -14,16 +14,20 @@
     ├── CommitStateUnknownError     the batch may have landed: start again, recovery looks at the table
     └── ManifestCorruptError        the store's content is damaged: restore the store
 
-All carry one message and nothing else, so that they survive pickling between Spark's processes.
+All carry one message and nothing else, so that they survive pickling between Spark's processes. The message
+shows no credentials of URLs and no control characters, whatever text of others it quotes.
 """
 
 from __future__ import annotations
 
-import re
+from .safe_text import safe, without_credentials
 
 
 class PenstockError(Exception):
     """Root of all errors that Penstock raises on purpose."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(safe(str(message)))
 
 
 class ConfigurationError(PenstockError):
@@ -86,5 +90,5 @@ SHOWN_MAX = 200
 
 def shown(given: str) -> str:
     """What was given, in quotes, for messages: without passwords in URLs, and not without end."""
-    text = re.sub(r"(://[^/@\s]*:)[^@\s]*@", r"\1***@", given)
+    text = without_credentials(given)
     return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…")

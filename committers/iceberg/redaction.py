@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-MASK = "***"
+from ..safe_text import MASK, without_credentials
 
 TEXT_CHARS_MAX = 500
 
@@ -16,7 +16,6 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SWITCHES = frozenset({"", "true", "false", "none"})
-_USERINFO = re.compile(r"(?<=://)[^/\s'\"]*@")
 _SECRET_PARAMETER = re.compile(
     r"(?i)([?&;\s,{'\"]|^)([\w.-]*(?:secret|passw|token|credential|signature|access.?key)[\w.-]*['\"]?\s*[=:]\s*['\"]?)"
     r"(?!\*\*\*)[^&\s,;'\"}]+"
@@ -35,7 +34,7 @@ def redacted(text: object, properties: Mapping[str, str]) -> str:
     clean = str(text)
     for secret in sorted(set(_secrets(properties)), key=len, reverse=True):
         clean = _without(clean, secret)
-    clean = _USERINFO.sub(f"{MASK}@", clean)
+    clean = without_credentials(clean)
     clean = _SECRET_PARAMETER.sub(rf"\1\g<2>{MASK}", clean)
     clean = _BEARER.sub(rf"\1 {MASK}", clean)
     lines = [line.strip() for line in clean.splitlines()]

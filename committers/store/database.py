@@ -221,10 +221,11 @@ def _parsed(url: str) -> URL:
             f"The store URL cannot be read. Write it as {SUPPORTED}, with special characters of the "
             "password percent-encoded (@ as %40, / as %2F)."
         ) from None
-    if "@" in (parsed.host or ""):
+    is_file = parsed.get_backend_name() == "sqlite"
+    if "@" in (parsed.host or "") or (not is_file and "@" in (parsed.database or "")):
         raise ConfigurationError(
-            "The store URL has more than one @: percent-encode the special characters of the password "
-            "(@ as %40)."
+            "The store URL has an @ or / in its user or password: percent-encode special characters there "
+            "(@ as %40, / as %2F)."
         )
     if parsed.drivername in ("postgres", "postgresql"):
         return parsed.set(drivername="postgresql+psycopg")

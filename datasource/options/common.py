@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...committers.delivery.policy import DeliveryPolicy
+from ...committers.safe_text import has_credentials
 from .parsing import MIB, Option, columns, count, duration_s, flag, one_of, properties, size, text
 
 TARGET_FILE_BYTES = 128 * MIB
@@ -73,23 +73,18 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str
     problems = []
     if values.get("store", "").startswith("sqlite") and _is_memory(values["store"]):
         problems.append("store: an in-memory database forgets its manifests; name a file or a Postgres URL.")
-    if values.get("is_decoupled"):
-        problems += [
-            f"{name} has a password or key in its URL, and delivery=decoupled keeps options in the store: "
-            "give it as storage.* or catalog.*, which are not kept."
-            for name, text in given.items()
-            if _SECRET_IN_URL.search(text)
-        ]
+    problems += [
+        f"{name} has a password, key or signature in its URL. It would be kept in the store and the table, and "
+        "sent to executors: give it as storage.* or catalog.*."
+        for name, text in given.items()
+        if has_credentials(text)
+    ]
     return problems
 
 
 def _is_memory(url: str) -> bool:
     return url in ("sqlite://", "sqlite:///") or ":memory:" in url
 
-
-_SECRET_IN_URL = re.compile(
-    r"://[^/@\s]*:[^/@\s]*@|[?&][^=&\s]*(?:sig|pass|secret|token|key)[^=&\s]*=", re.IGNORECASE
-)
 
 _TIB = 1024 * 1024 * MIB
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4", "uncompressed": "none"}

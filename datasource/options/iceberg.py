@@ -52,7 +52,8 @@ class IcebergOptions(common.LakeOptions):
                 "catalog that needs no server; catalog=name and catalog.* open one that you have."
             )
         stored = storable(OPTIONS, options)
-        problems += common.problems_of(values, stored)
+        warehouse = values.get("catalog_properties", {}).get("warehouse", "")
+        problems += common.problems_of(values, {"catalog.warehouse": warehouse, **stored})
         check(NAME, problems)
         return cls(**values, given=stored)
 

@@ -128,6 +128,11 @@ UNUSABLE = {
     "no port": (f"postgresql://me:{SECRET}@host:port/db", "percent-encoded"),
     "password in the wrong place": (f"postgresql://me:{SECRET}/db", "cannot be read"),
     "at in the password": (f"postgresql://me:p@{SECRET}@host/db", "percent-encode"),
+    "slash in the user": (f"postgresql://me/x:{SECRET}@host/db", "percent-encode"),
+    "slash in the password": (
+        f"postgresql://me:p/{SECRET}@127.0.0.1:1/db",
+        r"me:\*\*\*@.*refused.*Check host",
+    ),
     "unreachable": (f"postgresql+psycopg://me:{SECRET}@127.0.0.1:1/db", r"me:\*\*\*@.*refused.*Check host"),
     "password in the query": (
         f"postgresql+psycopg://127.0.0.1:1/db?user=me&password={SECRET}",

@@ -109,15 +109,40 @@ def test_the_store_is_the_only_documented_option_that_is_secret(options: tuple[O
     assert [option.name for option in options if option.is_secret] == ["store"]
 
 
+URLS_WITH_SECRETS = [
+    f"s3://key:{SECRET}@bucket/t",
+    f"s3a://key:{SECRET}/x/y@bucket/t",
+    f"s3://{SECRET}@bucket/t",
+    f"https://host/t?sig={SECRET}",
+    f"https://host/t?sv=1&X-Amz-Signature={SECRET}",
+    f"https://host/t?X-Amz-Credential={SECRET}",
+    f"https://host/t%3Fsig%3D{SECRET}",
+    f"abfss://c@a/t?x=1&Token={SECRET}",
+    f"abfss://c:{SECRET}@a/t",
+]
+
+
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+@pytest.mark.parametrize("url", URLS_WITH_SECRETS)
+def test_a_secret_in_a_location_is_refused_before_a_store_would_keep_it(url: str, delivery: str) -> None:
+    with pytest.raises(ConfigurationError, match="path has a password, key or signature") as of_delta:
+        DeltaOptions.parse({"path": url, "delivery": delivery})
+    assert SECRET not in str(of_delta.value)
+    for name in ("warehouse", "catalog.warehouse", "checkpointLocation"):
+        with pytest.raises(ConfigurationError, match=f"{name} has a password, key or signature") as refused:
+            IcebergOptions.parse({"table": "a.b", "catalog": "c", name: url, "delivery": delivery})
+        assert SECRET not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "path",
-    [f"s3://key:{SECRET}@bucket/t", f"https://host/t?sig={SECRET}", f"abfss://c@a/t?x=1&Token={SECRET}"],
+    [
+        "abfss://container@account.dfs.core.windows.net/t",
+        "/lake/key=1&token=2/me:you@host",
+        "s3://bucket/a@b/c",
+        "file:///lake/a:b@c",
+    ],
 )
-def test_a_secret_in_a_url_is_refused_before_a_store_would_keep_it(path: str) -> None:
-    with pytest.raises(ConfigurationError, match="path has a password or key in its URL") as refused:
-        DeltaOptions.parse({"path": path, "delivery": "decoupled"})
-    assert SECRET not in str(refused.value)
-
-
-def test_an_azure_container_is_no_password() -> None:
-    DeltaOptions.parse({"path": "abfss://container@account.dfs.core.windows.net/t", "delivery": "decoupled"})
+def test_a_location_without_a_secret_is_taken(path: str) -> None:
+    for delivery in ("coupled", "decoupled"):
+        DeltaOptions.parse({"path": path, "delivery": delivery})

@@ -12,7 +12,17 @@ from tests.writers.test_compaction import NEW, some
 import penstock
 from penstock.writers.compaction_process import RewriteProcess
 
-MODULES = ("pyarrow", "penstock", "runpy", "json", "pickle", "sqlalchemy", "typer", "readline", "sitecustomize")
+MODULES = (
+    "pyarrow",
+    "penstock",
+    "runpy",
+    "json",
+    "pickle",
+    "sqlalchemy",
+    "typer",
+    "readline",
+    "sitecustomize",
+)
 
 
 @pytest.fixture

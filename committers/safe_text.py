@@ -1,0 +1,69 @@
+"""Text that is safe to show and to store: no credentials in URLs, no control characters.
+
+Query names, paths and messages of libraries are other people's text.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+MASK = "***"
+
+_URL = re.compile(r"([A-Za-z][\w+.-]*)://(\S*)")
+_PARAMETER = re.compile(
+    r"([?&;#][^=&;#\s]*(?:sig|pass|pwd|secret|token|key|cred|auth|session|access.?id)[^=&;#\s]*=)"
+    r"(?!\*\*\*)[^&;#\s'\"]+",
+    re.IGNORECASE,
+)
+_NAMES_A_USER = re.compile(
+    r"abfss?|wasbs?|adl|az|azure|hdfs|viewfs|postgres\w*|mysql|sqlite|jdbc", re.IGNORECASE
+)
+"""Schemes in which the word before the @ is a container or a user, which is no secret."""
+
+
+def has_credentials(url: str) -> bool:
+    """Return True if the URL has a password, a key, a token or a signature in it."""
+    return "://" in url and any(without_credentials(text) != text for text in (url, unquote(url)))
+
+
+def without_credentials(text: str) -> str:
+    """`text` with `***` in place of the passwords and tokens of each URL, and of secret query parameters.
+
+    A password may contain any character but white space: all up to the last @ of the word is taken for it.
+    """
+    return _PARAMETER.sub(rf"\1{MASK}", _URL.sub(_masked, text))
+
+
+def _masked(url: re.Match[str]) -> str:
+    scheme, rest = url.groups()
+    user, colon, _ = rest.partition("/")[0].partition(":")
+    if colon and "@" not in user:
+        secret, at, host = rest[len(user) + 1 :].rpartition("@")
+        shown = f"{user}:{MASK}" if secret else f"{user}:"
+    else:
+        shown, at, host = rest.partition("/")[0].rpartition("@")
+        host = rest[len(shown) + 1 :]
+        shown = shown if _NAMES_A_USER.fullmatch(scheme.partition("+")[0]) else MASK
+    return f"{scheme}://{shown}@{host}" if at else url.group()
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` with control characters and invisible ones as escapes, as `repr` shows them.
+
+    A line break would forge a line of a log, an escape code would act on a terminal.
+
+    Args:
+        keep: characters that stay
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char in keep or char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def safe(text: str) -> str:
+    """`text` for a message: without credentials and control characters. Its line breaks stay."""
+    return printable(without_credentials(text), keep="\n\t")

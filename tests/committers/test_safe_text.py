@@ -1,0 +1,59 @@
+"""What is shown or stored has no credentials of URLs and no control characters."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from penstock import PenstockError
+from penstock.committers.errors import ConfigurationError, shown
+from penstock.committers.safe_text import printable, safe, without_credentials
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://me:{SECRET}@host/db",
+        f"postgresql://me:a/{SECRET}@host/db",
+        f"postgresql://me:{SECRET}/b@c?d#e@host/db",
+        f"postgresql://me:12/{SECRET}@host/db",
+        f"postgresql://me:'{SECRET}\"@host/db",
+        f"postgresql+psycopg://me@host/db?password={SECRET}&x=1",
+        f"https://{SECRET}@host/x",
+        f"s3://key:{SECRET}/x@bucket/t",
+        f"abfss://c@account/t?sv=1&sig={SECRET}",
+        f"https://host/t?X-Amz-Security-Token={SECRET}&X-Amz-Signature={SECRET}",
+        f"GET /t?AWSAccessKeyId={SECRET}",
+    ],
+)
+def test_credentials_of_a_url_are_in_no_error(url: str) -> None:
+    error = ConfigurationError(f"It failed at '{url}', it seems.")
+    assert SECRET not in repr(error) + str(error) + shown(url)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert without_credentials(str(error)) == str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "abfss://container@account.dfs.core.windows.net/t",
+        "postgresql+psycopg://me@host:5432/db",
+        "s3://bucket/a@b/key=1",
+        "https://host:8181/v1/prod?warehouse=w",
+        "/lake/me:you@host/key=1",
+        "file:///lake/a:b@c",
+    ],
+)
+def test_text_without_credentials_stays(text: str) -> None:
+    assert safe(text) == text
+
+
+@pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\rb", "a\x9bb", "a\x00b", "a\u202eb", "a\u2028b", "a\x7fb"])
+def test_control_characters_are_shown_as_escapes(text: str) -> None:
+    for clean in (printable(text), str(PenstockError(text))):
+        assert clean == repr(text)[1:-1]
+    assert printable("ü 漢\n") == "ü 漢\\n"
+    assert str(PenstockError("two\nlines")) == "two\nlines"
