@@ -1,16 +1,20 @@
 """Executors get neither the catalog nor what opens it: not in what is sent to them, not in their memory.
 
-Spark pickles a batch writer twice, inside the function for the executors and by itself for the commit.
-`BatchWriter` builds on that order, so a change of it fails here.
+Spark pickles a batch writer inside the function for the executors and by itself for the commit. No pickle of it has a
+secret, in whatever order and however often it is made.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import os
 import pickle
+import stat
+import tempfile
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +61,50 @@ def shipped(what: object) -> bytes:
     return pickled
 
 
-def test_what_goes_to_executors_first_has_no_secret_of_the_catalog(
-    options: dict[str, str], secrets: dict[str, str]
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_no_pickle_of_a_batch_writer_has_a_secret_of_the_catalog(
+    options: dict[str, str], secrets: dict[str, str], temporary: Path
 ) -> None:
+    """Nor has the file on the driver, which nobody else may read."""
     writer = penstock.IcebergDataSource(options).writer(SCHEMA, overwrite=False)
     assert isinstance(writer, BatchWriter)
-    to_executors, to_commit = shipped(lambda: writer), shipped(writer)
+    again = pickle.loads(shipped(writer))
+    for pickled in (
+        shipped(writer),
+        shipped(lambda: writer),
+        shipped(writer),
+        shipped(again),
+        repr(again).encode(),
+    ):
+        assert [key for key, secret in secrets.items() if secret.encode() in pickled] in ([OF_FILES], [])
+    (file,) = temporary.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not [key for key, secret in secrets.items() if secret.encode() in file.read_bytes()]
+    assert again._sink.get().catalog.properties["token"] == secrets["token"]
 
-    assert [key for key, secret in secrets.items() if secret.encode() in to_executors] == [OF_FILES]
-    assert all(secret.encode() in to_commit for secret in secrets.values())
+
+@pytest.mark.parametrize("damage", ["removed", "cut off", "of another user"])
+def test_a_batch_writer_without_its_file_does_not_commit(
+    options: dict[str, str], temporary: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = pickle.loads(shipped(penstock.IcebergDataSource(options).writer(SCHEMA, overwrite=False)))
+    (file,) = temporary.iterdir()
+    if damage == "removed":
+        file.unlink()
+    elif damage == "cut off":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+    with pytest.raises(penstock.PenstockError, match=f"{file}.*Nothing was committed"):
+        writer.commit([])
 
 
 def test_a_stream_writer_pickles_without_a_secret(options: dict[str, str], secrets: dict[str, str]) -> None:
@@ -155,6 +194,22 @@ def test_tasks_of_a_batch_write_hold_no_secret_of_the_catalog(
     ids.write.format("watched.iceberg").mode("append").options(**options).save()
 
     assert found(reports) == [[OF_FILES]] * 2
+
+
+def test_a_batch_write_leaves_no_file_on_the_driver_whether_it_succeeds_or_fails(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    before = files_of_writes()
+    for ids in (spark.range(10), spark.range(10).selectExpr("assert_true(id < 0) IS NULL AS id")):
+        with suppress(Exception):
+            ids.selectExpr("CAST(id AS BIGINT)").write.format("penstock.iceberg").mode("append").options(
+                **options
+            ).save()
+        assert files_of_writes() == before
+
+
+def files_of_writes() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("penstock-write-*"))
 
 
 def test_tasks_of_a_stream_hold_no_secret_of_the_catalog_and_no_file_has_it(
