@@ -1,8 +1,8 @@
 """The writer of `df.write.format("penstock.…")`: one batch, by the same writers and committer.
 
 Spark makes it on the driver, sends it to the executors, and unpickles it in another process of the driver to
-commit. What commits, and may hold the catalog's credentials, is never pickled with it: see `DriverOnly`. There is
-no checkpoint and nothing to replay: a failed write leaves the table as it was, and is simply run again.
+commit. What commits, and may hold the catalog's credentials, is never pickled with it: see `DriverOnly`.
+There is no checkpoint and nothing to replay: a failed write leaves the table as it was, and is simply run again.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import os
 import pickle
 import secrets
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..committers.errors import PenstockError
@@ -40,7 +40,7 @@ class DriverOnly:
             PenstockError: the file is not on this machine, not any more, or another user's.
         """
         try:
-            with open(self.path, "rb") as file:
+            with Path(self.path).open("rb") as file:
                 is_own = os.fstat(file.fileno()).st_uid == os.getuid()
                 other_half = file.read()
         except OSError:
@@ -54,8 +54,7 @@ class DriverOnly:
         return pickle.loads(_combined(other_half, self._half))  # noqa: S301  our own, of this user
 
     def forget(self) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
+        Path(self.path).unlink(missing_ok=True)
 
 
 def _combined(one: bytes, other: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """How a child process of Penstock is started: it imports from where its parent imports.
 
-`python -m` looks for modules in the working directory first, and on Python 3.10 nothing turns that off. A file
-such as `pyarrow.py` there would run in a process that gets secrets.
+`python -m` looks for modules in the working directory first, and on Python 3.10 nothing turns that off. A
+file such as `pyarrow.py` there would run in a process that gets secrets.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 _LAUNCHER = (
     "import os, sys; sys.path[:] = os.environ.pop('PENSTOCK_CHILD_PATH').split(os.pathsep); "
@@ -26,5 +27,5 @@ def environment() -> dict[str, str]:
     """This process's environment and its `sys.path`, without "": in an interactive session, this entry is the
     working directory.
     """
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
     return {**os.environ, "PENSTOCK_CHILD_PATH": path}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field

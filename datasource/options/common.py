@@ -74,8 +74,8 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str
     if values.get("store", "").startswith("sqlite") and _is_memory(values["store"]):
         problems.append("store: an in-memory database forgets its manifests; name a file or a Postgres URL.")
     problems += [
-        f"{name} has a password, key or signature in its URL. It would be kept in the store and the table, and "
-        "sent to executors: give it as storage.* or catalog.*."
+        f"{name} has a password, key or signature in its URL. It would be kept in the store and the table, "
+        "and sent to executors: give it as storage.* or catalog.*."
         for name, text in given.items()
         if has_credentials(text)
     ]
