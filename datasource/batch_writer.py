@@ -2,7 +2,7 @@
 
 Spark makes it on the driver, sends it to the executors, and unpickles it in another process of the driver to
 commit. What commits, and may hold the catalog's credentials, is never pickled with it: see `DriverOnly`.
-There is no checkpoint and nothing to replay: a failed write leaves the table as it was, and is simply run again.
+There is no checkpoint and nothing to replay: a failed write leaves the table as it was, and is run again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Executors get neither the catalog nor what opens it: not in what is sent to them, not in their memory.
 
-Spark pickles a batch writer inside the function for the executors and by itself for the commit. No pickle of it
-has a secret, in whatever order and however often it is made.
+Spark pickles a batch writer inside the function for the executors and by itself for the commit. No pickle of
+it has a secret, in whatever order and however often it is made.
 """
 
 from __future__ import annotations
