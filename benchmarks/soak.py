@@ -229,7 +229,7 @@ def _maintain(kind: str, folder: str, pipe: Connection) -> None:
     now = [START]
     with open_store(store_url(sink.options)) as store:
         key = StreamKey(QUERY, sink.table_uri)
-        maintenance = maintenance_of(sink, store, key, MaintenancePolicy(), START, now=lambda: now[0])
+        maintenance = maintenance_of(sink, store, key, MaintenancePolicy(), now=lambda: now[0])
         while (batch := _received(pipe)) is not None:
             now[0] = START + timedelta(seconds=batch)
             results = maintenance.run_due(now[0])

@@ -30,6 +30,7 @@ from . import contents, queries
 from .database import Clock, Database
 from .deliveries import SqlDeliveries
 from .expiries import SqlExpiries
+from .maintenance import SqlMaintenance
 from .tables import IS_PREPARED, manifests, streams
 
 
@@ -116,6 +117,7 @@ class SqlManifestStore:
         self._clock = clock
         self.expiries = SqlExpiries(database)
         self.deliveries = SqlDeliveries(database, clock)
+        self.maintenance = SqlMaintenance(database)
 
     def __enter__(self) -> SqlManifestStore:
         return self

@@ -210,6 +210,14 @@ sa.Index(
 )
 sa.Index("penstock_deliveries_of_stream", deliveries.c.stream_id, deliveries.c.id)
 
+maintenance = sa.Table(
+    "penstock_maintenance",
+    metadata,
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
+    sa.Column("step", sa.Text, primary_key=True),
+    sa.Column("done_at", UtcDateTime, nullable=False),
+)
+
 decisions = sa.Table(
     "penstock_decisions",
     metadata,

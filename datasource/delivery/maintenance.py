@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...committers.cleanup import CleanableTable, Cleanup
 from ...committers.compaction import CompactableTable, Compacted, Compaction, CompactionPolicy
@@ -26,15 +26,13 @@ from ..table_access import unknown_kind
 from .rewriting import VisibleRewriter
 
 if TYPE_CHECKING:
+    from ...committers.store.maintenance import SqlMaintenance
     from ...committers.store.sql import SqlManifestStore
     from ..sinks.delta import DeltaSink
     from ..sinks.iceberg import IcebergSink
 
 CHECKPOINT_S = 3600.0
 EXPIRE_S = 600.0
-FIRST_S_MAX = 600.0
-"""A step with a long interval runs this long after the start, or a process that is started often would never
-get to it."""
 ORPHAN_GRACE = timedelta(days=7)
 """As long as `penstock gc` waits by default."""
 
@@ -72,12 +70,21 @@ class StepResult:
     error: PenstockError | None = None
 
 
+class MaintenanceLog(Protocol):
+    """When each step was done last. It outlives the process."""
+
+    def done(self) -> Mapping[str, datetime]:
+        """Without the steps that never were done."""
+        ...
+
+    def note(self, step: str, at: datetime) -> None: ...
+
+
 class Maintenance:
-    """The steps of one table, and when each is due. One instance for as long as the lease is held.
+    """The steps of one table, and when each is due: an interval after it was done last, by any process.
 
     Args:
         is_wanted: is the table one to look after? Asked when something is due
-        started_at: intervals begin here
         monotonic: seconds, for how long a step took
     """
 
@@ -85,45 +92,52 @@ class Maintenance:
         self,
         steps: Sequence[Step],
         is_wanted: Callable[[], bool],
-        started_at: datetime,
+        log: MaintenanceLog,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._steps = [step for step in steps if step.every_s > 0]
         self._is_wanted = is_wanted
+        self._log = log
         self._monotonic = monotonic
-        self._due_at = {
-            step.name: started_at + timedelta(seconds=min(step.every_s, FIRST_S_MAX)) for step in self._steps
-        }
-
-    @property
-    def next_due(self) -> datetime | None:
-        """When there is something to do next; None for never."""
-        return min(self._due_at.values(), default=None)
+        self._tried_at: dict[str, datetime] = {}
+        """Of this process, also if it failed or was not wanted: it is not tried each minute."""
 
     def run_due(self, now: datetime, until: Callable[[], bool] = lambda: False) -> list[StepResult]:
         """Run what is due, one step after the other.
 
         Args:
             until: asked before each step; True leaves the rest for the next call
+
+        Raises:
+            RetryableError: the log cannot be read.
         """
-        due = [step for step in self._steps if self._due_at[step.name] <= now]
-        results: list[StepResult] = []
-        if not due:
-            return results
-        for step in due:
+        done, results = self._log.done(), list[StepResult]()
+        for step in self._steps:
+            if _is_within(step, done.get(step.name), now) or _is_within(
+                step, self._tried_at.get(step.name), now
+            ):
+                continue
             if until():
                 break
-            self._due_at[step.name] = now + timedelta(seconds=step.every_s)
-            results.append(self._run(step))
+            self._tried_at[step.name] = now
+            results.append(self._run(step, now, until))
         return results
 
-    def _run(self, step: Step) -> StepResult:
-        start = self._monotonic()
+    def _run(self, step: Step, now: datetime, until: Callable[[], bool]) -> StepResult:
+        start, done = self._monotonic(), ""
         try:
-            done = step.run() if step.decides_itself or self._is_wanted() else ""
+            if step.decides_itself or self._is_wanted():
+                done = step.run()
+                if not until():  # else it may have ended before all was done
+                    self._log.note(step.name, now)
         except PenstockError as error:
             return StepResult(step.name, self._monotonic() - start, error=error)
         return StepResult(step.name, self._monotonic() - start, done)
+
+
+def _is_within(step: Step, last: datetime | None, now: datetime) -> bool:
+    """True if the step's interval still lasts. One that seems to begin in the future does not count."""
+    return last is not None and last <= now < last + timedelta(seconds=step.every_s)
 
 
 # The steps of a table -----------------------------------------------------------------------------
@@ -134,7 +148,6 @@ def maintenance_of(
     store: SqlManifestStore,
     stream: StreamKey,
     policy: MaintenancePolicy,
-    started_at: datetime,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     stop: Callable[[], bool] = lambda: False,
@@ -150,7 +163,21 @@ def maintenance_of(
     make = {"delta": _of_delta, "iceberg": _of_iceberg}.get(sink.kind)
     if make is None:
         raise unknown_kind(stream, sink.kind)
-    return make(_Around(sink, store, stream, policy, now, stop), started_at)
+    return make(_Around(sink, store, stream, policy, now, stop))
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredLog:
+    """A `MaintenanceLog` in the store."""
+
+    maintenance: SqlMaintenance
+    stream: StreamKey
+
+    def done(self) -> Mapping[str, datetime]:
+        return self.maintenance.done(self.stream)
+
+    def note(self, step: str, at: datetime) -> None:
+        self.maintenance.note(self.stream, step, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +226,7 @@ class _Around:
         }
 
 
-def _of_delta(around: _Around, started_at: datetime) -> Maintenance:
+def _of_delta(around: _Around) -> Maintenance:
     from ...committers.delta.cleanup import DeltaCleanableTable
     from ...committers.delta.compaction import DeltaCompactableTable
     from ...committers.delta.maintenance import checkpoint_log, is_maintained, vacuum
@@ -222,10 +249,11 @@ def _of_delta(around: _Around, started_at: datetime) -> Maintenance:
         Step("vacuum", around.policy.vacuum_s, remove),
         around.orphans(lambda: DeltaCleanableTable(uri, storage)),
     ]
-    return Maintenance(steps, _wanted(around.policy, lambda: is_maintained(uri, storage)), started_at)
+    is_wanted = _wanted(around.policy, lambda: is_maintained(uri, storage))
+    return Maintenance(steps, is_wanted, _StoredLog(around.store.maintenance, around.stream))
 
 
-def _of_iceberg(around: _Around, started_at: datetime) -> Maintenance:
+def _of_iceberg(around: _Around) -> Maintenance:
     from ...committers.iceberg.catalog import known_properties, redacted
     from ...committers.iceberg.cleanup import IcebergCleanableTable
     from ...committers.iceberg.compaction import IcebergCompactableTable
@@ -257,7 +285,8 @@ def _of_iceberg(around: _Around, started_at: datetime) -> Maintenance:
         Step("expire", EXPIRE_S, expire, decides_itself=True),
         around.orphans(cleanable),
     ]
-    return Maintenance(steps, _wanted(around.policy, is_ours), started_at)
+    is_wanted = _wanted(around.policy, is_ours)
+    return Maintenance(steps, is_wanted, _StoredLog(around.store.maintenance, around.stream))
 
 
 def _wanted(policy: MaintenancePolicy, is_ours: Callable[[], bool]) -> Callable[[], bool]:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """The upkeep of one stream. Kept while the process runs: the steps of maintenance have intervals.
+    """The upkeep of one stream. Kept while the process runs: a step of maintenance that has failed waits.
 
     Args:
         stop: the process is about to end
@@ -85,7 +85,6 @@ class Upkeep:
                 self._store,
                 self._stream.key,
                 MaintenancePolicy(options.maintenance, options.compact_every_s, options.vacuum_every_s),
-                self._clock(),
                 now=self._clock,
                 stop=self._stop,
             )

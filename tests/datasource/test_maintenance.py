@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from penstock.committers.errors import RetryableError
 from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
 from penstock.datasource.delivery import rewriting
 from penstock.datasource.delivery.maintenance import (
-    CHECKPOINT_S,
-    FIRST_S_MAX,
     Maintenance,
     MaintenancePolicy,
     Step,
@@ -55,25 +54,56 @@ class Steps:
         return Step(name, every_s, run, **options)
 
 
-def maintenance(*steps: Step, is_wanted: Callable[[], bool] = lambda: True) -> Maintenance:
-    return Maintenance(steps, is_wanted, START, monotonic=lambda: 0.0)
+class Log(dict[str, datetime]):
+    """A `MaintenanceLog` in memory."""
+
+    def done(self) -> Mapping[str, datetime]:
+        return dict(self)
+
+    def note(self, step: str, at: datetime) -> None:
+        self[step] = at
+
+
+def maintenance(
+    *steps: Step, is_wanted: Callable[[], bool] = lambda: True, log: Log | None = None
+) -> Maintenance:
+    return Maintenance(steps, is_wanted, Log() if log is None else log, monotonic=lambda: 0.0)
 
 
 def test_each_step_has_an_interval_of_its_own() -> None:
     steps = Steps()
     one = maintenance(steps.step("often", 10), steps.step("seldom", 25))
-    assert one.next_due == after(10)
-    for second in range(0, 61, 5):
+    for second in range(0, 51, 5):
         one.run_due(after(second))
-    assert steps.ran == ["often", "often", "seldom", "often", "often", "often", "seldom", "often"]
+    often = ["often"]
+    assert steps.ran == ["often", "seldom", *often * 2, "seldom", *often * 2, "often", "seldom"]
 
 
-def test_a_step_with_a_long_interval_runs_soon_after_the_start() -> None:
+def test_an_interval_goes_on_over_the_end_of_a_process() -> None:
+    """Such as of each run by cron."""
+    steps, log = Steps(), Log()
+    daily = steps.step("daily", 86_400)
+    assert maintenance(daily, log=log).run_due(START) == [StepResult("daily", 0.0, "did daily")]
+    assert maintenance(daily, log=log).run_due(after(86_399)) == []
+    assert maintenance(daily, log=log).run_due(after(86_400)) == [StepResult("daily", 0.0, "did daily")]
+
+
+def test_a_step_that_a_clock_far_ahead_has_noted_is_due() -> None:
     steps = Steps()
-    one = maintenance(steps.step("daily", 86_400))
-    assert one.run_due(after(FIRST_S_MAX - 1)) == []
-    assert one.run_due(after(FIRST_S_MAX)) == [StepResult("daily", 0.0, "did daily")]
-    assert one.next_due == after(FIRST_S_MAX + 86_400)
+    one = maintenance(steps.step("daily", 86_400), log=Log(daily=after(365 * 86_400)))
+    one.run_due(START)
+    assert steps.ran == ["daily"]
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_what_failed_or_was_not_wanted_is_not_noted_and_waits_in_this_process(is_wanted: bool) -> None:
+    steps, log = Steps(), Log()
+    step = steps.step("step", 10, RetryableError("no network"))
+    one = maintenance(step, is_wanted=lambda: is_wanted, log=log)
+    assert len(one.run_due(START)) == 1
+    assert one.run_due(after(9)) == []
+    assert log == {}
+    assert len(maintenance(step, is_wanted=lambda: is_wanted, log=log).run_due(after(9))) == 1
 
 
 def test_a_step_that_fails_is_reported_and_holds_up_no_other() -> None:
@@ -83,13 +113,11 @@ def test_a_step_that_fails_is_reported_and_holds_up_no_other() -> None:
         StepResult("bad", 0.0, error=error),
         StepResult("good", 0.0, "did good"),
     ]
-    assert one.next_due == after(20)
 
 
 def test_an_interval_of_zero_is_never() -> None:
     steps = Steps()
     one = maintenance(steps.step("off", 0))
-    assert one.next_due is None
     assert one.run_due(after(10**6)) == []
 
 
@@ -111,6 +139,12 @@ def test_what_is_due_waits_for_something_more_urgent() -> None:
     assert steps.ran == ["first", "second"]
 
 
+def test_a_step_that_had_to_end_early_is_not_noted() -> None:
+    steps, log = Steps(), Log()
+    maintenance(steps.step("step", 10), log=log).run_due(START, until=lambda: bool(steps.ran))
+    assert (steps.ran, log) == (["step"], {})
+
+
 # What ---------------------------------------------------------------------------------------------
 
 
@@ -123,13 +157,17 @@ def lake(tmp_path: Path, kind: str) -> Lake:
     return lake
 
 
+days = count()
+
+
 def run(
     lake: Lake, policy: MaintenancePolicy | None = None, later: timedelta = timedelta()
 ) -> list[StepResult]:
+    """All steps: a day after the last run."""
     one = maintenance_of(
-        lake.sink, lake.store, lake.stream, policy or MaintenancePolicy(), START, now=lambda: NOW + later
+        lake.sink, lake.store, lake.stream, policy or MaintenancePolicy(), now=lambda: NOW + later
     )
-    results = one.run_due(START + timedelta(seconds=CHECKPOINT_S))
+    results = one.run_due(START + timedelta(days=next(days)))
     assert [result.error for result in results] == [None] * len(results)
     return results
 
@@ -204,9 +242,9 @@ def test_snapshots_expire(lake: Lake) -> None:
 @KINDS
 def test_a_compaction_ends_early_for_something_more_urgent(lake: Lake) -> None:
     one = maintenance_of(
-        lake.sink, lake.store, lake.stream, MaintenancePolicy(), START, now=lambda: NOW, stop=lambda: True
+        lake.sink, lake.store, lake.stream, MaintenancePolicy(), now=lambda: NOW, stop=lambda: True
     )
-    assert done(one.run_due(after(CHECKPOINT_S)))["compact"] == ""
+    assert done(one.run_due(START))["compact"] == ""
     assert len(lake.on_disk()) == 12
 
 

@@ -90,6 +90,15 @@ def test_once_tells_scripts_what_it_did(delta: DecoupledLake) -> None:
     assert Ended("deliver", "--once", "--json").json["streams"][0]["batches"] == 0
 
 
+def test_once_looks_after_the_table_and_the_next_run_knows_it(lake: DecoupledLake) -> None:
+    assert Ended("deliver", "--once").code == 0
+    done = lake.store.maintenance.done(lake.stream)
+    assert {"compact", "orphans"} < set(done)
+    assert Ended("deliver", "--once").code == 0
+    assert lake.store.maintenance.done(lake.stream) == done
+    assert lake.row_ids() == list(range(1, 7))
+
+
 def test_once_ends_with_1_if_something_is_left(delta: DecoupledLake) -> None:
     delta.lake.forget()
     ended = Ended("deliver", "--once", "--json")

@@ -154,9 +154,7 @@ def test_a_kind_that_is_not_known_is_named_wherever_a_table_is_opened(lake: Deco
         lambda: cleanable_table(stream, lake.store, NO_SECRETS),
         lambda: build_sink(stream, settings, NO_SECRETS),
         lambda: check_checkpoint_gone(replace(stream, settings=CHECKPOINT), NO_SECRETS),
-        lambda: maintenance_of(
-            replace(sink, kind="paimon"), lake.store, lake.stream, MaintenancePolicy(), stream.created_at
-        ),
+        lambda: maintenance_of(replace(sink, kind="paimon"), lake.store, lake.stream, MaintenancePolicy()),
     ]
     for use in uses:
         with pytest.raises(ConfigurationError, match=r"kind 'paimon'.*pip install --upgrade penstock"):

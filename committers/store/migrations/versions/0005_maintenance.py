@@ -1,0 +1,22 @@
+"""When which step of a table's maintenance was done last."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "penstock_maintenance",
+        sa.Column(
+            "stream_id",
+            sa.Integer,
+            sa.ForeignKey("penstock_streams.id"),
+            primary_key=True,
+            autoincrement=False,
+        ),
+        sa.Column("step", sa.Text, primary_key=True),
+        sa.Column("done_at", sa.DateTime(timezone=True), nullable=False),
+    )
