@@ -10,7 +10,7 @@ attempt fail, and after some attempts the work is left to the next time.
 
 The stream's token is not touched. The new files carry the id of a batch that the stream has yet to reach:
 clean-up deletes none of them before the token gets there, and nothing is committed on a version where it
-has. So a process that sleeps between writing and committing, for however long, commits no file that is gone;
+has. It is a batch about an hour ahead at the stream's pace. So a process that sleeps between writing and committing, for however long, commits no file that is gone;
 and files of one that dies are found by clean-up.
 """
 
@@ -24,12 +24,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from .contract import Conflict, DataFile
+from .contract import Conflict, DataFile, ManifestRecord
 from .errors import CommitStateUnknownError, PenstockError
 from .lake_manifest import LakeManifest
 
-BATCHES_AHEAD = 10_000
-"""How many batches the stream may land while files are rewritten. What a crash leaves stays for as many."""
+AHEAD_S = 3600.0
+"""How long a run may take, counted in batches of the stream. What a crash leaves stays for as many."""
+BATCHES_AHEAD_MIN, BATCHES_AHEAD_MAX = 10, 10_000
+RECENT_BATCHES = 1000
+"""Batches by which the stream's pace is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +177,27 @@ def _worthwhile(files: list[DataFile], bytes_max: int, policy: CompactionPolicy)
     return tuple(chosen) if len(chosen) >= policy.files_min and becomes < len(chosen) else ()
 
 
+def batch_ahead(token_batch: int, recent: Sequence[ManifestRecord]) -> int:
+    """The id of a batch that the stream delivers in about an hour, or later.
+
+    Args:
+        token_batch: the last batch in the table
+        recent: the stream's last batches, newest first
+    """
+    if len(recent) < 2:
+        return token_batch + BATCHES_AHEAD_MAX
+    newest, oldest = recent[0], recent[-1]
+    seconds = max((newest.prepared_at - oldest.prepared_at).total_seconds(), 0.001)
+    batches = math.ceil((newest.batch.batch_id - oldest.batch.batch_id) / seconds * AHEAD_S)
+    ahead = min(max(batches, BATCHES_AHEAD_MIN), BATCHES_AHEAD_MAX)
+    return max(token_batch, newest.batch.batch_id) + ahead
+
+
 class Compaction:
     """Compacts one table. Runs in the delivery process.
 
     Args:
+        recent: the stream's last batches in the store, newest first
         sleep, rng: injected, so that tests run without waiting
     """
 
@@ -187,12 +207,14 @@ class Compaction:
         rewrite: Rewriter,
         policy: CompactionPolicy,
         *,
+        recent: Callable[[], Sequence[ManifestRecord]] = tuple,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
     ) -> None:
         self._table = table
         self._rewrite = rewrite
         self._policy = policy
+        self._recent = recent
         self._sleep = sleep
         self._rng = rng or random.Random()
 
@@ -206,7 +228,7 @@ class Compaction:
         groups = [] if seen is None else choose_groups(seen.content.files, self._policy)
         if seen is None or not groups:
             return Compacted()
-        batch_id = seen.token_batch + BATCHES_AHEAD
+        batch_id = batch_ahead(seen.token_batch, self._recent())
         rewritten = self._rewrite(seen.content, groups, batch_id)
         if not rewritten:
             return Compacted()

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...committers.cleanup import CleanableTable, Cleanup
-from ...committers.compaction import CompactableTable, Compacted, Compaction, CompactionPolicy
+from ...committers.compaction import RECENT_BATCHES, CompactableTable, Compacted, Compaction, CompactionPolicy
 from ...committers.contract import Manifest, ManifestState, StreamKey
 from ...committers.errors import PenstockError
 from ...committers.lake_manifest import decode
@@ -200,7 +200,9 @@ class _Around:
         )
         target = sink.options.target_file_bytes or TARGET_FILE_BYTES
         policy = CompactionPolicy(target, small_file_bytes=int(target * SMALL))
-        compaction = Compaction(table, rewriter, policy)
+        compaction = Compaction(
+            table, rewriter, policy, recent=lambda: self.store.history(self.stream, RECENT_BATCHES)
+        )
         return Step("compact", self.policy.compact_s, lambda: _said(compaction.run()))
 
     def orphans(self, cleanable: Callable[[], CleanableTable]) -> Step:

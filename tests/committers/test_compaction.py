@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -26,15 +26,24 @@ from tests.lake import GRACE, NOW, Lake, paths_of
 
 from penstock.committers.cleanup import Cleanup
 from penstock.committers.compaction import (
-    BATCHES_AHEAD,
+    BATCHES_AHEAD_MAX,
+    BATCHES_AHEAD_MIN,
     CompactableTable,
     Compaction,
     CompactionPolicy,
     Replacement,
     Rewritten,
+    batch_ahead,
     choose_groups,
 )
-from penstock.committers.contract import AlreadyCommitted, Batch, Conflict, DataFile, StreamKey
+from penstock.committers.contract import (
+    AlreadyCommitted,
+    Batch,
+    Conflict,
+    DataFile,
+    ManifestRecord,
+    StreamKey,
+)
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.compaction import DeltaCompactableTable
 from penstock.committers.delta.log_entry import logged_path
@@ -70,11 +79,17 @@ def rewriter(lake: Lake) -> VisibleRewriter:
     return VisibleRewriter(lake.query_id, lambda content: sink.rewrite_plan(sink.open_table(), content))
 
 
-def compaction(lake: Lake, table: CompactableTable | None = None, **policy: Any) -> Compaction:
+def compaction(
+    lake: Lake,
+    table: CompactableTable | None = None,
+    recent: Callable[[], Sequence[ManifestRecord]] = tuple,
+    **policy: Any,
+) -> Compaction:
     return Compaction(
         table or compactable(lake),
         rewriter(lake),
         CompactionPolicy(POLICY.target_file_bytes, POLICY.small_file_bytes, **policy),
+        recent=recent,
         sleep=lambda seconds: None,
     )
 
@@ -461,6 +476,12 @@ def clean_up(lake: Lake) -> int:
     return sum(one.delete(one.find(later)))
 
 
+def slow(lake: Lake, every: timedelta) -> Callable[[], Sequence[ManifestRecord]]:
+    """The stream's records, as if it had prepared a batch so often."""
+    records = lake.store.history(lake.stream, 100)
+    return lambda: [replace(one, prepared_at=NOW + every * one.batch.batch_id) for one in records]
+
+
 @KINDS
 def test_a_kill_between_rewriting_and_commit_leaves_orphans_that_clean_up_finds(lake: Lake) -> None:
     """Once the stream has got to the batch that they carry: until then a commit may still add them."""
@@ -470,16 +491,40 @@ def test_a_kill_between_rewriting_and_commit_leaves_orphans_that_clean_up_finds(
     assert lake.rows() == rows
     assert len(lake.on_disk()) == 14
     assert clean_up(lake) == 0
-    last = BATCHES - 1 + BATCHES_AHEAD
+    last = BATCHES - 1 + BATCHES_AHEAD_MAX
     lake.commit(last, lake.write(last))
     assert clean_up(lake) == 2
     assert len(lake.rows()) == len(rows) + 2
 
 
 @KINDS
+def test_clean_up_finds_orphans_of_a_slow_stream_after_a_few_batches(lake: Lake) -> None:
+    recent = slow(lake, timedelta(hours=1))
+    with pytest.raises(Killed):
+        compaction(lake, Meddling(compactable(lake), [kill]), recent).run()
+    assert clean_up(lake) == 0
+    for batch_id in range(BATCHES, BATCHES + BATCHES_AHEAD_MIN):
+        lake.commit(batch_id, lake.write(batch_id))
+    assert clean_up(lake) == 2
+
+
+@pytest.mark.parametrize(
+    ("every_s", "ahead"), [(86_400, BATCHES_AHEAD_MIN), (60, 60), (1, 3600), (0.01, BATCHES_AHEAD_MAX)]
+)
+def test_a_run_may_take_about_an_hour_at_the_stream_s_pace(
+    tmp_path: Path, every_s: float, ahead: int
+) -> None:
+    """Counted from the newest prepared batch: those that wait may be delivered meanwhile."""
+    lake = Lake(tmp_path)
+    for batch_id in range(3):
+        lake.prepare(batch_id, lake.write(batch_id))
+    assert batch_ahead(0, slow(lake, timedelta(seconds=every_s))()) == 2 + ahead
+
+
+@KINDS
 def test_files_that_clean_up_may_have_deleted_are_not_committed(lake: Lake) -> None:
     """A process that slept before its commit, while the stream has passed the batch of its files."""
-    last = BATCHES - 1 + BATCHES_AHEAD
+    last = BATCHES - 1 + BATCHES_AHEAD_MAX
 
     def oversleep() -> None:
         lake.commit(last, lake.write(last))
