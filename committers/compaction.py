@@ -8,10 +8,10 @@ attempt fail, and after some attempts the work is left to the next time.
     replace   one table commit that removes the old files and adds the new ones, on a version in which the
               old ones are all still there, as they were; what others have changed meanwhile is left out
 
-The stream's token is not touched. The new files carry the id of a batch that the stream has yet to reach:
-clean-up deletes none of them before the token gets there, and nothing is committed on a version where it
-has. It is a batch about an hour ahead at the stream's pace. So a process that sleeps between writing and committing, for however long, commits no file that is gone;
-and files of one that dies are found by clean-up.
+The stream's token is not touched. The new files carry the id of a batch that the stream has yet to reach,
+about an hour ahead at its pace: clean-up deletes none of them before the token gets there, and nothing is
+committed on a version where it has. So a process that sleeps between writing and committing, for however
+long, commits no file that is gone; and files of one that dies are found by clean-up.
 """
 
 from __future__ import annotations
