@@ -41,6 +41,11 @@ def redacted(text: object, properties: Mapping[str, str]) -> str:
     return "; ".join(line for line in lines if line)[:TEXT_CHARS_MAX].rstrip(".")
 
 
+def names_a_secret(name: str) -> bool:
+    """Return True if the value of a property of this name is secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def _without(text: str, secret: str) -> str:
     """A short secret is masked only as a word of its own: each of its letters stands elsewhere too."""
     pattern = re.escape(secret)

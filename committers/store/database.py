@@ -5,6 +5,7 @@ Runs on the driver, in the delivery process and in the command line.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import unquote
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -36,6 +38,9 @@ Clock = Callable[[], datetime]
 """The time now, with a time zone."""
 
 SUPPORTED = "sqlite:////path/to/store.db or postgresql+psycopg://user:password@host/database"
+
+FILE_MODE = 0o600
+"""Of a new SQLite store: manifests hold minima and maxima of columns, which are data."""
 
 _FAILURES = (exc.DBAPIError, exc.TimeoutError)
 _PASSING_SQLITE_ERRORS = ("database is locked", "disk I/O error", "database or disk is full")
@@ -270,7 +275,7 @@ def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
         connect_args["check_same_thread"] = False
         engine = sa.create_engine(url, poolclass=sa.StaticPool, connect_args=connect_args)
     else:
-        _make_folder_of(url)
+        _make_file_of(url)
         engine = sa.create_engine(url, connect_args=connect_args, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
@@ -292,13 +297,16 @@ def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
     return engine
 
 
-def _make_folder_of(url: URL) -> None:
+def _make_file_of(url: URL) -> None:
+    """Make the file of a new store. SQLite gives its other files the same mode."""
     if url.database in (None, "", ":memory:") or "mode" in url.query:
         raise ConfigurationError(
             f"The store {_displayed(url)} is not a file: manifests must survive this process. "
             "Use sqlite:////path/to/store.db"
         )
-    folder = Path(str(url.database)).parent
+    name = str(url.database)
+    path = Path(unquote(name.removeprefix("file:")) if "uri" in url.query else name)
+    folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -306,6 +314,8 @@ def _make_folder_of(url: URL) -> None:
             f"The directory {folder} of the manifest store cannot be created: {error.strerror}. "
             "Choose another with the option `store`, or let this user write there."
         ) from error
+    with suppress(OSError):  # SQLite says what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_RDONLY, FILE_MODE))
 
 
 def _postgres_engine(url: URL) -> Engine:

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from ...committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
 from .commands import deciding, delivering, looking, mending
 from .commands.common import FAILED, UNREACHABLE, WRONG_USAGE
+from .commands.given import with_options_file
 
 EPILOG = (
     "Exit codes: 0 all is well; 1 something is left to do (a batch is still pending, a table has changed, gc "
@@ -101,4 +102,4 @@ COMMANDS = (
     version,
 )
 for command in COMMANDS:
-    app.command()(command)
+    app.command()(with_options_file(command))

@@ -21,7 +21,7 @@ from .runners import STOP_S, InThisProcess, Runner, Subprocess, Wanted
 from .running import store_of_checkpoint
 from .service import Pauses
 from .turns import ServiceSettings
-from .watchers import ALL_ADDRESSES
+from .watchers import LOOPBACK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def start_delivery(
     parallel: int = 2,
     lease_seconds: float = 10.0,
     metrics_port: int | None = None,
-    metrics_address: str = ALL_ADDRESSES,
+    metrics_address: str = LOOPBACK,
     maintenance: bool = True,
 ) -> DeliveryHandle:
     """Deliver the decoupled streams of a store from now on, beside whatever this process does.
@@ -64,7 +64,7 @@ def start_delivery(
         parallel: streams that are delivered at once
         lease_seconds: how long another delivery process waits before it takes over from one that is gone
         metrics_port: serve Prometheus metrics there; 0 takes any port
-        metrics_address: serve them on this address only, such as 127.0.0.1; by default on all
+        metrics_address: serve them on this address; with 0.0.0.0, anybody who reaches the port can read them
         maintenance: look after the tables too, where their options want it
 
     Raises:

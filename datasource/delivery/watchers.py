@@ -17,7 +17,8 @@ logger = logging.getLogger("penstock.delivery")
 
 SHORT_ID_CHARS = 8
 
-ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - where metrics are served, to be scraped
+LOOPBACK = "127.0.0.1"
+"""Where metrics are served by default: they need no password, and name tables and queries."""
 
 
 def name_of(stream: StreamStatus) -> str:

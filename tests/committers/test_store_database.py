@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import traceback
@@ -115,6 +116,19 @@ def test_a_url_without_a_driver_takes_psycopg(store_url: str) -> None:
     for drivername in ("postgresql", "postgres"):
         with open_store(store_url.replace("postgresql+psycopg", drivername, 1)) as store:
             assert store.name.startswith("postgresql+psycopg://")
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/store.db", "sqlite:///file:{}/store.db?uri=true"])
+def test_only_its_owner_may_read_a_new_sqlite_store(tmp_path: Path, url: str) -> None:
+    """Its log and its shared memory too, while it is open."""
+    before = os.umask(0o002)
+    try:
+        with open_store(url.format(tmp_path)) as store:
+            assert not store.streams()
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-shm"], 0o600)
 
 
 # Errors ---------------------------------------------------------------------------------------------

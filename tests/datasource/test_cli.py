@@ -614,6 +614,77 @@ def test_a_catalog_property_that_is_none_is_refused(named: NamedCatalogLake, tex
     assert SECRET not in ended.err
 
 
+# Secrets outside of the command line ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["file", "file that the environment names", "environment"])
+def test_store_and_catalog_are_taken_from_a_file_or_the_environment(
+    named: NamedCatalogLake, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_STORE")
+    file = tmp_path / "options.json"
+    file.touch(0o600)
+    file.write_text(json.dumps({"store": named.store_url, "catalog": {**named.properties, "type": "rest"}}))
+    if where == "environment":
+        monkeypatch.setenv("PENSTOCK_STORE", named.store_url)
+        monkeypatch.setenv("PENSTOCK_CATALOG", json.dumps({**named.properties, "type": "rest"}))
+    elif where != "file":
+        monkeypatch.setenv("PENSTOCK_OPTIONS_FILE", str(file))
+    options = ["--options-file", str(file)] if where == "file" else []
+    ended = Ended("status", "--table", "--json", *options, "--catalog", "type=sql")  # which goes first
+    assert (ended.code, ended.err) == (0, "")
+    (stream,) = ended.json["streams"]
+    assert stream["table"]["version"] == named.lake.version()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "message"),
+    [
+        (None, 0o600, "cannot be read: .*No such file"),
+        (f"{SECRET}", 0o600, "must be a JSON object"),
+        (f'{{"stores": "{SECRET}"}}', 0o600, "must be a JSON object"),
+        (f'{{"catalog": {{"credential": ["{SECRET}"]}}}}', 0o600, "must be a JSON object"),
+        ('{"store": 1}', 0o600, "must be a text"),
+        ("{}", 0o640, "Warning: Other users can read .* chmod 600"),
+    ],
+)
+def test_an_options_file_that_is_none_or_open_is_told_without_its_content(
+    local_lake: Lake, tmp_path: Path, text: str | None, mode: int, message: str
+) -> None:
+    file = tmp_path / "options.json"
+    if text is not None:
+        file.write_text(text)
+        file.chmod(mode)
+    ended = Ended("status", "--options-file", str(file))
+    assert ended.code == (0 if text == "{}" else 2)
+    assert re.search(message, " ".join(ended.err.split()))
+    assert SECRET not in ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warned_of"),
+    [
+        (["--catalog", f"credential={SECRET}"], "--catalog"),
+        (["--catalog", f"uri=postgresql://me:x/{SECRET}@host/db"], "--catalog"),
+        (["--storage", f"AWS_SECRET_ACCESS_KEY={SECRET}", "--catalog", "type=sql"], "--storage"),
+        (["--storage", "AWS_REGION=eu-west-1"], None),
+    ],
+)
+def test_a_secret_on_the_command_line_is_warned_of(
+    local_lake: Lake, arguments: list[str], warned_of: str | None
+) -> None:
+    ended = Ended("status", *arguments)
+    assert ended.code == 0
+    assert SECRET not in ended.out + ended.err
+    assert (f"Warning: {warned_of} shows a secret" in ended.err) == (warned_of is not None)
+
+
+def test_a_password_in_the_store_on_the_command_line_is_warned_of() -> None:
+    ended = Ended("status", "--store", f"postgresql://me:{SECRET}@127.0.0.1:1/db")
+    assert "Warning: --store shows a secret" in ended.err
+    assert SECRET not in ended.out + ended.err
+
+
 # renew: what it does to Spark, tests/spark/test_renew.py shows ---------------------------------------
 
 

@@ -64,10 +64,10 @@ def deliver(
         typer.Option(
             "--metrics-address",
             metavar="ADDRESS",
-            help="Serve metrics on this address only, such as 127.0.0.1. The default is all addresses of "
-            "this machine, to be scraped from elsewhere: anybody who reaches the port can read them.",
+            help="Serve metrics on this address. The default is for this machine only. With 0.0.0.0, anybody "
+            "who reaches the port can read them.",
         ),
-    ] = "0.0.0.0",  # noqa: S104
+    ] = "127.0.0.1",
     no_maintenance: Annotated[
         bool, typer.Option("--no-maintenance", help="Only deliver; do not clean up or look after tables.")
     ] = False,

@@ -37,6 +37,16 @@ Store = Annotated[
         help="SQLAlchemy URL of the store, as in the query's option `store`. Default: $PENSTOCK_STORE.",
     ),
 ]
+OptionsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--options-file",
+        metavar="FILE",
+        envvar="PENSTOCK_OPTIONS_FILE",
+        help='JSON file such as {"store": "URL", "storage": {"KEY": "VALUE"}, "catalog": {"KEY": "VALUE"}}: '
+        "keeps secrets out of the list of processes. Only its owner should be able to read it.",
+    ),
+]
 Storage = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -186,7 +187,7 @@ def test_metrics_are_served_for_prometheus(lake: DecoupledLake) -> None:
 
 def scraped(url: str) -> dict[str, float]:
     """The metrics of the one stream and its store, without buckets."""
-    with urllib.request.urlopen(url.replace("0.0.0.0", "127.0.0.1")) as answer:
+    with urllib.request.urlopen(url) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     ours = [sample for sample in samples if "le" not in sample.labels]
@@ -351,17 +352,20 @@ def test_a_handler_for_sigterm_that_was_there_before_is_called_too(lake: Decoupl
 
 
 @pytest.mark.parametrize("process", [False, True])
-def test_metrics_are_served_on_the_address_that_is_asked_for(lake: DecoupledLake, process: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
+@pytest.mark.parametrize("asked_for", [None, "127.0.0.2"])
+def test_metrics_are_served_on_loopback_or_the_address_that_is_asked_for(
+    lake: DecoupledLake, process: bool, asked_for: str | None
+) -> None:
+    address, other = ("127.0.0.1", "127.0.0.2") if asked_for is None else (asked_for, "127.0.0.1")
+    with socket.create_server((address, 0)) as free:
         port = free.getsockname()[1]
-    with penstock.start_delivery(
-        lake.store_url, process=process, metrics_port=port, metrics_address="127.0.0.1"
-    ):
-        metrics = f"http://127.0.0.1:{port}/metrics"
+    given: dict[str, Any] = {} if asked_for is None else {"metrics_address": asked_for}
+    with penstock.start_delivery(lake.store_url, process=process, metrics_port=port, **given):
+        metrics = f"http://{address}:{port}/metrics"
         wait_until(lambda: lake.left == 0)
         wait_until(lambda: scraped(metrics).get("penstock_delivered_rows_total") == 8)  # after the mark
         with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.2", port)).close()
+            socket.create_connection((other, port)).close()
 
 
 def test_the_secrets_of_a_delivery_process_are_neither_arguments_nor_environment(
