@@ -51,7 +51,9 @@ class TableChangedError(PenstockError):
 
 
 class CheckpointMismatchError(PenstockError):
-    """A committed batch id came back with other source offsets: reset, rewound or copied checkpoint."""
+    """A committed batch id came back with other source offsets: reset, rewound or copied checkpoint. Or the
+    first batch of a new checkpoint would double what an earlier one wrote, and `newQuery=refuse` is set.
+    """
 
 
 class CheckpointGoneError(PenstockError):

@@ -56,6 +56,8 @@ class LakeManifest:
     """What the files' paths are relative to; empty for the table's own location."""
     partition_spec_id: int = 0
     """Which of the table's partitionings the files follow, in formats that keep several."""
+    origins: tuple[str, ...] = ()
+    """Of the query, to be noted with its token; see `origins`."""
 
     def with_files(self, files: Sequence[DataFile]) -> LakeManifest:
         return replace(self, files=tuple(files))
@@ -159,6 +161,7 @@ def _to_columns(content: LakeManifest) -> pa.RecordBatch:
         "partition_by": content.partition_by,
         "location": content.location,
         "partition_spec_id": content.partition_spec_id,
+        "origins": content.origins,
     }
     metadata = {_HEADER_KEY: json.dumps(header).encode()}
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns), metadata=metadata)
@@ -191,6 +194,7 @@ def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
         files=files,
         location=header["location"],
         partition_spec_id=header["partition_spec_id"],
+        origins=tuple(header.get("origins", ())),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ from ..committers.lake_manifest import LakeManifest, decode
 from .backlog import BacklogBound, wait_for_delivery
 from .batch_plan import BatchPlan
 from .event_time import event_time_column
+from .new_query import check_new_query, origins_of
 from .options.common import LakeOptions
 from .plan_cache import PlanCache, PlanKey, Seen
 from .settings import register
@@ -66,7 +68,8 @@ def plan_decoupled_batch(
         return BatchPlan(batch)
     register(sink, store, batch.stream, planned.content.table_id)
     before = digest_of(batch.batch_id - 1) if batch.batch_id > 0 else None
-    return BatchPlan(batch, planned.files, planned.content, event_time=event_time, digest_before=before)
+    content = replace(planned.content, origins=origins_of(sink.options))
+    return BatchPlan(batch, planned.files, content, event_time=event_time, digest_before=before)
 
 
 def bound_of(options: LakeOptions) -> BacklogBound:
@@ -117,6 +120,8 @@ def _plan_first(
     table, token = patiently(partial(_look_first, key.sink, store, batch.stream), wait_s)
     if is_known:
         register(key.sink, store, batch.stream)  # what is waited for is delivered as this start says
+    else:
+        check_new_query(key.sink, store, table, batch, key.overwrite)
     if DecoupledCommitter(store, table).begin(batch, digest_of, token) is Action.SKIP:
         return None
     if is_known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..committers.checkpoint_copies import DigestOf
@@ -18,6 +19,7 @@ from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
 from .decoupled_planning import plan_decoupled_batch
 from .event_time import event_time_column
+from .new_query import check_new_query, origins_of
 from .options.common import LakeOptions
 from .settings import register
 from .sinks.sink import Sink, check_same_table
@@ -64,6 +66,7 @@ def plan_batch(
     event_time = event_time_column(rows, sink.options.event_time)
     try:
         check_same_table(table, batch.stream, written)
+        check_new_query(sink, store, table, batch, overwrite)
         decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch, digest_of)
         check_same_table(table, batch.stream, written)  # recovery has looked anew, and gives way to a replay
     except TableChangedError:
@@ -74,7 +77,8 @@ def plan_batch(
         return BatchPlan(batch)
     planned = sink.plan_table(table, rows, overwrite, batch.batch_id)
     register(sink, store, batch.stream, planned.content.table_id)
-    return BatchPlan(batch, planned.files, planned.content, event_time=event_time)
+    content = replace(planned.content, origins=origins_of(sink.options))
+    return BatchPlan(batch, planned.files, content, event_time=event_time)
 
 
 def plan_batch_write(sink: Sink[Any], schema: StructType, overwrite: bool) -> BatchPlan:

@@ -6,6 +6,11 @@ The token is three application transactions (`txn` actions of the Delta protocol
     penstock:{query_id}:digest    the first 60 bits of the digest of the batch's source offsets
     penstock:{query_id}:version   the version of the table that the batch made
 
+Beside it stands, for each origin of the query, a number of the query that was the last to commit from there:
+
+    penstock:checkpoint:{hash of the checkpoint directory}
+    penstock:name:{hash of the query's name}
+
 Delta does not deduplicate by them: a fresh handle may commit a lower version again. So each attempt looks at
 the newest version of the table, finds the token there, and commits on that very view, for its next version
 only. Whoever takes that version first, a twin included, makes the attempt fail, and the next attempt sees the
@@ -58,6 +63,7 @@ from .table import (
     check_same_table,
     dropped,
     landed_version,
+    noted_origin,
     token_of,
 )
 from .view import VIEWS, TableView, TableViews
@@ -202,6 +208,24 @@ class DeltaTableCommitter:
         table = self._look()
         return None if table is None else token_of(table, query_id)
 
+    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+        """The first of the origins from which another query has committed to the table; None if none has.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
+        table = self._look()
+        return None if table is None else noted_origin(table, query_id, origins)
+
+    def has_rows(self) -> bool:
+        """Does the table name any data file? Costs what the table has in files.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
+        table = self._look()
+        return table is not None and bool(table.handle().file_uris())
+
     def _look(self) -> TableView | None:
         if self._first_look is None:
             self._first_look = self._views.look(self._uri, self._options)
@@ -339,14 +363,14 @@ class DeltaTableCommitter:
         return Committed(version)
 
     def _append(self, table: TableView, manifest: Manifest, content: LakeManifest, version: int) -> None:
-        app_versions = app_versions_of(manifest.batch, version)
+        app_versions = app_versions_of(manifest.batch, version, content.origins)
         entry = append_entry(manifest, content, app_versions, self._now_ms())
         self._views.append(self._uri, self._options, table, entry, app_versions)
 
     def _commit_by_library(
         self, table: TableView, manifest: Manifest, content: LakeManifest, version: int
     ) -> None:
-        app_versions = app_versions_of(manifest.batch, version)
+        app_versions = app_versions_of(manifest.batch, version, content.origins)
         commit_by_library(table.handle(), manifest, content, app_versions, self._now_ms())
 
     def _outcome_after(

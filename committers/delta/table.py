@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from deltalake import DeltaTable
@@ -12,6 +12,7 @@ from ..contract import Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..lake_manifest import Kind
+from ..origins import query_number
 from .history import CommitInfo
 from .library import in_short
 from .table_state import TableState
@@ -122,20 +123,33 @@ def landed_version(table: HasAppVersions, query_id: str) -> int | None:
     return table.app_version(_app_id(query_id, "version"))
 
 
-def app_versions_of(batch: Batch, version: int) -> dict[str, int]:
+def app_versions_of(batch: Batch, version: int, origins: Sequence[str] = ()) -> dict[str, int]:
     """What makes the batch the query's token, as versions of application transactions.
 
     Never to be committed with a time: a retention property would hide it.
 
     Args:
         version: that the commit makes
+        origins: of the query
     """
     query_id = batch.stream.query_id
+    number = query_number(query_id)
     return {
         _app_id(query_id): batch.batch_id,
         _app_id(query_id, "digest"): int(batch.digest[:DIGEST_CHARS], 16),
         _app_id(query_id, "version"): version,
+        **{_app_id(origin): number for origin in origins},
     }
+
+
+def noted_origin(table: HasAppVersions, query_id: str, origins: Iterable[str]) -> str | None:
+    """The first of the origins from which another query was the last to commit to the table.
+
+    Raises:
+        RetryableError: the log cannot be read now.
+    """
+    own = query_number(query_id)
+    return next((origin for origin in origins if table.app_version(_app_id(origin)) not in (None, own)), None)
 
 
 def _app_id(query_id: str, what: str = "") -> str:

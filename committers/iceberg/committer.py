@@ -48,6 +48,7 @@ from .table import (
     landed_batch,
     load,
     load_if_there,
+    noted_origin,
     version_of,
 )
 from .target import KIND, NO_SNAPSHOT, IcebergTarget
@@ -170,6 +171,29 @@ class IcebergTableCommitter:
         table = self._look()
         landed = None if table is None else self._landed(table.metadata, query_id)
         return None if landed is None else landed.token
+
+    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+        """The first of the origins from which another query has committed to the branch; None if none has.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
+        table = self._look()
+        if table is None:
+            return None
+        return noted_origin(table.metadata, query_id, self._address.branch, origins)
+
+    def has_rows(self) -> bool:
+        """False if the branch's head names no data file.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
+        table = self._look()
+        head = None if table is None else table.metadata.snapshot_by_name(self._address.branch)
+        if head is None:
+            return False
+        return head.summary is None or head.summary.additional_properties.get("total-data-files") != "0"
 
     def _look(self) -> Table | None:
         if self._first_look is None:

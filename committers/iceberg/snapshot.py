@@ -93,7 +93,7 @@ def prepare_attempt(
             producer.append_data_file(file)
         producer.commit()
         delete_merged(producer, delete_files)
-        _set_token(transaction, manifest, branch, producer.snapshot_id)
+        _set_token(transaction, manifest, content, branch, producer.snapshot_id)
     except BaseException:
         with suppress(Exception):
             delete_uncommitted(producer)
@@ -171,11 +171,13 @@ def _summary(manifest: Manifest) -> dict[str, str]:
     }
 
 
-def _set_token(transaction: Transaction, manifest: Manifest, branch: str, snapshot_id: int) -> None:
+def _set_token(
+    transaction: Transaction, manifest: Manifest, content: LakeManifest, branch: str, snapshot_id: int
+) -> None:
     snapshot = transaction.table_metadata.snapshot_by_id(snapshot_id)
     assert snapshot is not None, "the producer adds its snapshot to the transaction"
     batch = manifest.batch
-    value = token_value(batch.batch_id, batch.digest, snapshot)
+    value = token_value(batch.batch_id, batch.digest, snapshot, content.origins)
     transaction.set_properties({token_property(batch.stream.query_id, branch): value})
     forgotten = forgettable_tokens(transaction.table_metadata, snapshot.timestamp_ms)
     if forgotten:
@@ -192,7 +194,7 @@ def accept_head(table: Table, query_id: str, branch: str, landed: LandedBatch) -
     if head is None:
         update: TableUpdate = RemovePropertiesUpdate(removals=[token_property(query_id, branch)])
     else:
-        value = token_value(landed.batch_id, landed.digest, head)
+        value = token_value(landed.batch_id, landed.digest, head, landed.origins)
         update = SetPropertiesUpdate(updates={token_property(query_id, branch): value})
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),

@@ -9,7 +9,7 @@ no properties, so the property also names the batch's snapshot, which must lie b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
@@ -118,6 +118,8 @@ class LandedBatch:
     snapshot_id: int
     sequence_number: int
     timestamp_ms: int
+    origins: tuple[str, ...] = ()
+    """Of the query; see `origins`."""
 
     @property
     def token(self) -> Token:
@@ -153,8 +155,9 @@ def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedB
 
 def _parse_token(text: str) -> LandedBatch:
     noted = json.loads(text)
-    numbers = {key: int(noted[key]) for key in LandedBatch.__slots__ if key != "digest"}
-    return LandedBatch(digest=str(noted["digest"]), **numbers)
+    numbers = {key: int(noted[key]) for key in LandedBatch.__slots__ if key not in ("digest", "origins")}
+    origins = tuple(map(str, noted.get("origins", ())))
+    return LandedBatch(digest=str(noted["digest"]), **numbers, origins=origins)
 
 
 def token_of(metadata: TableMetadata, query_id: str, branch: str) -> Token | None:
@@ -181,10 +184,28 @@ def digest_of(metadata: TableMetadata, branch: str, landed: LandedBatch, batch: 
     return None
 
 
-def token_value(batch_id: int, digest: str, snapshot: Snapshot) -> str:
+def noted_origin(metadata: TableMetadata, query_id: str, branch: str, origins: Sequence[str]) -> str | None:
+    """The first of the origins from which another query has committed what the branch still has."""
+    others: set[str] = set()
+    for name, text in metadata.properties.items():
+        other_id = name.removeprefix(TOKEN_PREFIX).partition("@")[0]
+        if other_id == query_id or name != token_property(other_id, branch):
+            continue
+        with suppress(ValueError, KeyError, TypeError):  # another property, or a broken token: let it be
+            landed = _parse_token(text)
+            others.update(landed.origins if _is_behind_head(metadata, branch, landed) else ())
+    return next((origin for origin in origins if origin in others), None)
+
+
+def token_value(batch_id: int, digest: str, snapshot: Snapshot, origins: Sequence[str]) -> str:
     """What the table property says once `snapshot` has brought the batch."""
     landed = LandedBatch(
-        batch_id, digest, snapshot.snapshot_id, snapshot.sequence_number or 0, snapshot.timestamp_ms
+        batch_id,
+        digest,
+        snapshot.snapshot_id,
+        snapshot.sequence_number or 0,
+        snapshot.timestamp_ms,
+        tuple(origins),
     )
     return json.dumps(asdict(landed))
 

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import (
+    BATCH_WRITE_PREFIX,
     AbortedBy,
     Batch,
     Manifest,
@@ -89,6 +90,22 @@ def _id_of(stream: StreamKey) -> sa.ScalarSelect[int]:
 def storable(reason: str) -> str:
     """Reasons are other people's error messages: bounded, and without what Postgres or UTF-8 refuses."""
     return reason[:REASON_CHARS_MAX].replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def others_of_table(stream: StreamKey) -> sa.Select[tuple[str, str, str, bool]]:
+    has_pending = sa.exists().where(manifests.c.stream_id == streams.c.id, IS_PREPARED)
+    return (
+        sa.select(
+            streams.c.query_id, streams.c.query_name, streams.c.settings, has_pending.label("has_pending")
+        )
+        .where(
+            streams.c.table_uri == stream.table_uri,
+            streams.c.query_id != stream.query_id,
+            streams.c.query_id.not_like(f"{BATCH_WRITE_PREFIX}%"),
+            sa.or_(streams.c.committed_batches > 0, has_pending),
+        )
+        .order_by(streams.c.id.desc())
+    )
 
 
 # Streams and runs -----------------------------------------------------------------------------------

@@ -77,6 +77,16 @@ class WrittenTable:
     """That batch; None if an operator has accepted the table as it was at that version."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherQuery:
+    """A query that has written, or is about to write, a table that another one is asked about."""
+
+    query_id: str
+    query_name: str
+    settings: str
+    has_pending: bool
+
+
 def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
@@ -368,6 +378,12 @@ class SqlManifestStore:
         with self._database.read() as connection:
             rows = connection.execute(sa.select(streams).order_by(streams.c.id)).all()
             return [_status(connection, row) for row in rows]
+
+    def other_queries(self, stream: StreamKey) -> Sequence[OtherQuery]:
+        """The other queries that have batches in the stream's table, or waiting for it; newest first."""
+        with self._database.read() as connection:
+            rows = connection.execute(queries.others_of_table(stream)).all()
+        return [OtherQuery(**row._mapping) for row in rows]
 
     def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]:
         """The highest `limit` batch ids, highest first."""

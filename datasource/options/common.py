@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from ...committers.delivery.policy import DeliveryPolicy
@@ -14,6 +15,14 @@ TARGET_FILE_BYTES = 128 * MIB
 COMPRESSION = "zstd"
 
 
+class NewQuery(Enum):
+    """What happens when a query is new, and an earlier one of the same origin has written the table."""
+
+    WARN = "warn"
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeOptions:
     """What the sinks for lake tables have in common. None: as the table says, else the default."""
@@ -21,6 +30,7 @@ class LakeOptions:
     checkpoint_location: str | None = None
     store: str | None = field(default=None, repr=False)
     query_name: str = ""
+    new_query: NewQuery = NewQuery.WARN
     create_table: bool = True
     table_properties: Mapping[str, str] = field(default_factory=dict)
     add_columns: bool = False
@@ -105,6 +115,14 @@ OPTIONS = (
         is_secret=True,
     ),
     Option("queryName", "query_name", text, "Spark's own option; shown by `penstock status`."),
+    Option(
+        "newQuery",
+        "new_query",
+        one_of({choice.value: choice for choice in NewQuery}),
+        "If a query begins with a new checkpoint, and the table holds rows of an earlier query with the same "
+        "checkpoint directory or `queryName`: `warn` in the driver's log, `refuse` before anything is "
+        "written, or `allow`. Streams only. Default `warn`.",
+    ),
     Option("createTable", "create_table", flag, "Create the table if there is none. Default `true`."),
     Option(
         "tableProperties",

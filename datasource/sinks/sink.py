@@ -40,6 +40,14 @@ class LakeTable(TableCommitter, Protocol):
         """
         ...
 
+    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+        """The first of the origins from which another query has committed to the table; None if none has."""
+        ...
+
+    def has_rows(self) -> bool:
+        """False if there is no table, or it certainly has no rows. May cost what the table has in files."""
+        ...
+
     def accept(self, query_id: str) -> None:
         """Take the table as it is now for one that holds what the query has delivered, on an operator's
         word.

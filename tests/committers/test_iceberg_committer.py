@@ -87,6 +87,7 @@ def test_the_token_and_the_summary_come_with_the_snapshot_in_one_metadata_versio
         "snapshot_id": stream.head.snapshot_id,
         "sequence_number": 2,
         "timestamp_ms": stream.head.timestamp_ms,
+        "origins": [],
     }
     summary = stream.head.summary
     assert summary is not None

@@ -1,0 +1,251 @@
+"""A query that begins with a new checkpoint on a table that an earlier one has written: is it noticed?"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.committers.lakes import LAKES, LakeTable
+from tests.sink_stream import SinkStream
+from typer.testing import CliRunner
+
+from penstock import CheckpointMismatchError
+from penstock.committers.contract import Batch, StreamKey
+from penstock.committers.store.sql import OtherQuery, SqlManifestStore, open_store
+from penstock.datasource import planning
+from penstock.datasource.cli.app import app
+from penstock.datasource.planning import plan_batch, store_url
+from penstock.datasource.sinks.sink import Sink
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+SAME_CHECKPOINT = "of an earlier query with the same checkpoint directory"
+SAME_NAME = "of an earlier query of the same name 'ids'"
+
+
+@dataclass
+class Queries:
+    """Queries that write one table, each with its store in its checkpoint unless one is given."""
+
+    lake: LakeTable
+    folder: Path
+    caplog: pytest.LogCaptureFixture
+
+    def sink(self, checkpoint: str = "cp", **options: str) -> Sink[Any]:
+        (self.folder / checkpoint).mkdir(exist_ok=True)
+        sink: Any = self.lake.sink()
+        names = ("path", "warehouse", "table")
+        table = {name: getattr(sink.options, name) for name in names if hasattr(sink.options, name)}
+        given = {**table, "checkpointLocation": str(self.folder / checkpoint), **options}
+        made: Sink[Any] = type(sink)(type(sink.options).parse(given))
+        return made
+
+    def run(self, query_id: str, **options: str) -> SinkStream:
+        """The first batch of a query; what was warned of before is forgotten."""
+        self.caplog.clear()
+        stream = SinkStream(self.sink(**options), query_id)
+        stream.run(ROWS)
+        return stream
+
+    @property
+    def warned(self) -> str:
+        return "\n".join(
+            record.getMessage() for record in self.caplog.records if record.name.endswith("new_query")
+        )
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def queries(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Queries:
+    caplog.set_level(logging.WARNING)
+    return Queries(LAKES[request.param](tmp_path), tmp_path, caplog)
+
+
+# What is noticed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        ({"checkpoint": "cp"}, SAME_CHECKPOINT),
+        ({"checkpoint": "other", "queryName": "ids"}, SAME_NAME),
+        ({"checkpoint": "cp", "queryName": "ids"}, SAME_CHECKPOINT),
+    ],
+)
+def test_the_table_alone_knows_a_query_that_begins_anew(
+    queries: Queries, second: dict[str, str], says: str
+) -> None:
+    """The store was deleted with the checkpoint. By default the query is warned, once, and goes on."""
+    queries.run("q1", queryName="ids").run(ROWS)
+    assert not queries.warned
+    shutil.rmtree(queries.folder / "cp")
+
+    stream = queries.run("q2", **second)
+    assert says in queries.warned
+    assert "The query q2 is new" in queries.warned
+    assert queries.lake.count() == 9
+
+    queries.caplog.clear()
+    stream.run(ROWS)
+    assert not queries.warned
+
+
+def test_it_is_refused_on_request_before_anything_is_written(queries: Queries) -> None:
+    queries.run("q1")
+    shutil.rmtree(queries.folder / "cp")
+    files, version = queries.lake.on_disk.data_files(), queries.lake.version()
+
+    with pytest.raises(CheckpointMismatchError, match=f"{SAME_CHECKPOINT}.* Nothing was written.*newQuery"):
+        queries.run("q2", newQuery="refuse")
+    assert queries.lake.on_disk.data_files() == files
+    assert queries.lake.version() == version
+
+    queries.run("q2", newQuery="allow")
+    assert not queries.warned
+    assert queries.lake.count() == 6
+
+
+def test_a_query_that_has_begun_is_not_refused(queries: Queries) -> None:
+    queries.run("q1")
+    shutil.rmtree(queries.folder / "cp")
+    stream = queries.run("q2")
+    stream.sink = queries.sink(newQuery="refuse")
+    stream.run(ROWS)
+    assert queries.lake.count() == 9
+
+    with open_store(store_url(stream.sink.options)) as store:  # a replay
+        batch = Batch(StreamKey("q2", stream.sink.table_uri), 0, "0" * 64)
+        assert plan_batch(stream.sink, store, batch, ROWS.schema, overwrite=False).files is None
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [({"checkpoint": "cp"}, SAME_CHECKPOINT), ({"checkpoint": "other", "queryName": "ids"}, SAME_NAME)],
+)
+def test_a_shared_store_knows_a_query_that_begins_anew(
+    queries: Queries, store_url: str, monkeypatch: pytest.MonkeyPatch, second: dict[str, str], says: str
+) -> None:
+    """Also where the table does not, for a release that noted no origins wrote it. The store has the id."""
+    with monkeypatch.context() as patched:
+        patched.setattr(planning, "origins_of", lambda _: ())
+        queries.run("q1", queryName="ids", store=store_url)
+
+    queries.run("q2", store=store_url, **second)
+    assert f"{says}" in queries.warned
+    assert "(query id q1)" in queries.warned
+
+
+def test_batches_that_wait_for_their_delivery_count(queries: Queries, store_url: str) -> None:
+    queries.run("q1", store=store_url, delivery="decoupled")
+    queries.run("q2", store=store_url, delivery="decoupled")
+    assert SAME_CHECKPOINT in queries.warned
+
+    with pytest.raises(CheckpointMismatchError):
+        queries.run("q3", store=store_url, delivery="decoupled", newQuery="refuse")
+
+
+def test_a_delivery_notes_where_its_query_comes_from(queries: Queries) -> None:
+    stream = queries.run("q1", delivery="decoupled")
+    stream.run(ROWS)
+    ended = CliRunner().invoke(app, ["deliver", "--once", "--checkpoint", str(queries.folder / "cp")])
+    assert ended.exit_code == 0, ended.output
+    shutil.rmtree(queries.folder / "cp")
+
+    queries.run("q2")
+    assert SAME_CHECKPOINT in queries.warned
+
+
+@pytest.mark.parametrize("location", ["file://{}/cp/", "file:{}/cp", "{}/x/../cp"])
+def test_a_checkpoint_is_known_in_every_spelling(queries: Queries, location: str) -> None:
+    queries.run("q1")
+    shutil.rmtree(queries.folder / "cp")
+    queries.run("q2", checkpointLocation=location.format(queries.folder))
+
+    assert SAME_CHECKPOINT in queries.warned
+
+
+# What is none -----------------------------------------------------------------------------------------
+
+
+def empty(lake: LakeTable) -> None:
+    table: Any = lake.load()  # type: ignore[attr-defined]
+    table.delete()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda lake: lake.drop(), lambda lake: lake.replace(), empty],
+    ids=["dropped", "replaced", "emptied"],
+)
+def test_no_warning_where_the_earlier_rows_are_gone(
+    queries: Queries, store_url: str, change: Callable[[LakeTable], None]
+) -> None:
+    queries.run("q1", store=store_url, queryName="ids")
+    change(queries.lake)
+    queries.run("q2", store=store_url, queryName="ids", newQuery="refuse")
+
+    assert not queries.warned
+
+
+def test_no_warning_for_several_queries_that_write_one_table(queries: Queries, store_url: str) -> None:
+    queries.run("q1", checkpoint="a", store=store_url)
+    queries.run("q2", checkpoint="b", store=store_url)
+    assert not queries.warned
+    queries.run("q3", checkpoint="c", store=store_url, queryName="c")
+    assert not queries.warned
+    queries.run("q4", checkpoint="d", store=store_url, queryName="d")
+    assert not queries.warned
+
+
+def test_no_warning_for_a_checkpoint_that_was_given_a_new_query_id(queries: Queries) -> None:
+    """`penstock renew`: the query goes on at the batch where it was."""
+    queries.run("q1")
+    SinkStream(queries.sink(newQuery="refuse"), "q2", next_batch=1).run(ROWS)
+    assert not queries.warned
+
+
+def test_no_warning_where_each_batch_replaces_the_table(queries: Queries) -> None:
+    queries.run("q1")
+    shutil.rmtree(queries.folder / "cp")
+    sink = queries.sink(newQuery="refuse")
+    with open_store(store_url(sink.options)) as store:
+        batch = Batch(StreamKey("q2", sink.table_uri), 0, "0" * 64)
+        assert plan_batch(sink, store, batch, ROWS.schema, overwrite=True).files is not None
+
+
+def test_no_warning_after_an_iceberg_rollback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queries = Queries(LAKES["iceberg"](tmp_path), tmp_path, caplog)
+    queries.run("other", checkpoint="other")
+    version = queries.lake.version()
+    queries.run("q1")
+    shutil.rmtree(tmp_path / "cp")
+    queries.lake.go_back(version)
+
+    queries.run("q2", newQuery="refuse")
+    assert not queries.warned
+
+
+# Costs ------------------------------------------------------------------------------------------------
+
+
+def test_the_check_is_made_for_the_first_batch_only(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = queries.run("q1")
+    committer = type(stream.sink.open_table())
+    asked: list[str] = []
+
+    def other_queries(*_: object) -> list[OtherQuery]:
+        asked.append("store")
+        return []
+
+    monkeypatch.setattr(committer, "noted_origin", lambda *_: asked.append("table"))
+    monkeypatch.setattr(SqlManifestStore, "other_queries", other_queries)
+    stream.run(ROWS)
+    assert not asked
+    queries.run("q2", checkpoint="other")
+    assert asked == ["store", "table"]

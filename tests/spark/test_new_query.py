@@ -1,0 +1,45 @@
+"""A deleted checkpoint in a real Spark: what its user sees."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tests.spark.id_stream import IdStream
+from tests.spark.processes import SHORT_LIVED, DriverProcess
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_deleted_checkpoint_is_warned_of_in_the_log_of_the_driver(ids: IdStream) -> None:
+    """Once, at the query's start. Spark's planner writes into the standard error of the driver."""
+    ids.add_files(3)
+    ids.run()
+    shutil.rmtree(ids.checkpoint)
+    arguments = [ids.table.source, str(ids.source), str(ids.checkpoint)]
+    arguments += [text for pair in ids.table.options.items() for text in ("--option", "=".join(pair))]
+    arguments += [text for pair in SHORT_LIVED.items() for text in ("--conf", "=".join(pair))]
+    with DriverProcess(arguments, ids.root / "driver.log") as driver:
+        assert driver.wait() == 0, driver.tail()
+
+    log = (ids.root / "driver.log").read_text()
+    assert (
+        log.count(f"holds rows of an earlier query with the same checkpoint directory '{ids.checkpoint}'")
+        == 1
+    )
+    assert ids.findings().rows == 600
+
+
+def test_a_deleted_checkpoint_is_refused_on_request(ids: IdStream) -> None:
+    ids.add_files(2)
+    ids.run(newQuery="refuse")
+    shutil.rmtree(ids.checkpoint)
+    files, commits = ids.data_files(), ids.commits()
+    message = ids.fails_with(newQuery="refuse")
+
+    assert "CheckpointMismatchError" in message
+    assert "same checkpoint directory" in message
+    assert (ids.data_files(), ids.commits()) == (files, commits)
+
+    ids.run(newQuery="allow")
+    assert ids.findings().rows == 400
