@@ -76,7 +76,7 @@ def _earlier_query(
     for other in store.other_queries(batch.stream):
         same = _same(options, other)
         if same and (other.has_pending or (_holds_batch_of(table, other) and table.has_rows())):
-            return f"{same} (query id {other.query_id})"
+            return f"{same} (query id {shown(other.query_id)})"
     noted = table.noted_origin(batch.stream.query_id, origins_of(options))
     if noted is None or not table.has_rows():
         return None

@@ -136,7 +136,7 @@ def test_a_shared_store_knows_a_query_that_begins_anew(
 
     queries.run("q2", store=store_url, **second)
     assert f"{says}" in queries.warned
-    assert "(query id q1)" in queries.warned
+    assert "(query id 'q1')" in queries.warned
 
 
 def test_batches_that_wait_for_their_delivery_count(queries: Queries, store_url: str) -> None:
