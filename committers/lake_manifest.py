@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from .arrow_values import numbers, texts
 from .contract import Batch, DataFile, Manifest
+from .deletion import is_relative
 from .errors import ManifestCorruptError, PenstockError
 
 KINDS = ("delta", "iceberg")
@@ -181,6 +182,9 @@ def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
         header = json.loads((reader.schema.metadata or {})[_HEADER_KEY])
         partition_by = tuple(header["partition_by"])
         files = tuple(file for batch in reader for file in _files(batch, partition_by))
+    outside = [file.path for file in files if not is_relative(file.path)]
+    if outside:
+        raise ValueError(f"it names {outside[0]!r}, which is no path below the table's location")
     if header["mode"] not in ("append", "overwrite"):
         raise ValueError(f"mode {header['mode']!r} is not known")
     return LakeManifest(

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from ..committers.contract import DataFile
+from ..committers.deletion import Gate
 from ..committers.errors import PenstockError, RetryableError
 from .columns import parquet_width
 from .data_files import DataFileWriter
@@ -158,9 +159,9 @@ def delete_files(plan: WritePlan, files: Iterable[DataFile]) -> None:
     """Take back what a compaction made. Never raises: what stays is an orphan, which clean-up finds."""
     with contextlib.suppress(Exception):
         filesystem, root = plan.table_format.open_filesystem(plan.location, plan.storage_options)
-        for file in files:
+        for path in Gate([plan.location]).allowed_below(plan.location, [file.path for file in files]):
             with contextlib.suppress(Exception):
-                filesystem.delete_file(posixpath.join(root, file.path))
+                filesystem.delete_file(posixpath.join(root, path))
 
 
 class _Sources:

@@ -9,6 +9,7 @@ import pyarrow.fs as pafs
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from ..deletion import local_root
 from ..files import TableFiles
 from .library import in_short
 from .object_store import errors_of_the_system, open_object_store
@@ -42,4 +43,5 @@ def delta_files(table_uri: str, storage_options: Mapping[str, str]) -> TableFile
         open_location,
         in_short,
         None if store is None else delete_many,
+        local=local_root(table_uri),
     )

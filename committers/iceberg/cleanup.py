@@ -18,6 +18,7 @@ from ..errors import PenstockError, RetryableError
 from ..files import TableFiles
 from .expiry import ExpiryStore
 from .files import iceberg_files
+from .gate import table_gate
 from .plan import data_location
 from .reachability import decode_expired, live_files, manifests_of
 from .redaction import redacted
@@ -103,7 +104,7 @@ class IcebergCleanableTable:
                 self._seen.add(path)
 
     def _files(self, table: Table) -> TableFiles:
-        return iceberg_files(data_location(table), table.io.properties)
+        return iceberg_files(data_location(table), table.io.properties, table_gate(table))
 
     def _unreadable(self, what: str) -> RetryableError:
         return RetryableError(

@@ -37,6 +37,7 @@ from .catalog import CatalogConfig, io_properties, known_properties, redacted
 from .checks import check_supported
 from .files import iceberg_files
 from .fit import check_files_fit
+from .gate import check_location, is_own_location, table_gate
 from .new_table import NewTable, check_layout, open_or_create
 from .plan import data_location, plan_target, target_of_files
 from .snapshot import Attempt, accept_head, prepare_attempt
@@ -119,7 +120,7 @@ class IcebergTableCommitter:
             return None
         try:
             check_supported(table, overwrite=content.mode == "overwrite")
-            return target_of_files(table, content)
+            return target_of_files(table, content) if is_own_location(table, content.location) else None
         except (SchemaMismatchError, TableNotSupportedError):
             return None
 
@@ -260,6 +261,7 @@ class IcebergTableCommitter:
                 "Create the branch again; or start a coupled query again, which creates it anew from the "
                 "main branch."
             )
+        check_location(table, manifest, content)
         lacking = check_files_fit(table.metadata, content)
         try:
             return prepare_attempt(table, manifest, content, branch, lacking)
@@ -334,15 +336,17 @@ class IcebergTableCommitter:
         content = decode(manifest, KIND)
         paths = [file.path for file in content.files]
         table = self._look()
-        return paths if table is None else iceberg_files(content.location, self._io(table)).missing(paths)
+        if table is None:
+            return paths
+        check_location(table, manifest, content)
+        return iceberg_files(content.location, self._io(table)).missing(paths)
 
     def delete_files(self, paths: Iterable[str]) -> int:
         """Delete uncommitted data files; the number deleted. Files already gone are no error."""
         table = self._look()
         if table is None:
             return 0
-        location = data_location(table)
-        return iceberg_files(location, self._io(table)).delete(paths)
+        return iceberg_files(data_location(table), self._io(table), table_gate(table)).delete(paths)
 
     def _io(self, table: Table) -> Mapping[str, str]:
         return io_properties(table)

@@ -34,6 +34,7 @@ from .catalog import CatalogConfig, io_properties, known_properties, redacted
 from .checks import check_supported
 from .data_files import iceberg_data_files, partition_texts
 from .files import iceberg_files
+from .gate import table_gate
 from .library.snapshots import Live, ReplaceFiles, UncopiedTransaction, delete_uncommitted
 from .plan import data_location
 from .snapshot import Attempt, has_double_partitions
@@ -100,7 +101,7 @@ class IcebergCompactableTable:
         return 0 if table is None else self._files(table).delete(paths)
 
     def _files(self, table: Table) -> Any:
-        return iceberg_files(data_location(table), io_properties(table))
+        return iceberg_files(data_location(table), io_properties(table), table_gate(table))
 
     # Files ----------------------------------------------------------------------------------------
 

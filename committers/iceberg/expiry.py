@@ -19,13 +19,13 @@ after it leaves one whose snapshots are gone: the next run sees that, and the gr
 crash between deletions starts again where the store says. Two processes may do all this at once: both plan,
 one commit lands, and deleting a file twice does no harm.
 
-Not deleted: data files outside of the table's own locations, which somebody has added in place and may need
-elsewhere; and files of snapshots that somebody else has expired. With `gc.enabled=false` nothing happens.
+Not deleted: files outside of the table's folders (see `gate`), whatever the metadata or a plan in the store
+says: somebody may have added them in place and need them elsewhere. Nor files of snapshots that somebody else
+has expired. With `gc.enabled=false` nothing happens.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +55,7 @@ from pyiceberg.utils.properties import property_as_bool
 from ..errors import PenstockError, RetryableError
 from ..store.expiries import Expiry
 from .file_io import TableFileIO
-from .local_files import local_path
+from .gate import table_gate
 from .reachability import ExpiredFiles, decode_expired, expired_files, needed_again
 from .redaction import redacted
 from .retention import snapshots_by_id, snapshots_to_expire
@@ -166,7 +166,7 @@ class SnapshotExpiry:
         expiring = snapshots_to_expire(table.metadata, self._policy.keep_snapshots_max, now_ms)
         if not expiring:
             return 0
-        unneeded = expired_files(table.io, table.metadata, expiring, _own_files(table))
+        unneeded = expired_files(table.io, table.metadata, expiring, table_gate(table).allows)
         plan = Expiry(
             expiry_id=self._new_id(),
             table_uri=self._uri,
@@ -183,7 +183,7 @@ class SnapshotExpiry:
             self._store.remove(plan)
             return 0
         self._store.put(replace(plan, expired_at=self._now()))
-        delete_old_metadata(table.io, table.metadata, response.metadata)
+        delete_old_metadata(table, response.metadata)
         return len(expiring)
 
     # Delete -----------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class SnapshotExpiry:
         return due
 
     def _delete(self, table: Table, due: Sequence[tuple[Expiry, ExpiredFiles]]) -> int:
-        deleted = 0
+        deleted, gate = 0, table_gate(table)
         for expiry, files in due:
             left = self._policy.files_per_run_max - deleted
             if left <= 0:
@@ -212,7 +212,7 @@ class SnapshotExpiry:
             needed = needed_again(table.io, table.metadata, files)
             end = expiry.deleted + left
             chunk = [path for path in files.paths[expiry.deleted : end] if path not in needed]
-            deleted += delete_files(table.io, chunk)
+            deleted += delete_files(table.io, gate.allowed(chunk))
             if end < len(files.paths):
                 self._store.add_deleted(expiry, end)
             else:
@@ -220,8 +220,8 @@ class SnapshotExpiry:
         return deleted
 
 
-def delete_old_metadata(io: FileIO, base: TableMetadata, new: TableMetadata) -> None:
-    """Delete the metadata files that fell out of the metadata log between two versions, in S3 by and by.
+def delete_old_metadata(table: Table, new: TableMetadata) -> None:
+    """Delete the metadata files that fell out of the metadata log after `table`, in S3 by and by.
 
     For commits that do not go through pyiceberg's own, which does this. Does nothing unless the table has
     `write.metadata.delete-after-commit.enabled`.
@@ -234,15 +234,20 @@ def delete_old_metadata(io: FileIO, base: TableMetadata, new: TableMetadata) -> 
     if not is_enabled:
         return
     kept = {entry.metadata_file for entry in new.metadata_log}
-    gone = [entry.metadata_file for entry in base.metadata_log if entry.metadata_file not in kept]
-    if isinstance(io, TableFileIO):
-        io.delete_soon(gone)
+    log = table.metadata.metadata_log
+    gone = table_gate(table).allowed(entry.metadata_file for entry in log if entry.metadata_file not in kept)
+    if isinstance(table.io, TableFileIO):
+        table.io.delete_soon(gone)
     else:
-        delete_files(io, gone)
+        delete_files(table.io, gone)
 
 
 def delete_files(io: FileIO, paths: Sequence[str]) -> int:
-    """Delete files; the number deleted. Files already gone are no error."""
+    """Delete files; the number deleted. Files already gone are no error.
+
+    Args:
+        paths: let through by the table's gate, or of files that this process has just written
+    """
 
     def delete(path: str) -> bool:
         try:
@@ -301,18 +306,3 @@ def _updates(metadata: TableMetadata, expiring: Sequence[Snapshot]) -> tuple[Tab
         for one in sorted(with_statistics)
     ]
     return (*statistics, RemoveSnapshotsUpdate(snapshot_ids=gone))  # type: ignore[call-arg]
-
-
-def _own_files(table: Table) -> Callable[[str], bool]:
-    """Does a data file lie where the table's own are?"""
-    properties = table.metadata.properties
-    given = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
-    places = [table.location(), *(properties[name] for name in given if name in properties)]
-    roots = tuple([f"{_normalized(place).rstrip('/')}/" for place in places])
-    return lambda path: _normalized(path).startswith(roots)
-
-
-def _normalized(location: str) -> str:
-    """One spelling for one place on the local disk."""
-    path = local_path(location)
-    return location if path is None else os.path.normpath(path)

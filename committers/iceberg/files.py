@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pyarrow.fs as pafs
 
+from ..deletion import Gate, local_root
 from ..files import TableFiles
 from .local_files import local_path
 from .object_store import open_object_store
@@ -15,11 +16,12 @@ from .object_store import open_object_store
 DELETING_THREADS = 16
 
 
-def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles:
+def iceberg_files(location: str, io_properties: Mapping[str, str], gate: Gate | None = None) -> TableFiles:
     """The files below `location`: a local path, `file:` or an object store's URL.
 
     Args:
         io_properties: for file I/O, as pyiceberg names them; may hold secrets
+        gate: of the table, where files are to be deleted
     """
     properties = dict(io_properties)
 
@@ -40,4 +42,11 @@ def iceberg_files(location: str, io_properties: Mapping[str, str]) -> TableFiles
         with ThreadPoolExecutor(DELETING_THREADS) as threads:
             list(threads.map(delete, paths))
 
-    return TableFiles(location, "the catalog.* options", open_location, delete_many=delete_many)
+    return TableFiles(
+        location,
+        "the catalog.* options",
+        open_location,
+        delete_many=delete_many,
+        gate=gate,
+        local=local_root(location),
+    )

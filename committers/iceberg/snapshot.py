@@ -60,7 +60,7 @@ class Attempt:
     def send(self) -> None:
         """One request to the catalog. Whatever it raises, only the table can tell whether it has landed."""
         response = self.table.catalog.commit_table(self.table, self.requirements, self.updates)
-        delete_old_metadata(self.table.io, self.table.metadata, response.metadata)
+        delete_old_metadata(self.table, response.metadata)
 
     def discard(self) -> None:
         """Delete the manifests. Only if the attempt provably did not land; what stays is a small orphan."""

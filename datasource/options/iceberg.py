@@ -132,7 +132,8 @@ PREFIXES = (
         "catalog_properties",
         str.lower,
         "Properties of the catalog, as pyiceberg takes them: `catalog.type`, `catalog.uri`, "
-        "`catalog.s3.region`, …",
+        "`catalog.s3.region`, … With `catalog.penstock.data-path` and `catalog.penstock.metadata-path` "
+        "Penstock also deletes the table's files in these folders, outside of its location.",
     ),
 )
 

@@ -40,10 +40,15 @@ STREAM = StreamKey("q0", "lake:events")
 class IcebergLake:
     """A real Iceberg table and a real store, with files as the writers leave them, 30 days ago."""
 
-    def __init__(self, folder: Path, properties: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, properties: dict[str, str] | None = None, catalog: dict[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.catalog = SqlCatalog(
-            "test", uri=f"sqlite:///{folder}/catalog.sqlite", warehouse=f"file://{folder}"
+            "test",
+            uri=f"sqlite:///{folder}/catalog.sqlite",
+            warehouse=f"file://{folder}",
+            **(catalog or {}),
         )
         self.catalog.create_namespace_if_not_exists("lake")
         schema = pa.schema([("id", pa.int64())])
@@ -264,14 +269,42 @@ def test_without_a_table_nothing_is_deleted(lake: IcebergLake) -> None:
 def test_files_are_found_wherever_the_table_puts_them(
     tmp_path: Path, properties: dict[str, str], folder: str
 ) -> None:
+    given = {}
     if "write.data.path" in properties:
         properties = {"write.data.path": f"file://{tmp_path}/elsewhere"}
-    lake = IcebergLake(tmp_path, properties)
+        given = {"penstock.data-path": f"{tmp_path}//elsewhere/"}
+    lake = IcebergLake(tmp_path, properties, given)
     orphan, kept = lake.write(0, folder=folder), lake.write(0, folder=folder)
     lake.commit(0, kept)
     assert lake.clean_up() == 1
     assert lake.on_disk() == {kept}
     assert orphan not in lake.on_disk()
+    lake.close()
+
+
+@pytest.mark.parametrize("folder", ["", "elsewhere", "lake"], ids=["root", "sibling", "above the table"])
+def test_a_property_of_the_table_gives_no_files_to_deletion(
+    tmp_path: Path, folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody who writes the table can set `write.data.path`; the operator gives the folder in an option."""
+    (tmp_path / "lake").mkdir()
+    lake = IcebergLake(tmp_path)
+    lake.write(0)
+    orphan = lake.data / lake.write(0)
+    foreign = tmp_path / folder / orphan.name
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_bytes(orphan.read_bytes())
+    os.utime(foreign, 2 * ((NOW - OLD).timestamp(),))
+    lake.commit(0)
+    with lake.table().transaction() as change:
+        path = "/" if not folder else f"{tmp_path}/{folder}"
+        change.set_properties({"write.data.path": f"file://{path}"})
+    if folder:
+        lake.clean_up()
+    else:  # without a listing of the whole disk
+        assert lake.cleanable().delete_files([str(foreign).removeprefix("/")]) == 0
+    assert foreign.exists()
+    assert "catalog.penstock.data-path" in caplog.text
     lake.close()
 
 

@@ -36,6 +36,7 @@ from penstock.committers.contract import (
 )
 from penstock.committers.errors import (
     CheckpointMismatchError,
+    ManifestCorruptError,
     SchemaMismatchError,
     TableChangedError,
     TableNotSupportedError,
@@ -62,6 +63,19 @@ def test_a_committed_batch_is_not_added_again(stream: IcebergStream) -> None:
     assert stream.committer().commit(manifest) == Committed(stream.head.snapshot_id)
     assert stream.committer().commit(manifest) == AlreadyCommitted(stream.head.snapshot_id)
     assert stream.ids() == stream.polars_ids() == [1, 2]
+
+
+@pytest.mark.parametrize("location", ["", "file:///elsewhere", "{}/../elsewhere", "{}2/data", "s3://lake/t"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(stream: IcebergStream, location: str) -> None:
+    manifest = stream.prepare(0, [1, 2])
+    place = location.format(stream.load().location())
+    planted = build_manifest(manifest.batch, replace(decode(manifest), location=place))
+    with pytest.raises(ManifestCorruptError, match="not a location of the table"):
+        stream.committer().commit(planted)
+    with pytest.raises(ManifestCorruptError, match="not a location of the table"):
+        stream.committer().missing_files(planted)
+    assert stream.committer().target_of(decode(planted)) is None
+    assert isinstance(stream.committer().commit(manifest), Committed)
 
 
 def test_a_batch_that_landed_before_its_process_died_is_not_added_again(stream: IcebergStream) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import MetadataLogEntry
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetPartitionStatisticsUpdate
 from tests.committers.iceberg_history import GRACE, NAME, POLICY, History
@@ -238,6 +239,54 @@ def test_data_files_outside_of_the_tables_location_stay(history: History, tmp_pa
     overwrite(history, 2 * KEEP + 2)
     history.settle()
     assert foreign.exists()
+
+
+@pytest.mark.parametrize(
+    "spelling", ["file://{0}", "{0}", "file:{0}", "{1}/../{2}", "{1}/%2e%2e/{2}", "{1}/data/link/v"]
+)
+@pytest.mark.parametrize("planted_in", ["plan", "statistics"])
+def test_a_file_outside_of_the_table_is_not_deleted_whatever_the_metadata_or_the_store_says(
+    history: History, tmp_path: Path, spelling: str, planted_in: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = history.table()
+    location = table.location().removeprefix("file://")
+    victim = Path(location).with_name("v")
+    victim.write_bytes(b"not this table's")
+    history.append(1)
+    Path(location, "data", "link").symlink_to(victim.parent)
+    path = spelling.format(victim, location, victim.name)
+    if planted_in == "statistics":
+        file = StatisticsFile(
+            snapshot_id=history.snapshot_ids[0],
+            statistics_path=path,
+            file_size_in_bytes=1,
+            file_footer_size_in_bytes=1,
+            blob_metadata=[],
+        )  # type: ignore[call-arg]
+        with history.table().update_statistics() as update:
+            update.set_statistics(file)
+    history.append(2 * KEEP + 1)
+    history.run()
+    if planted_in == "plan":
+        (plan,) = history.expiries.of_table(str(table.metadata.table_uuid))
+        files = replace(decode_expired(plan.content), others=(path,))
+        history.expiries.remove(plan)
+        history.expiries.put(replace(plan, content=files.encode()))
+    history.wait()
+    assert history.run().files > 0
+    assert victim.exists()
+    assert "did not delete 1 file(s)" in caplog.text
+
+
+def test_an_old_metadata_file_outside_of_the_table_is_not_deleted(history: History, tmp_path: Path) -> None:
+    victim = tmp_path / "v.metadata.json"
+    victim.touch()
+    base = history.table()
+    entry = MetadataLogEntry(metadata_file=f"file://{victim}", timestamp_ms=1)  # type: ignore[call-arg]
+    properties = {"write.metadata.delete-after-commit.enabled": "true"}
+    base.metadata = base.metadata.model_copy(update={"metadata_log": [entry], "properties": properties})
+    delete_old_metadata(base, base.metadata.model_copy(update={"metadata_log": []}))
+    assert victim.exists()
 
 
 # What it costs --------------------------------------------------------------------------------------
@@ -595,7 +644,7 @@ def test_metadata_files_that_fell_out_of_the_log_go_where_that_is_wanted(
             updates, requirements = change._updates, change._requirements
             response = history.catalog.commit_table(base, requirements, updates)
             change._updates = ()
-        delete_old_metadata(base.io, base.metadata, response.metadata)
+        delete_old_metadata(base, response.metadata)
     log = {entry.metadata_file for entry in history.table().metadata.metadata_log}
     on_disk = {f"file://{path}" for path in history.folder.rglob("*.metadata.json")}
     named = log | {history.table().metadata_location}

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey
+from penstock.committers.deletion import is_relative
 from penstock.committers.errors import ManifestCorruptError, PenstockError
 from penstock.committers.lake_manifest import LakeManifest, build_manifest, decode
 
@@ -18,7 +19,7 @@ BATCH = Batch(StreamKey("query-1", "/lake/t"), 7, "ab" * 32)
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 files = st.builds(
     DataFile,
-    path=texts,
+    path=texts.filter(is_relative),
     size_bytes=st.integers(0, 2**62),
     rows=st.integers(0, 2**62),
     partition_values=st.tuples(
@@ -117,3 +118,13 @@ def test_100_000_files_take_less_than_4_mb() -> None:
     manifest = build_manifest(BATCH, content_of(*many, partition_by=("day",)))
     assert decode(manifest).files == many
     assert len(manifest.content) < 4_000_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/etc/passwd", "../v1", "a/../../v1", "a/%2e%2E/b", "%252e./b", "s3://lake/t/a", "file:/a", "a/"],
+)
+def test_a_path_that_leads_out_of_the_table_is_refused(path: str) -> None:
+    manifest = build_manifest(BATCH, content_of(DataFile("p=%2F../a", 1, 1), DataFile(path, 1, 1)))
+    with pytest.raises(ManifestCorruptError, match="no path below the table"):
+        decode(manifest)

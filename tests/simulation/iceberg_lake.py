@@ -30,6 +30,7 @@ from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import DataFile
+from penstock.committers.deletion import Gate
 from penstock.committers.files import TableFiles
 from penstock.committers.iceberg import catalog, cleanup, committer, expiry, new_table, snapshot, table
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
@@ -101,9 +102,9 @@ class IcebergSimLake:
             patch.setattr(sink, "BATCHES_PER_MAINTENANCE", MAINTENANCE_EVERY)
             yield
 
-    def _files(self, location: str, io_properties: Mapping[str, str]) -> TableFiles:
+    def _files(self, location: str, io_properties: Mapping[str, str], gate: Gate | None = None) -> TableFiles:
         opened: Any = LocationFileSystem(self.objects, location)
-        return TableFiles(location, "the catalog.* options", lambda: opened)
+        return TableFiles(location, "the catalog.* options", lambda: opened, gate=gate)
 
     # The product ------------------------------------------------------------------------------------
 
