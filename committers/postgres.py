@@ -6,13 +6,14 @@ What the URL's own parameters set is left as it is.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy.engine import URL
 
-logger = logging.getLogger(__name__)
+from .safe_text import get_logger
+
+logger = get_logger(__name__)
 
 LOCK_TIMEOUT_S = 30.0
 """How long a transaction waits for another process before it gives up."""

@@ -5,7 +5,9 @@ Query names, paths and messages of libraries are other people's text.
 
 from __future__ import annotations
 
+import logging
 import re
+from textwrap import indent
 from urllib.parse import unquote
 
 MASK = "***"
@@ -67,3 +69,26 @@ def printable(text: str, keep: str = "") -> str:
 def safe(text: str) -> str:
     """`text` for a message: without credentials and control characters. Its line breaks stay."""
     return printable(without_credentials(text), keep="\n\t")
+
+
+def one_line(text: object) -> str:
+    """A name or an error for a log or a terminal: `safe`, and without line breaks."""
+    clean = without_credentials(str(text))
+    return printable(" ".join(clean.split()) if isinstance(text, BaseException) else clean)
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger. Its arguments are shown by `one_line` and tracebacks are indented, so no text of others can
+    look like a line of the log.
+    """
+    logger = logging.getLogger(name)
+    logger.addFilter(_make_safe)
+    return logger
+
+
+def _make_safe(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(arg if isinstance(arg, (int, float)) else one_line(arg) for arg in record.args)
+    if record.exc_info:
+        record.exc_text = indent(safe(logging.Formatter().formatException(record.exc_info)), "    ")
+    return True

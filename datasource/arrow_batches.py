@@ -8,14 +8,15 @@ have ended a Spark of 1 GB. So that number is lowered, the less the larger the h
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
+from ..committers.safe_text import get_logger
+
+logger = get_logger(__name__)
 
 BYTES_MAX = "spark.sql.execution.arrow.maxBytesPerBatch"
 ROWS_MAX = "spark.sql.execution.arrow.maxRecordsPerBatch"

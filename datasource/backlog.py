@@ -6,7 +6,6 @@ does; a query that has waited too long fails, and its restart goes on where it s
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,11 +18,12 @@ from ..committers.contract import (
 )
 from ..committers.delivery.contract import Backlog, DeliveryState
 from ..committers.errors import RetryableError
+from ..committers.safe_text import get_logger
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 POLL_S = 1.0
 SAY_EVERY_S = 30.0

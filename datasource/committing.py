@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from ..committers.contract import Batch, Committable, Manifest
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import PenstockError
 from ..committers.lake_manifest import build_manifest
+from ..committers.safe_text import get_logger
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
@@ -19,7 +19,7 @@ from .planning import retry, store_url
 from .sinks.sink import Sink
 from .stores import borrow_store
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BATCHES_PER_PRUNING = 100
 BATCHES_PRUNED_MAX = 1000

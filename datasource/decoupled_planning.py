@@ -6,7 +6,6 @@ seen, which a thread looks up again in the background.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from ..committers.decision import Action
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import RetryableError, TableChangedError
 from ..committers.lake_manifest import LakeManifest, decode
+from ..committers.safe_text import get_logger
 from .backlog import BacklogBound, wait_for_delivery
 from .batch_plan import BatchPlan
 from .event_time import event_time_column
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..committers.store.sql import SqlManifestStore, WrittenTable
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -7,7 +7,6 @@ process, the table is looked at again.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..committers.errors import RetryableError
+from ..committers.safe_text import get_logger
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..committers.contract import StreamKey, Token
     from .sinks.sink import PlannedTable, Sink
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 REFRESH_S = 10.0
 """A plan that is older is looked at again, after the batch that has found it so was planned with it."""

@@ -24,7 +24,6 @@ files, new columns are metadata.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -46,6 +45,7 @@ from ..errors import (
 from ..failed_commit import failed_batch
 from ..files import TableFiles
 from ..lake_manifest import LakeManifest, decode
+from ..safe_text import get_logger
 from .checks import check_supported
 from .files import delta_files
 from .history import CommitInfo, commits_since
@@ -68,7 +68,7 @@ from .table import (
 )
 from .view import VIEWS, TableView, TableViews
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _COMMITS_LOOKED_BACK = 50
 """For a batch before the last one: asked for only if its checkpoint or store was copied or put back."""

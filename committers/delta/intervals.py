@@ -8,13 +8,14 @@ interval cannot be read, or where the library would keep less than the table ask
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
 
-logger = logging.getLogger(__name__)
+from ..safe_text import get_logger
+
+logger = get_logger(__name__)
 
 FILES = "delta.deletedFileRetentionDuration"
 LOG = "delta.logRetentionDuration"

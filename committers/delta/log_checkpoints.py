@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 
 from ..errors import RetryableError, TableChangedError
+from ..safe_text import get_logger
 from .maintenance import write_log_checkpoint
 from .table import load
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 QUICK_S = 0.25
 """What takes no longer is written whenever it is due …"""

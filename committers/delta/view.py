@@ -15,7 +15,6 @@ This is a cache and nothing else: without it, as in a new process, the table is 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,12 +23,13 @@ from typing import TypeAlias
 from deltalake import DeltaTable, Schema
 from deltalake.table import Metadata, ProtocolVersions
 
+from ..safe_text import get_logger
 from .library import in_short
 from .log_entry import changes_of
 from .log_files import LogFiles, open_log_files
 from .table import app_version, load_if_there, load_version
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 KEPT_S = 300.0
 """For so long after the last look. Logs keep their entries for longer."""

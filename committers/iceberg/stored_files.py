@@ -8,7 +8,6 @@ manifest that it has just written.
 from __future__ import annotations
 
 import io
-import logging
 import os
 import threading
 from collections import OrderedDict
@@ -22,9 +21,10 @@ from pyarrow.fs import FileSystem
 from pyiceberg.io import InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile
 
+from ..safe_text import get_logger
 from .object_store import open_object_store
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DELETING_THREADS = 4
 KEPT_BYTES_MAX = 32 * 1024 * 1024

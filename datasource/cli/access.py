@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...committers.errors import ConfigurationError
+from ...committers.safe_text import one_line
 from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ...writers.local_path import local_path
 from ..checkpoint import STORE_FILE
@@ -122,5 +123,5 @@ def _words(stream: StreamStatus) -> tuple[str, ...]:
 def _candidates(streams: Sequence[StreamStatus]) -> str:
     if not streams:
         return " It has no streams yet."
-    lines = [f"\n    {stream.key}  ({stream.query_name or 'no name'})" for stream in streams]
+    lines = ["\n    " + one_line(f"{stream.key}  ({stream.query_name or 'no name'})") for stream in streams]
     return " Candidates:" + "".join(lines)

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from ...committers.errors import ConfigurationError
+from ...committers.safe_text import get_logger, one_line
 from ...committers.store.sql import open_store
 from ..delivery.drain import Drained, drain
 from ..delivery.lease import last_progress_s
@@ -26,7 +27,7 @@ from ..table_access import TableAccess
 from . import output
 from .commands.common import ATTENTION
 
-logger = logging.getLogger("penstock.delivery")
+logger = get_logger("penstock.delivery")
 
 END_S = 60.0
 """Seconds without progress after which a process that was told to end is cut off."""
@@ -48,6 +49,8 @@ def _without_traceback(record: logging.LogRecord) -> bool:
         record.msg = f"{record.name}: {record.getMessage()} ({type(record.exc_info[1]).__name__})"
         record.args = None
         record.exc_info = record.exc_text = None
+    if record.name.partition(".")[0] != "penstock":
+        record.msg, record.args = one_line(record.getMessage()), None
     return True
 
 

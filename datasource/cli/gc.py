@@ -11,6 +11,7 @@ from ...committers.cleanup import Cleanup, Found
 from ...committers.contract import Manifest
 from ...committers.errors import ConfigurationError, PenstockError
 from ...committers.lake_manifest import decode
+from ...committers.safe_text import one_line
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...writers.plan import parse_file_name
 from ..table_access import TableAccess, cleanable_table, open_table
@@ -92,7 +93,8 @@ def clean_table(
             parse=parse_file_name,
             paths_of=_paths,
         )
-        with output.console(stderr=True).status(f"Looking at {cleaned.table_uri}") as progress:
+        shown = one_line(f"Looking at {cleaned.table_uri}")
+        with output.console(stderr=True).status(shown) as progress:
             cleaned.found = cleanup.find(written_before)
             for count in cleanup.delete(cleaned.found) if delete else ():
                 cleaned.deleted += count

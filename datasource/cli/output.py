@@ -19,6 +19,7 @@ from rich.text import Text
 from ...committers.cleanup import StoredFile
 from ...committers.contract import Batch, DataFile, ManifestRecord, Token
 from ...committers.recovery import Recovered
+from ...committers.safe_text import one_line, safe
 from ...committers.store.sql import StreamStatus, WrittenTable
 from ..table_access import TableNow
 from .access import short_id
@@ -37,7 +38,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_line(text: str = "", *, style: str = "", stderr: bool = False) -> None:
     """One line that no terminal width breaks: paths and ids stay whole."""
-    console(stderr=stderr).print(Text(text, style), soft_wrap=True)
+    console(stderr=stderr).print(Text(safe(text), style), soft_wrap=True)
 
 
 # Words for values -----------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ def count(number: int, noun: str, ending: str = "s") -> str:
 
 def title(stream: StreamStatus) -> str:
     name = stream.query_name or "(no name)"
-    return f"{name} {short_id(stream.key.query_id)}"
+    return one_line(f"{name} {short_id(stream.key.query_id)}")
 
 
 def time_text(moment: datetime | None) -> str | None:
@@ -91,7 +92,7 @@ def status_table(
         table.add_column(heading, justify="right", overflow="fold")
     for stream, written, look in rows:
         table.add_row(
-            Text.assemble((title(stream), "bold"), "\n", stream.key.table_uri),
+            Text.assemble((title(stream), "bold"), "\n", one_line(stream.key.table_uri)),
             _last_batch(stream, now),
             _pending(stream, now),
             f"{stream.committed_rows:,} rows\n{size(stream.committed_bytes)}",
@@ -221,7 +222,7 @@ def print_batch(stream: StreamStatus, record: ManifestRecord, answer: str) -> No
         "Reason": record.reason or "-",
     }
     for label, value in lines.items():
-        print_line(f"{label:<15}{value}")
+        print_line(f"{label:<15}{value if label == 'Reason' else one_line(value)}")
 
 
 def file_json(file: DataFile) -> dict[str, Any]:
@@ -232,7 +233,7 @@ def print_files(files: Sequence[DataFile], *, everything: bool) -> None:
     shown = files if everything else files[:FILES_SHOWN]
     print_line()
     for file in shown:
-        print_line(f"{file.rows:>12,} rows {size(file.size_bytes):>12}  {file.path}")
+        print_line(f"{file.rows:>12,} rows {size(file.size_bytes):>12}  {one_line(file.path)}")
     if len(shown) < len(files):
         print_line(f"... and {count(len(files) - len(shown), 'more file')}; --files shows all of them.")
 
@@ -248,7 +249,9 @@ def recovered_table(batches: Iterable[Recovered]) -> Table:
     table.add_column("How", overflow="fold")
     for batch in batches:
         record = batch.record
-        table.add_row(str(record.batch.batch_id), f"{record.rows:,}", batch.state.value, batch.reason)
+        table.add_row(
+            str(record.batch.batch_id), f"{record.rows:,}", batch.state.value, one_line(batch.reason)
+        )
     return table
 
 

@@ -6,7 +6,6 @@ the new files until then: those of a process that dies are orphans, which clean-
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from ...committers.contract import DataFile, Manifest
 from ...committers.crash_points import reach
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ...committers.lake_manifest import LakeManifest, build_manifest, decode
+from ...committers.safe_text import get_logger
 from ...writers.compaction import RewriteGroup, choose_groups, delete_files, rewrite_group
 from ...writers.compaction_process import Outcome, RewriteProcess, try_rewrite
 from ...writers.plan import FileNames, WritePlan
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..sinks.sink import Sink
     from .turns import OpenSpark
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 """Called with (groups done, groups in all). What it raises ends the compaction, and deletes what was made."""

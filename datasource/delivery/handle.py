@@ -7,7 +7,6 @@ own sees the pipe from its parent break. What is cut off anywhere, the next deli
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import signal
 import threading
@@ -16,6 +15,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...committers.errors import ConfigurationError, PenstockError
+from ...committers.safe_text import get_logger
 from ..table_access import TableAccess
 from .runners import STOP_S, InThisProcess, Runner, Subprocess, Wanted
 from .running import store_of_checkpoint
@@ -26,7 +26,7 @@ from .watchers import LOOPBACK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger("penstock.delivery")
+logger = get_logger("penstock.delivery")
 
 EXIT_S = 20.0
 """How long the end of the driver waits for the delivery that runs: shorter than what a cluster manager waits

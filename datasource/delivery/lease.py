@@ -6,7 +6,6 @@ time-out, would hold the stream for ever otherwise, and other processes would st
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +14,9 @@ from types import TracebackType
 
 from ...committers.delivery.contract import DeliveryStore, Lease
 from ...committers.errors import CommitStateUnknownError, FencedError, RetryableError
+from ...committers.safe_text import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RENEWALS_PER_LEASE = 3
 """Two may fail before another process may take the stream over."""

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ...committers.safe_text import one_line
 from ...committers.store.database import Clock
 from ...committers.store.sql import StreamStatus, utc_now
 from .turns import Landing, Watcher
@@ -120,7 +121,7 @@ class StreamFigures(Collector):
 
 
 def labels_of(stream: StreamStatus) -> tuple[str, str]:
-    return (stream.query_name or stream.key.query_id, stream.key.table_uri)
+    return (one_line(stream.query_name or stream.key.query_id), one_line(stream.key.table_uri))
 
 
 class Metrics(Watcher):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
@@ -15,8 +14,9 @@ from prometheus_client import MetricsHandler
 from prometheus_client.registry import Collector
 
 from ...committers.errors import ConfigurationError
+from ...committers.safe_text import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CONNECTIONS_MAX = 16
 """Connections that are served at once, each in a thread; more are closed at once."""

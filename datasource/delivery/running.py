@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from ...committers.errors import ConfigurationError, StoreUnreachableError
+from ...committers.safe_text import get_logger
 from ...committers.store.database import displayed_url
 from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ...writers.local_path import local_path
@@ -20,7 +20,7 @@ from ..table_access import TableAccess
 from .service import PASSING, DeliveryService, Pauses
 from .turns import OpenSpark, ServiceSettings, Surroundings, Watcher
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOOK_S = 0.1
 """How late an end is noticed at most."""

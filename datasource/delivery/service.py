@@ -7,7 +7,6 @@ for. Nothing here is the truth about anything: a process that is killed loses no
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,11 +14,12 @@ from datetime import datetime
 
 from ...committers.contract import StreamKey
 from ...committers.errors import CommitStateUnknownError, PenstockError, RetryableError
+from ...committers.safe_text import get_logger
 from ...committers.store.sql import StreamStatus
 from .turns import DeliveryOrder, Surroundings, Turn
 from .worker import StreamWorker
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
 """After a failure; it doubles from the first to the second."""

@@ -5,13 +5,13 @@ on it.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ...committers.errors import PenstockError
+from ...committers.safe_text import get_logger
 from ..sinks.sink import Sink
 from ..table_access import TableAccess, cleanable_table
 from .maintenance import Maintenance, MaintenancePolicy, maintenance_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ...committers.store.sql import SqlManifestStore, StreamStatus
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Upkeep:

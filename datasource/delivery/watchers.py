@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from ...committers.errors import PenstockError
+from ...committers.safe_text import get_logger
 from ...committers.store.database import displayed_url
 from ...committers.store.sql import StreamStatus
 from .turns import Landing, Watcher
 
-logger = logging.getLogger("penstock.delivery")
+logger = get_logger("penstock.delivery")
 
 SHORT_ID_CHARS = 8
 
@@ -52,7 +52,7 @@ class LogWatcher(Watcher):
         elif wait_s is None:
             logger.error("%s: parked until `penstock retry`: %s", name, error)
         else:
-            logger.warning("%s: not delivered, tried again %s: %s", name, _in(wait_s), _one_line(error))
+            logger.warning("%s: not delivered, tried again %s: %s", name, _in(wait_s), error)
 
 
 class LastError(Watcher):
@@ -93,10 +93,6 @@ class LastError(Watcher):
 
 def _in(wait_s: float | None) -> str:
     return f"in {wait_s:.1f} s" if wait_s else "at once"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 @contextmanager

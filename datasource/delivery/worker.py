@@ -6,7 +6,6 @@ whichever is free takes it, and one that dies in the middle holds it up for no l
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -23,6 +22,7 @@ from ...committers.errors import (
     RetryableError,
 )
 from ...committers.landing import Retry
+from ...committers.safe_text import get_logger
 from ..checkpoint import Checkpoint
 from ..sinks.sink import Sink, check_same_table
 from .lease import HeldLease
@@ -33,7 +33,7 @@ from .upkeep import Upkeep, UpkeepThread
 if TYPE_CHECKING:
     from ...committers.store.sql import StreamStatus
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 UPKEEP_S = 60.0
 """How often an idle stream is looked after, at most."""

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import PenstockError
 from penstock.committers.errors import ConfigurationError, shown
-from penstock.committers.safe_text import printable, safe, without_credentials
+from penstock.committers.safe_text import get_logger, printable, safe, without_credentials
 
 SECRET = "hunter2"
 
@@ -57,3 +57,18 @@ def test_control_characters_are_shown_as_escapes(text: str) -> None:
         assert clean == repr(text)[1:-1]
     assert printable("ü 漢\n") == "ü 漢\\n"
     assert str(PenstockError("two\nlines")) == "two\nlines"
+
+
+def test_a_log_line_cannot_be_forged_and_shows_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by a name, nor by an error of a library or its traceback."""
+    logger, forged = get_logger("penstock.test"), f"x\n2026 ERROR forged \x1b[2J s3://k:{SECRET}/x@b"
+    try:
+        raise ValueError(forged)
+    except ValueError as error:
+        logger.warning("%s: %s after %d tries", forged, error, 3, exc_info=True)
+    first, *traceback = caplog.text.splitlines()
+    assert first.endswith("after 3 tries")
+    assert traceback[-1].startswith("    ")
+    assert all(line.isprintable() and line.startswith("    ") for line in traceback)
+    assert SECRET not in caplog.text
+    assert first.isprintable()

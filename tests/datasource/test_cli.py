@@ -614,6 +614,21 @@ def test_a_catalog_property_that_is_none_is_refused(named: NamedCatalogLake, tex
     assert SECRET not in ended.err
 
 
+# Names with control characters -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", f"show {QUERY} 1", "show x 1", "park x --reason y"])
+def test_a_query_name_forges_no_line_and_sends_no_escape_code_to_the_terminal(
+    local_lake: Lake, command: str
+) -> None:
+    name = "ids\nforged\x1b[2J\u202e"
+    local_lake.store.register(local_lake.stream, local_lake.kind, name, local_lake.table_id)
+    ended = Ended(*command.split())
+    shown = ended.out + ended.err
+    assert "ids\\nforged" in shown
+    assert all(line.isprintable() and not line.startswith("forged") for line in shown.splitlines())
+
+
 # Secrets outside of the command line ------------------------------------------------------------------
 
 
