@@ -6,12 +6,16 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ..committers.safe_text import get_logger
 from .arrow_batches import cut_by_rows
 from .delta import DeltaDataSource
 from .iceberg import IcebergDataSource
+from .start_settings import WITHOUT_BOUNDS_CHECKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = get_logger(__name__)
 
 DATA_SOURCES = (DeltaDataSource, IcebergDataSource)
 
@@ -32,6 +36,7 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
         spark.dataSource.register(data_source)
     if tune:
         cut_by_rows(spark)
+    _warn_of_a_shared_server(spark)
 
 
 def _use_this_python_in_local_mode(spark: SparkSession) -> None:
@@ -41,3 +46,16 @@ def _use_this_python_in_local_mode(spark: SparkSession) -> None:
     asked_for = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if not asked_for:
         context.pythonExec = sys.executable
+
+
+def _warn_of_a_shared_server(spark: SparkSession) -> None:
+    """`START_SETTINGS` are for an application of one user. A Spark Connect server may have others."""
+    if getattr(spark, "_sc", None) is not None:
+        return
+    options = (spark.conf.get(f"spark.{process}.extraJavaOptions", "") for process in ("driver", "executor"))
+    if any(WITHOUT_BOUNDS_CHECKS in (text or "") for text in options):
+        logger.warning(
+            "This Spark Connect server runs with %s: Arrow checks no bounds in its whole JVM, where data of "
+            "other users is read too. Start a server that is shared without penstock.START_SETTINGS.",
+            WITHOUT_BOUNDS_CHECKS,
+        )

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import traceback
+import uuid
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import penstock
+from penstock.committers.contract import StreamKey
 from penstock.committers.errors import ConfigurationError, RetryableError
 from penstock.committers.store import database
 from penstock.committers.store.sql import open_store
@@ -173,6 +175,15 @@ def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
         open_store("postgresql+psycopg://me@host/db")
 
 
+TRUST_DOMAIN = """
+CREATE ROLE {role} LOGIN PASSWORD 'x';
+CREATE SCHEMA {role} AUTHORIZATION {role};
+ALTER ROLE {role} IN DATABASE {database} SET search_path = {role};
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+GRANT CONNECT ON DATABASE {database} TO {role}
+"""
+
+
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 def test_a_user_without_permission_is_told_which_one_is_missing(store_url: str) -> None:
     url = sa.make_url(store_url)
@@ -180,6 +191,33 @@ def test_a_user_without_permission_is_told_which_one_is_missing(store_url: str) 
     execute(store_url, f"CREATE ROLE {schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {schema}")
     with pytest.raises(ConfigurationError, match=r"permission denied.*GRANT CREATE ON SCHEMA"):
         open_store(url.set(username=schema).render_as_string(hide_password=False))
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_role_with_a_schema_of_its_own_neither_sees_nor_changes_another_store(store_url: str) -> None:
+    """As docs/security.md sets it up, for two trust domains in one database."""
+    database = str(sa.make_url(store_url).database)
+    roles = [f"{name}_{uuid.uuid4().hex[:12]}" for name in ("flights", "payments")]
+    for role in roles:
+        for statement in TRUST_DOMAIN.format(role=role, database=database).split(";"):
+            execute(store_url, statement)
+    own = sa.make_url(store_url).difference_update_query(["options"])  # the tests' own search_path
+    urls = [own.set(username=role, password="x").render_as_string(hide_password=False) for role in roles]
+    for url, role in zip(urls, roles, strict=True):
+        with open_store(url) as store:
+            store.register(StreamKey(role, "/table"), "delta", role)
+    for url, role, other in zip(urls, roles, reversed(roles), strict=True):
+        with open_store(url, must_exist=True) as store:
+            assert [stream.query_name for stream in store.streams()] == [role]
+        for statement in (
+            f"SELECT * FROM {other}.penstock_streams",
+            f"DELETE FROM {other}.penstock_streams",
+            f"CREATE TABLE {other}.t (id int)",
+            "CREATE TABLE public.t (id int)",
+            f"SET ROLE {other}",
+        ):
+            with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
+                execute(url, statement)
 
 
 def test_an_error_in_a_migration_is_not_taken_for_a_wrong_configuration(
