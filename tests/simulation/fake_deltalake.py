@@ -78,6 +78,9 @@ class FakeDeltaTable:
     def transaction_version(self, app_id: str) -> int | None:
         return self.log.transaction_version(self._segment, app_id)
 
+    def file_uris(self) -> list[str]:
+        return [f"{self.table_uri}/{path}" for path in self._version.files]
+
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         return self.log.history(self.version(), limit)
 

@@ -13,6 +13,7 @@ from typing import Any
 from tests.simulation.memory_deliveries import MemoryDeliveries, StoredStream
 
 from penstock.committers.contract import (
+    BATCH_WRITE_PREFIX,
     AbortedBy,
     Batch,
     Manifest,
@@ -24,7 +25,7 @@ from penstock.committers.contract import (
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.expiries import Expiry
-from penstock.committers.store.sql import WrittenTable
+from penstock.committers.store.sql import OtherQuery, WrittenTable
 
 Clock = Callable[[], datetime]
 
@@ -81,6 +82,16 @@ class MemoryStore:
         if known is None or known.table_version is None:
             return None
         return WrittenTable(known.table_id, known.table_version, known.table_batch_id)
+
+    def other_queries(self, stream: StreamKey) -> Sequence[OtherQuery]:
+        return [
+            OtherQuery(key.query_id, known.query_name, known.settings, bool(known.pending()))
+            for key, known in reversed(self.streams.items())
+            if key.table_uri == stream.table_uri
+            and key.query_id != stream.query_id
+            and not key.query_id.startswith(BATCH_WRITE_PREFIX)
+            and any(record.state is not ManifestState.ABORTED for record in known.records.values())
+        ]
 
     def accept_table(self, stream: StreamKey, table_id: str, table_version: int) -> None:
         known = self.known(stream)

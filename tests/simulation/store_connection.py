@@ -25,7 +25,7 @@ from penstock.committers.errors import CommitStateUnknownError, PenstockError, R
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.delivery_queries import DeliveryRecord
 from penstock.committers.store.expiries import Expiry
-from penstock.committers.store.sql import WrittenTable
+from penstock.committers.store.sql import OtherQuery, WrittenTable
 
 T = TypeVar("T")
 
@@ -59,6 +59,9 @@ class StoreConnection:
 
     def written_table(self, stream: StreamKey) -> WrittenTable | None:
         return self.read("written table", lambda: self._store.written_table(stream), stream)
+
+    def other_queries(self, stream: StreamKey) -> Sequence[OtherQuery]:
+        return self.read("other queries", lambda: self._store.other_queries(stream), stream)
 
     def claim(self, stream: StreamKey, run_id: str) -> None:
         self.write("claim", lambda: self._store.claim(stream, run_id), run_id)
