@@ -26,6 +26,7 @@ has expired. With `gc.enabled=false` nothing happens.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,9 +35,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
-from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef
@@ -59,6 +61,8 @@ from .gate import table_gate
 from .reachability import ExpiredFiles, decode_expired, expired_files, needed_again
 from .redaction import redacted
 from .retention import snapshots_by_id, snapshots_to_expire
+
+logger = logging.getLogger(__name__)
 
 PLAN_KEPT_FOR = timedelta(days=1)
 """How long a plan whose commit has not landed is kept: longer than any process pauses before it commits."""
@@ -175,6 +179,9 @@ class SnapshotExpiry:
             planned_at=self._now(),
         )
         self._store.put(plan)
+        if not _checks_refs(table.catalog) and self._load_table().metadata.refs != table.metadata.refs:
+            self._store.remove(plan)
+            return 0
         try:
             response = table.catalog.commit_table(
                 table, _requirements(table, expiring), _updates(table.metadata, expiring)
@@ -182,7 +189,23 @@ class SnapshotExpiry:
         except CommitFailedException:
             self._store.remove(plan)
             return 0
-        self._store.put(replace(plan, expired_at=self._now()))
+        try:
+            lost = _lost_refs(table, response.metadata, expiring)
+        except Exception:
+            self._store.remove(plan)  # the files stay: nobody can tell whether a tag needs them
+            raise
+        if lost:
+            self._store.remove(plan)
+            logger.warning(
+                "While snapshots of the Iceberg table %s expired, somebody set %s on one of them, and the "
+                "catalog has removed both. The files stay: no file of these snapshots is deleted. The "
+                "metadata file %s still has the snapshots.",
+                self._uri,
+                ", ".join(lost),
+                response.metadata.metadata_log[-1].metadata_file,
+            )
+        else:
+            self._store.put(replace(plan, expired_at=self._now()))
         delete_old_metadata(table, response.metadata)
         return len(expiring)
 
@@ -284,6 +307,26 @@ class _AssertAsPlanned(ValidatableTableRequirement):
             raise CommitFailedException("Requirement failed: the snapshots have expired already")
 
 
+def _checks_refs(catalog: Catalog) -> bool:
+    """Return True if the catalog checks requirements in this process, and so knows `_AssertAsPlanned`."""
+    return isinstance(catalog, MetastoreCatalog)
+
+
+def _lost_refs(table: Table, committed: TableMetadata, expired: Sequence[Snapshot]) -> list[str]:
+    """Branches and tags that were set on an expired snapshot between the last look and the commit.
+
+    A server removes them with the snapshot. The metadata file right before the commit still has them.
+    """
+    if _checks_refs(table.catalog) or not committed.metadata_log:
+        return []
+    before = committed.metadata_log[-1].metadata_file
+    if before == table.metadata_location:
+        return []
+    gone = {snapshot.snapshot_id for snapshot in expired}
+    refs = FromInputFile.table_metadata(table.io.new_input(before)).refs
+    return sorted(repr(name) for name, ref in refs.items() if ref.snapshot_id in gone)
+
+
 def _requirements(table: Table, expiring: Sequence[Snapshot]) -> tuple[TableRequirement, ...]:
     refs = table.metadata.refs
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
@@ -291,7 +334,7 @@ def _requirements(table: Table, expiring: Sequence[Snapshot]) -> tuple[TableRequ
         AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id)  # type: ignore[call-arg]
         for name, ref in refs.items()
     ]
-    if isinstance(table.catalog, MetastoreCatalog):
+    if _checks_refs(table.catalog):
         gone = frozenset([snapshot.snapshot_id for snapshot in expiring])
         requirements.append(_AssertAsPlanned(refs=refs, snapshot_ids=gone))  # type: ignore[arg-type]
     return tuple(requirements)

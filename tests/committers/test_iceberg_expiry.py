@@ -354,6 +354,34 @@ def test_a_tag_or_branch_that_somebody_sets_in_between_is_not_taken_out(history:
     assert make == "retention" or "mine" in history.table().metadata.refs
 
 
+class _Server:
+    """No catalog of the tests is one: as a server, they then check Iceberg's own requirements only."""
+
+
+@pytest.mark.parametrize("window", ["after the plan", "right before the commit"])
+def test_where_a_server_checks_a_tag_set_in_between_costs_no_file(
+    history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, window: str
+) -> None:
+    monkeypatch.setattr("penstock.committers.iceberg.expiry.MetastoreCatalog", _Server)
+    history.append(2 * KEEP + 1)
+    old, before = history.snapshot_ids[0], history.on_disk()
+
+    def tag() -> None:
+        history.table().manage_snapshots().create_tag(old, "mine").commit()
+
+    number, after = (1, True) if window == "after the plan" else (2, False)
+    history.at_step(number, tag, after=after)
+    done = history.run()
+    if window == "after the plan":
+        assert done == Expired()
+        assert "mine" in history.table().metadata.refs
+    else:  # Iceberg's protocol has no requirement for it
+        assert "somebody set 'mine'" in caplog.text
+        history.wait()
+        history.run()
+        assert before <= history.on_disk()
+
+
 def test_a_table_made_anew_under_the_name_keeps_all_its_files(history: History) -> None:
     history.append(2 * KEEP + 1)
     history.run()
