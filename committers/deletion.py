@@ -10,13 +10,14 @@ Runs on the driver, in the delivery process, and on executors.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
-logger = logging.getLogger(__name__)
+from .safe_text import get_logger
+
+logger = get_logger(__name__)
 
 _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
 _ABSOLUTE = re.compile(r"/|[a-z][a-z0-9+.-]*:/|file:", re.IGNORECASE)

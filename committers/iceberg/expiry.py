@@ -26,7 +26,6 @@ has expired. With `gc.enabled=false` nothing happens.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +54,7 @@ from pyiceberg.table.update import (
 from pyiceberg.utils.properties import property_as_bool
 
 from ..errors import PenstockError, RetryableError
+from ..safe_text import get_logger
 from ..store.expiries import Expiry
 from .file_io import TableFileIO
 from .gate import table_gate
@@ -62,7 +62,7 @@ from .reachability import ExpiredFiles, decode_expired, expired_files, needed_ag
 from .redaction import redacted
 from .retention import snapshots_by_id, snapshots_to_expire
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PLAN_KEPT_FOR = timedelta(days=1)
 """How long a plan whose commit has not landed is kept: longer than any process pauses before it commits."""

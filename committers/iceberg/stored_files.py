@@ -7,11 +7,12 @@ manifest that it has just written.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from types import TracebackType
@@ -22,7 +23,7 @@ from pyiceberg.io import InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile
 
 from ..safe_text import get_logger
-from .object_store import open_object_store
+from .object_store import IO_PREFIXES, open_object_store
 
 logger = get_logger(__name__)
 
@@ -50,8 +51,8 @@ class KeptFiles:
 
     def keep(self, location: str, content: bytes) -> None:
         if len(content) <= KEPT_FILE_BYTES_MAX:
-            self.forget(location)
             with self._lock:
+                self._forget(location)
                 self._contents[location] = content
                 self._bytes += len(content)
                 while self._bytes > self._bytes_max:
@@ -59,7 +60,10 @@ class KeptFiles:
 
     def forget(self, location: str) -> None:
         with self._lock:
-            self._bytes -= len(self._contents.pop(location, b""))
+            self._forget(location)
+
+    def _forget(self, location: str) -> None:
+        self._bytes -= len(self._contents.pop(location, b""))
 
 
 _kept = KeptFiles()
@@ -71,7 +75,13 @@ def stored_file(location: str, properties: dict[str, Any]) -> StoredFile:
         properties: for file I/O, as pyiceberg names them
     """
     filesystem, path = open_object_store(location, properties)
-    return StoredFile(location, path, filesystem, _kept)
+    return StoredFile(location, path, filesystem, _kept, _access(properties))
+
+
+def _access(properties: Mapping[str, Any]) -> str:
+    """The storage and its user: another endpoint has other files, another user may not read them."""
+    own = sorted((name, str(value)) for name, value in properties.items() if name.startswith(IO_PREFIXES))
+    return hashlib.sha256(repr(own).encode()).hexdigest()
 
 
 def delete_soon(locations: Sequence[str], properties: dict[str, Any]) -> None:
@@ -95,13 +105,16 @@ def _try_to_delete(file: StoredFile) -> None:
 class StoredFile(PyArrowFile):
     """A file in an object store."""
 
-    def __init__(self, location: str, path: str, filesystem: FileSystem, kept: KeptFiles) -> None:
+    def __init__(
+        self, location: str, path: str, filesystem: FileSystem, kept: KeptFiles, access: str = ""
+    ) -> None:
         super().__init__(location, path, filesystem)
+        self._kept_as = f"{access} {location}"
         self._stored_in, self._key = filesystem, path
         self._kept = kept
 
     def __len__(self) -> int:
-        content = self._kept.get(self.location)
+        content = self._kept.get(self._kept_as)
         return super().__len__() if content is None else len(content)
 
     def exists(self) -> bool:
@@ -113,11 +126,11 @@ class StoredFile(PyArrowFile):
         return True
 
     def open(self, seekable: bool = True) -> InputStream:
-        content = self._kept.get(self.location)
+        content = self._kept.get(self._kept_as)
         if content is None:
             with super().open() as stream:
                 content = stream.read()
-            self._kept.keep(self.location, content)
+            self._kept.keep(self._kept_as, content)
         return cast(InputStream, io.BytesIO(content))
 
     def create(self, overwrite: bool = False) -> OutputStream:
@@ -127,13 +140,13 @@ class StoredFile(PyArrowFile):
         return _Upload(self)
 
     def delete(self) -> None:
-        self._kept.forget(self.location)
+        self._kept.forget(self._kept_as)
         self._stored_in.delete_file(self._key)
 
     def upload(self, content: bytes) -> None:
         with super().create(overwrite=True) as stream:
             stream.write(content)
-        self._kept.keep(self.location, content)
+        self._kept.keep(self._kept_as, content)
 
 
 class _Upload:

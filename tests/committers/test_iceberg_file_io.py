@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -220,6 +222,26 @@ def test_a_file_that_is_refused_is_neither_there_nor_kept(s3: S3, location: str)
     s3.network.spend()
     with pytest.raises(FileNotFoundError):
         s3.ours.new_input(location).open()
+
+
+def test_files_are_counted_once_however_many_threads_keep_them() -> None:
+    kept = KeptFiles(bytes_max=1000)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: kept.keep("same", bytes(n % 400)), range(40_000)))
+    finally:
+        sys.setswitchinterval(0.005)
+    assert kept._bytes == len(kept.get("same") or b"")
+
+
+@pytest.mark.parametrize("name", ["s3.access-key-id", "s3.endpoint"])
+def test_what_one_user_has_read_is_not_shown_to_another(s3: S3, location: str, name: str) -> None:
+    put(s3.ours, location, b"1")
+    s3.requests()
+    other = TableFileIO({**s3.properties, name: s3.properties[name].replace("127.0.0.1", "localhost") + "/"})
+    assert len(other.new_input(location)) == 1
+    assert s3.requests() != []
 
 
 def test_the_longest_unused_go_first() -> None:
