@@ -8,13 +8,13 @@ write one table. So this is a warning, and an error on request. It looks at the 
 from __future__ import annotations
 
 import json
-import logging
 import posixpath
 from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import Batch
 from ..committers.errors import CheckpointMismatchError, TableChangedError, shown
 from ..committers.origins import origin
+from ..committers.safe_text import get_logger
 from ..writers.local_path import local_path
 from .options.common import LakeOptions, NewQuery
 from .sinks.sink import LakeTable, Sink
@@ -22,7 +22,7 @@ from .sinks.sink import LakeTable, Sink
 if TYPE_CHECKING:
     from ..committers.store.sql import OtherQuery, SqlManifestStore
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def origins_of(options: LakeOptions) -> tuple[str, ...]:

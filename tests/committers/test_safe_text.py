@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock import PenstockError
 from penstock.committers.errors import ConfigurationError, shown
 from penstock.committers.safe_text import get_logger, printable, safe, without_credentials
@@ -57,6 +60,16 @@ def test_control_characters_are_shown_as_escapes(text: str) -> None:
         assert clean == repr(text)[1:-1]
     assert printable("ü 漢\n") == "ü 漢\\n"
     assert str(PenstockError("two\nlines")) == "two\nlines"
+
+
+def test_every_logger_of_the_package_is_a_safe_one() -> None:
+    package = Path(penstock.__file__).parent
+    folders = [(package / name).resolve() for name in ("committers", "datasource", "writers")]
+    sources = {path: path.read_text() for folder in folders for path in folder.rglob("*.py")}
+    unsafe = {
+        path.name for path, text in sources.items() if re.search(r"^logger = logging", text, re.MULTILINE)
+    }
+    assert (len(sources) > 100, unsafe) == (True, set())
 
 
 def test_a_log_line_cannot_be_forged_and_shows_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
