@@ -350,6 +350,18 @@ the same precision and scale, by value or truncated, because pyiceberg would wri
 readers of Avro refuse. Refused while writing: years outside 1 to 9999 by value, day or hour, and decimals
 that do not fit their type when they are truncated, such as -99 in `decimal(2,0)`, which `truncate(10, col)`
 makes -100.
+
+## What readers miss
+
+`tests/filters` tries filters on every type with Spark, DuckDB, polars and the libraries, and lists where one
+finds other rows than a scan (`tests/filters/faults.py`). What can be avoided in a query or a table:
+
+- Spark 4.0 takes 0.0 and -0.0 for equal, but looks for the very one in dictionaries of data files and in
+  partition values. `col BETWEEN -0.0D AND 0.0D` finds both.
+- NaN in a `float` column that an Iceberg table is partitioned by: `col > x` in Spark and DuckDB, and
+  `col = 'NaN'` in DuckDB, miss it.
+- A Delta table with a negative partition value such as -12.34 cannot be opened with `to_pyarrow_dataset` of
+  deltalake 1.6.6.
 """
 
 

@@ -1,0 +1,47 @@
+"""The tables that are read: written and committed by Penstock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.committers.lakes import LAKES, LakeTable
+from tests.filters.rows import DELTA_PARTITIONS, ICEBERG_PARTITIONS, ROW_GROUPS, rows
+
+from penstock.committers.contract import Batch, DataFile, StreamKey
+from penstock.committers.iceberg.terms import parse_partition_spec
+from penstock.committers.lake_manifest import build_manifest
+from penstock.datasource.sinks.sink import Sink
+from penstock.writers.data_files import DataFileWriter
+from penstock.writers.plan import FileNames
+
+
+def write_lake(kind: str, folder: Path, *, partitioned: bool) -> LakeTable:
+    """A table of this format: a file of small row groups and one of larger ones, for each partition."""
+    lake = LAKES[kind](folder)
+    sink = _partitioned(lake.sink()) if partitioned else lake.sink()
+    table = sink.open_table()
+    files: list[DataFile] = []
+    for attempt, (name, (_, row_group_rows)) in enumerate(ROW_GROUPS.items()):
+        batches = list(rows(name))
+        planned = sink.plan_table(table, batches[0].schema, False, 0)
+        plan = replace(planned.files, row_group_rows=row_group_rows)
+        writer = DataFileWriter(plan, FileNames("q", "run", 0, 0, attempt))
+        for batch in batches:
+            writer.write(batch)
+        files += writer.close()
+    batch_of_files = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
+    table.commit(build_manifest(batch_of_files, planned.content.with_files(files)))
+    return lake
+
+
+def _partitioned(sink: Sink[Any]) -> Sink[Any]:
+    one: Any = sink
+    spec: dict[str, Any] = (
+        {"partition_by": DELTA_PARTITIONS}
+        if "partition_by" in one.options.__dataclass_fields__
+        else {"partition_spec": parse_partition_spec(ICEBERG_PARTITIONS)}
+    )
+    partitioned: Sink[Any] = type(one)(replace(one.options, **spec))
+    return partitioned
