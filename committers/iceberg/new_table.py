@@ -21,7 +21,7 @@ from .catalog import CatalogConfig, catalog_error, open_catalog
 from .checks import FORMAT_VERSION_MAX, property_violation
 from .layout import iceberg_sort_order, layout_problems, partition_spec
 from .plan import metrics_modes, parquet_settings
-from .properties import EXPIRE_PROPERTY
+from .properties import EXPIRE_PROPERTY, FREE_PROPERTIES, MAINTENANCE_PROPERTY
 from .schema import check_names
 from .table import load, load_if_there
 
@@ -30,6 +30,7 @@ DEFAULT_PROPERTIES: Mapping[str, str] = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
     EXPIRE_PROPERTY: "true",
+    MAINTENANCE_PROPERTY: "true",
 }
 """For tables that Penstock creates: they keep the cost of a commit flat."""
 
@@ -182,5 +183,6 @@ def _property_problems(new: NewTable) -> Iterator[str]:
             yield str(violation)
         if key in _RESERVED_PROPERTIES:
             yield f"{key}: Iceberg keeps it elsewhere, and engines refuse it as a property"
-        if key.startswith("penstock.") and key != EXPIRE_PROPERTY:
-            yield f"{key}: Penstock notes there which batches the table has; only {EXPIRE_PROPERTY} is free"
+        if key.startswith("penstock.") and key not in FREE_PROPERTIES:
+            free = " and ".join(FREE_PROPERTIES)
+            yield f"{key}: Penstock notes there which batches the table has; only {free} are free"

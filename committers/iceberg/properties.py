@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from pyiceberg.table.name_mapping import parse_mapping_from_json
 
 EXPIRE_PROPERTY = "penstock.expire-snapshots"
+MAINTENANCE_PROPERTY = "penstock.maintenance"
+FREE_PROPERTIES = (EXPIRE_PROPERTY, MAINTENANCE_PROPERTY)
+"""Those of Penstock's own that a user may set."""
 
 _FLAGS = frozenset(
     {
-        EXPIRE_PROPERTY,
+        *FREE_PROPERTIES,
         "commit.manifest-merge.enabled",
         "gc.enabled",
         "write.metadata.delete-after-commit.enabled",
@@ -38,6 +42,15 @@ _LOCATIONS = frozenset(
     }
 )
 _CODECS = ("gzip", "zstd", "snappy", "uncompressed")
+
+
+def is_maintained(properties: Mapping[str, str]) -> bool:
+    """True if Penstock created the table, and nobody has switched its maintenance off.
+
+    Tables of early versions of Penstock have only `EXPIRE_PROPERTY`, whatever its value.
+    """
+    flag = properties.get(MAINTENANCE_PROPERTY)
+    return EXPIRE_PROPERTY in properties if flag is None else flag.lower() == "true"
 
 
 def value_problem(key: str, value: str) -> tuple[str, str] | None:

@@ -259,7 +259,7 @@ def _of_iceberg(around: _Around) -> Maintenance:
     from ...committers.iceberg.catalog import known_properties, redacted
     from ...committers.iceberg.cleanup import IcebergCleanableTable
     from ...committers.iceberg.compaction import IcebergCompactableTable
-    from ...committers.iceberg.properties import EXPIRE_PROPERTY
+    from ...committers.iceberg.properties import is_maintained
     from ...committers.iceberg.table import load_if_there
 
     sink: IcebergSink = around.sink
@@ -267,7 +267,7 @@ def _of_iceberg(around: _Around) -> Maintenance:
 
     def is_ours() -> bool:
         table = load_if_there(catalog, address)
-        return table is not None and table.properties.get(EXPIRE_PROPERTY, "").lower() == "true"
+        return table is not None and is_maintained(table.properties)
 
     def expire() -> str:
         sink.maintain(around.store, 0)

@@ -207,6 +207,7 @@ ICEBERG_PROPERTIES = [
     "history.expire.max-snapshot-age-ms",
     "history.expire.min-snapshots-to-keep",
     "penstock.expire-snapshots",
+    "penstock.maintenance",
     "read.split.target-size",
     "schema.name-mapping.default",
     "write.avro.compression-codec",

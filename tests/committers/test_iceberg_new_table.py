@@ -56,6 +56,7 @@ def test_a_table_is_created_with_its_namespace_and_defaults(tables: Tables) -> N
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "7",
         "penstock.expire-snapshots": "true",
+        "penstock.maintenance": "true",
         "owner": "me",
     }
     assert iceberg_rows(table.metadata_location) == []

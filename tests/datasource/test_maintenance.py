@@ -17,6 +17,7 @@ from penstock.committers.compaction import BATCHES_AHEAD_MIN
 from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
 from penstock.committers.errors import RetryableError
 from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
+from penstock.committers.iceberg.properties import MAINTENANCE_PROPERTY as ICEBERG_MAINTENANCE_PROPERTY
 from penstock.datasource.delivery import rewriting
 from penstock.datasource.delivery.maintenance import (
     Maintenance,
@@ -208,7 +209,7 @@ def foreign(folder: Path, kind: str) -> Lake:
     else:
         assert isinstance(lake.lake, IcebergLake)
         with lake.lake.load().transaction() as transaction:
-            transaction.remove_properties(EXPIRE_PROPERTY)
+            transaction.remove_properties(EXPIRE_PROPERTY, ICEBERG_MAINTENANCE_PROPERTY)
     for batch_id in range(BATCHES):
         lake.commit(batch_id, lake.write(batch_id))
     return lake
@@ -217,6 +218,35 @@ def foreign(folder: Path, kind: str) -> Lake:
 @KINDS
 def test_a_table_that_penstock_created_is_left_alone_on_demand(lake: Lake) -> None:
     assert done(run(lake, MaintenancePolicy(is_wanted=False)))["compact"] == ""
+
+
+def set_properties(lake: Lake, *removed: str, **properties: str) -> None:
+    assert isinstance(lake.lake, IcebergLake)
+    with lake.lake.load().transaction() as transaction:
+        if removed:
+            transaction.remove_properties(*removed)
+        transaction.set_properties(properties)
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+@pytest.mark.parametrize("is_of_early_version", [False, True])
+def test_a_table_whose_snapshots_shall_not_expire_is_looked_after_all_the_same(
+    lake: Lake, is_of_early_version: bool
+) -> None:
+    set_properties(lake, **{EXPIRE_PROPERTY: "false"})
+    if is_of_early_version:
+        set_properties(lake, ICEBERG_MAINTENANCE_PROPERTY)
+    before = lake.lake.on_disk.versions()
+    orphans = lake.write(BATCHES - 1)
+    assert done(run(lake))["compact"] == "compacted 12 files into 2"
+    assert not any((lake.table / file.path).exists() for file in orphans)
+    assert lake.lake.on_disk.versions() > before
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+def test_the_maintenance_of_an_iceberg_table_is_switched_off_by_its_property(lake: Lake) -> None:
+    set_properties(lake, **{ICEBERG_MAINTENANCE_PROPERTY: "false"})
+    assert set(done(run(lake)).values()) == {""}
 
 
 @KINDS
