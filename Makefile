@@ -83,6 +83,12 @@ SEEDS ?= 10000
 simulate: .venv/.installed ## Play SEEDS random histories of crashes, lost requests and twins in memory
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
+# make fuzz SECONDS=3600 SEED=7: so long for each decoder. A finding names its seed.
+SECONDS ?= 60
+.PHONY: fuzz
+fuzz: .venv/.installed ## Decode damaged manifests, settings and log entries, SECONDS for each decoder, until one crashes
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: mutants
 mutants: .venv/.installed ## Take guards away, one at a time, and count the histories until the simulation notices
 	@$(BIN)/python -m tests.simulation.mutants $(ARGS)

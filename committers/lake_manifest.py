@@ -11,29 +11,42 @@ import json
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
+from .arrow_messages import read_stream
 from .arrow_values import numbers, texts
 from .contract import Batch, DataFile, Manifest
 from .deletion import is_relative
-from .errors import ManifestCorruptError, PenstockError
+from .errors import ConfigurationError, ManifestCorruptError, PenstockError
 
 KINDS = ("delta", "iceberg")
 VERSION = 1
 
+T = TypeVar("T")
 Kind: TypeAlias = Literal["delta", "iceberg"]
 Mode: TypeAlias = Literal["append", "overwrite"]
 
 _MAGIC = b"PSLM"
 _PREFIX = struct.Struct(">4sHI")
 _HEADER_KEY = b"penstock"
+_COLUMNS = {
+    "path": pa.string(),
+    "size_bytes": pa.int64(),
+    "rows": pa.int64(),
+    "statistics": pa.large_string(),
+}
 _UNCOMPRESSED_FILES_MAX = 32
 """Compressing the columns of a few files takes ten times as long as writing them, and saves nothing."""
+
+FILES_MAX = 5_000_000
+DECODED_BYTES_MAX = 1024**3
+"""Of a manifest's columns. Larger ones are neither written nor read: whoever can write to the store must not
+take all memory of the processes that read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,7 @@ def build_manifest(batch: Batch, content: LakeManifest) -> Manifest:
 
     Raises:
         PenstockError: a file is named twice, which would add its rows twice.
+        ConfigurationError: there are more files, or more statistics, than a manifest can have.
     """
     _check_no_file_twice(batch, content.files)
     return Manifest(
@@ -98,6 +112,14 @@ def encode(content: LakeManifest) -> bytes:
     is_large = len(content.files) > _UNCOMPRESSED_FILES_MAX
     options = pa.ipc.IpcWriteOptions(compression="zstd" if is_large else None)
     columns = _to_columns(content)
+    if len(content.files) > FILES_MAX or columns.nbytes > DECODED_BYTES_MAX:
+        raise ConfigurationError(
+            f"A batch or delivery has {len(content.files):,} data files, whose manifest takes "
+            f"{columns.nbytes:,} bytes; at most {FILES_MAX:,} files and {DECODED_BYTES_MAX:,} bytes are "
+            "possible. Nothing was prepared. Write fewer and larger files (targetFileSize, "
+            "penstock.distribute, fewer partitions), deliver more often (deliverAfterBatches), or collect "
+            "statistics of fewer columns in the table's properties."
+        )
     with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
         writer.write_batch(columns)
     body: bytes = sink.getvalue().to_pybytes()
@@ -122,7 +144,17 @@ def decode(manifest: Manifest, kind: Kind | None = None) -> LakeManifest:
     body = _checked_body(manifest)
     try:
         content = _decode_body(cast("Kind", manifest.kind), body)
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+        StopIteration,
+    ) as error:
         raise _corrupt(manifest, f"cannot be read ({error})") from error
     if len(content.files) != manifest.files:
         raise _corrupt(manifest, f"names {len(content.files)} files instead of {manifest.files}")
@@ -135,6 +167,8 @@ def _checked_body(manifest: Manifest) -> bytes:
     magic, version, checksum = _PREFIX.unpack_from(manifest.content)
     if magic != _MAGIC or version != VERSION:
         raise _corrupt(manifest, "is not a manifest of a lake table of a version known here")
+    if len(manifest.content) > 2 * DECODED_BYTES_MAX:
+        raise _corrupt(manifest, "is larger than any that Penstock writes")
     body = manifest.content[_PREFIX.size :]
     if zlib.crc32(body) != checksum:
         raise _corrupt(manifest, "does not have the checksum that it was written with")
@@ -178,10 +212,11 @@ def _check_partition_columns(content: LakeManifest) -> None:
 
 
 def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
-    with pa.ipc.open_stream(body) as reader:
-        header = json.loads((reader.schema.metadata or {})[_HEADER_KEY])
-        partition_by = tuple(header["partition_by"])
-        files = tuple(file for batch in reader for file in _files(batch, partition_by))
+    schema, batches = read_stream(body, DECODED_BYTES_MAX, FILES_MAX)
+    header = json.loads((schema.metadata or {})[_HEADER_KEY])
+    partition_by = _strings(header, "partition_by")
+    _check_columns(schema, len(partition_by))
+    files = tuple(file for batch in batches for file in _files(batch, partition_by))
     outside = [file.path for file in files if not is_relative(file.path)]
     if outside:
         raise ValueError(f"it names {outside[0]!r}, which is no path below the table's location")
@@ -190,25 +225,49 @@ def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
     return LakeManifest(
         kind=kind,
         mode=header["mode"],
-        table_id=header["table_id"],
-        table_version=header["table_version"],
-        schema_json=header["schema_json"],
-        new_columns=tuple(header["new_columns"]),
+        table_id=_typed(header, "table_id", str),
+        table_version=_typed(header, "table_version", int),
+        schema_json=_typed(header, "schema_json", str),
+        new_columns=_strings(header, "new_columns"),
         partition_by=partition_by,
         files=files,
-        location=header["location"],
-        partition_spec_id=header["partition_spec_id"],
-        origins=tuple(header.get("origins", ())),
+        location=_typed(header, "location", str),
+        partition_spec_id=_typed(header, "partition_spec_id", int),
+        origins=_strings({"origins": [], **header}, "origins"),
     )
+
+
+def _check_columns(schema: pa.Schema, partitions: int) -> None:
+    kinds = {**_COLUMNS, **{f"partition.{index}": pa.string() for index in range(partitions)}}
+    if dict(zip(schema.names, schema.types, strict=True)) != kinds or len(schema) != len(kinds):
+        raise ValueError("the columns are not those of a manifest")
+
+
+def _typed(header: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    value = header[name]
+    if type(value) is not kind:
+        raise TypeError(f"{name} is a {type(value).__name__}")
+    return value
+
+
+def _strings(header: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = _typed(header, name, list)
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{name} has something else than texts")
+    return tuple(values)
 
 
 def _files(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> list[DataFile]:
     values = [batch.column(f"partition.{index}").to_pylist() for index in range(len(partition_by))]
     partitions = zip(*values, strict=True) if values else repeat(())
-    columns = (batch.column(name).to_pylist() for name in ("path", "size_bytes", "rows", "statistics"))
+    columns = [batch.column(name) for name in _COLUMNS]
+    if any(column.null_count for column in columns):
+        raise ValueError("a file has no path, size, rows or statistics")
     return [
         DataFile(path, size_bytes, rows, tuple(zip(partition_by, partition, strict=True)), statistics)
-        for path, size_bytes, rows, statistics, partition in zip(*columns, partitions, strict=False)
+        for path, size_bytes, rows, statistics, partition in zip(
+            *(column.to_pylist() for column in columns), partitions, strict=False
+        )
     ]
 
 

@@ -239,6 +239,6 @@ def _log_position(offset: str) -> int | None:
     """The position that a file source's offset stands for; None for an offset of another kind of source."""
     try:
         parsed: Any = json.loads(offset)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return parsed["logOffset"] if isinstance(parsed, dict) and set(parsed) == {"logOffset"} else None

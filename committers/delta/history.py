@@ -57,7 +57,7 @@ class CommitInfo:
             if said["batch_id"] == batch.batch_id:
                 return str(said["digest"])
             return noted_digest(str(said.get("merged", "")), batch.batch_id)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
     def restored_version(self, table: TableState, storage_options: Mapping[str, str]) -> int | None:
@@ -150,10 +150,20 @@ def _log_errors(table_uri: str) -> Iterator[None]:
 
 def _infos(version: int, entry: bytes) -> Iterator[CommitInfo]:
     for line in entry.splitlines():
-        if b'"commitInfo"' in line and (raw := json.loads(line).get("commitInfo")) is not None:
+        if b'"commitInfo"' in line and (raw := _commit_info(line)) is not None:
             yield CommitInfo(
                 version=version,
                 operation=str(raw.get("operation", "")),
                 parameters=raw.get("operationParameters") or {},
                 note=str(raw.get(NOTE_KEY, "")),
             )
+
+
+def _commit_info(line: bytes) -> dict[str, Any] | None:
+    try:
+        raw = json.loads(line).get("commitInfo")
+        if raw is None or (isinstance(raw, dict) and isinstance(raw.get("operationParameters") or {}, dict)):
+            return raw
+    except (AttributeError, RecursionError):
+        pass
+    raise ValueError("an entry of the log has damaged commit information")

@@ -91,8 +91,11 @@ def changes_of(entry: bytes) -> EntryChanges:
         if not (line.startswith(b"{") and line.endswith(b"}")):
             raise ValueError("a line is no action")
         if b'"txn"' in line or b'"metaData"' in line or b'"protocol"' in line:
-            action = json.loads(line)
-            has_other_layout |= "metaData" in action or "protocol" in action
-            if "txn" in action:
-                app_versions[action["txn"]["appId"]] = int(action["txn"]["version"])
+            try:
+                action = json.loads(line)
+                has_other_layout |= "metaData" in action or "protocol" in action
+                if "txn" in action:
+                    app_versions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
+            except (KeyError, TypeError, OverflowError, RecursionError) as error:
+                raise ValueError(f"a line is no action: {error}") from None
     return EntryChanges(app_versions, has_other_layout)

@@ -17,12 +17,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from ..errors import ManifestCorruptError
+from ..lake_manifest import DECODED_BYTES_MAX
 from .retention import is_append, snapshots_by_id
 
 IsOwn = Callable[[str], bool]
@@ -51,15 +54,43 @@ class ExpiredFiles:
 
 
 def decode_expired(content: bytes) -> ExpiredFiles:
-    """What `encode` was called on."""
-    fields = json.loads(zlib.decompress(content))
-    return ExpiredFiles(
-        snapshot_ids=tuple(fields["snapshot_ids"]),
-        next_sequence_number=fields["next_sequence_number"],
-        data_files=tuple(fields["data_files"]),
-        manifests=tuple(fields["manifests"]),
-        others=tuple(fields["others"]),
-    )
+    """What `encode` was called on.
+
+    Raises:
+        ManifestCorruptError: the content is not what `encode` writes, or larger than `DECODED_BYTES_MAX`.
+    """
+    try:
+        fields = json.loads(_decompressed(content))
+        if fields["version"] != 1:
+            raise ValueError("its version is not known")
+        number = fields["next_sequence_number"]
+        lists = [_checked(fields[name], kind) for name, kind in _LISTS.items()]
+        snapshot_ids, data_files, manifests, others = lists
+        if type(number) is not int:
+            raise TypeError("a sequence number is not an integer")
+    except (zlib.error, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
+        raise ManifestCorruptError(
+            f"An expiry of snapshots in the manifest store cannot be read ({error}). None of its files were "
+            "deleted. Restore the store from a copy."
+        ) from error
+    return ExpiredFiles(snapshot_ids, number, data_files, manifests, others)
+
+
+_LISTS = {"snapshot_ids": int, "data_files": str, "manifests": str, "others": str}
+
+
+def _decompressed(content: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    text = stream.decompress(content, DECODED_BYTES_MAX)
+    if not stream.eof:
+        raise ValueError("it is cut off, or larger than any that Penstock writes")
+    return text
+
+
+def _checked(values: object, kind: type) -> tuple[Any, ...]:
+    if type(values) is not list or not all(type(value) is kind for value in values):
+        raise TypeError("a list has values of another type")
+    return tuple(values)
 
 
 # Before the snapshots expire ------------------------------------------------------------------------

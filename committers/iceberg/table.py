@@ -144,7 +144,7 @@ def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedB
         return None
     try:
         return _parse_token(text)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise TableChangedError(
             f"The table property {name!r}, by which Penstock knows the query's last batch, was changed to "
             f"{text!r}. "

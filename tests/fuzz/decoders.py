@@ -1,0 +1,151 @@
+"""What decodes bytes of the store or of a table, with samples, and the errors that it may raise."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.committers import lake_manifest
+from penstock.committers.contract import Batch, DataFile, StreamKey
+from penstock.committers.delta import history
+from penstock.committers.delta.log_entry import changes_of
+from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
+from penstock.committers.iceberg.reachability import ExpiredFiles, decode_expired
+from penstock.committers.iceberg.table import landed_batch, token_property
+from penstock.datasource.checkpoint import _log_position
+from penstock.datasource.delivery.stream_settings import StreamSettings
+
+BATCH = Batch(StreamKey("query-1", "/lake/t"), 7, "ab" * 32)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    name: str
+    samples: tuple[bytes, ...]
+    decode: Callable[[bytes], object]
+    expected: tuple[type[Exception], ...]
+    """Other errors are found by the fuzzer."""
+
+
+def manifest(files: int, partition_by: tuple[str, ...] = ("day",)) -> lake_manifest.LakeManifest:
+    some = tuple(
+        DataFile(
+            f"day={i % 3}/{i:08d}.parquet",
+            1000 + i,
+            10,
+            tuple((name, None if i % 3 == 0 else str(i % 3)) for name in partition_by),
+            json.dumps({"numRecords": 10, "maxValues": {"id": i}}),
+        )
+        for i in range(files)
+    )
+    return lake_manifest.LakeManifest(
+        "delta", "append", "id", 3, '{"fields": []}', ("new",), partition_by, some, "file:///lake/t", 2
+    )
+
+
+def body_of(content: lake_manifest.LakeManifest) -> bytes:
+    return lake_manifest.encode(content)[lake_manifest._PREFIX.size :]
+
+
+def lz4_body() -> bytes:
+    """As nobody writes it, but Arrow reads it."""
+    columns, sink = lake_manifest._to_columns(manifest(40)), pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
+        writer.write_batch(columns)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode_body(body: bytes, files: int | None = None) -> lake_manifest.LakeManifest:
+    """Whoever can write to the store also writes the checksum, and the counts beside it."""
+    prefix = lake_manifest._PREFIX.pack(lake_manifest._MAGIC, lake_manifest.VERSION, zlib.crc32(body))
+    sealed = replace(
+        lake_manifest.build_manifest(BATCH, manifest(0)), content=prefix + body, files=files or 0
+    )
+    try:
+        return lake_manifest.decode(sealed)
+    except ManifestCorruptError as error:
+        if files is None and (found := _count_in(str(error))) is not None:
+            return decode_body(body, found)
+        raise
+
+
+def _count_in(text: str) -> int | None:
+    before, separator, _ = text.partition(" files instead of")
+    return int(before.rpartition(" ")[2]) if separator else None
+
+
+def _infos(entry: bytes) -> Any:
+    return [(info.digest_of(BATCH), info.is_restore) for info in history._infos(1, entry)]
+
+
+def _landed(text: bytes) -> object:
+    properties = {token_property("q", "main"): text.decode("utf-8", "replace")}
+    return landed_batch(SimpleNamespace(properties=properties), "q", "main")  # type: ignore[arg-type]
+
+
+NOTE = json.dumps({"penstock": {"query_id": "query-1", "batch_id": 8, "digest": "ab", "merged": "6:ab,7:ab"}})
+EXPIRED = ExpiredFiles((1, 2), 3, ("s3://b/a.parquet",), ("s3://b/m.avro",), ("s3://b/l.avro",))
+ENTRY = b"\n".join(
+    json.dumps(action).encode()
+    for action in (
+        {"txn": {"appId": "penstock-1", "version": 7}},
+        {"metaData": {"id": "t"}},
+        {
+            "commitInfo": {
+                "operation": "WRITE",
+                "operationParameters": {"mode": "Append"},
+                "userMetadata": NOTE,
+            }
+        },
+    )
+)
+TOKEN = b'{"batch_id": 7, "digest": "abab", "snapshot_id": 9, "sequence_number": 2, "timestamp_ms": 5}'
+SETTINGS = b'{"delivery": "decoupled", "checkpoint": "/cp", "options": {"path": "/lake/t"}}'
+
+DECODERS = (
+    Decoder(
+        "manifest",
+        (
+            body_of(manifest(3)),
+            body_of(manifest(200)),
+            body_of(manifest(40, ())),
+            lz4_body(),
+        ),
+        decode_body,
+        (ManifestCorruptError,),
+    ),
+    Decoder(
+        "expiry",
+        (zlib.decompress(EXPIRED.encode()),),
+        lambda text: decode_expired(zlib.compress(text)),
+        (ManifestCorruptError,),
+    ),
+    Decoder("compressed expiry", (EXPIRED.encode(),), decode_expired, (ManifestCorruptError,)),
+    Decoder(
+        "settings",
+        (SETTINGS,),
+        lambda text: StreamSettings.parse(text.decode("utf-8", "replace")),
+        (ManifestCorruptError,),
+    ),
+    Decoder(
+        "Iceberg token",
+        (TOKEN,),
+        _landed,
+        (TableChangedError,),
+    ),
+    Decoder("Delta log entry", (ENTRY,), changes_of, (ValueError,)),
+    Decoder("Delta commit", (ENTRY,), _infos, (ValueError,)),
+    Decoder(
+        "offset",
+        (b'{"logOffset": 3}',),
+        lambda text: _log_position(text.decode("utf-8", "replace")),
+        (PenstockError,),
+    ),
+)
