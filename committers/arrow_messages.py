@@ -1,7 +1,8 @@
-"""Reads an Arrow IPC stream that somebody else may have written.
+"""Reads Arrow IPC streams of integer and string columns that somebody else may have written.
 
-Arrow allocates the memory that a stream claims for its decompressed buffers, and checks only on request that
-offsets lie within a buffer: without these checks crafted bytes end the process.
+Arrow's own reader cannot be used: crafted bytes crash it while it reads a schema, and it allocates whatever a
+stream claims for a compressed buffer. So framing and FlatBuffers are read here, with bounds; Arrow gets buffers
+of a known size, and validates the columns made of them.
 The format: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
 
@@ -9,99 +10,223 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-_RECORD_BATCH = 3
-"""In Arrow's Message.fbs, the type of the header."""
+# The numbers below are those of Arrow's Message.fbs and Schema.fbs.
+_SCHEMA, _RECORD_BATCH = 1, 3
+_INT, _UTF8, _LARGE_UTF8 = 2, 5, 20
+_ZSTD = 1
+_CONTINUATION = 0xFFFFFFFF
 _UNCOMPRESSED = -1
 """In place of the size of a buffer that is not compressed."""
+_NAME_BYTES_MAX = 64
+_COLUMNS_MAX = 10_000
 
 
-def read_stream(body: bytes, bytes_max: int, rows_max: int) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """The stream's schema and its batches, all of them validated in full. Their columns are not nested.
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a stream holds."""
+
+    schema: pa.Schema
+    """Without its metadata."""
+    metadata: bytes
+    """The value of the wanted key."""
+    batches: list[pa.RecordBatch]
+
+
+def read_stream(content: bytes, key: bytes, bytes_max: int, rows_max: int) -> Stream:
+    """Read a stream and validate all its values.
 
     Args:
+        key: of the schema's metadata
         bytes_max: of all batches, decompressed
         rows_max: of all batches
 
     Raises:
-        ValueError: the stream is larger than that, damaged, or no stream of flat columns.
-        OSError: it is cut off.
+        ValueError: the stream is larger than that, damaged, or has columns of other types.
     """
-    messages = pa.ipc.MessageReader.open_stream(body)
-    schema = pa.ipc.read_schema(next(messages))
-    if any(pa.types.is_nested(kind) or pa.types.is_dictionary(kind) for kind in schema.types):
-        raise ValueError("a column is nested or has a dictionary")
-    batches = []
-    for message in messages:
-        rows, size_bytes = _claimed(message)
-        rows_max -= rows
-        bytes_max -= size_bytes
-        if rows_max < 0 or bytes_max < 0:
-            raise ValueError("it is larger than any that Penstock writes")
-        batch = pa.ipc.read_record_batch(message, schema)
-        batch.validate(full=True)
-        batches.append(batch)
-    return schema, batches
-
-
-def _claimed(message: pa.ipc.Message) -> tuple[int, int]:
-    """(rows, decompressed bytes) of a record batch, as it says itself."""
-    metadata, body = memoryview(message.metadata), memoryview(message.body)
     try:
-        envelope = _Table(metadata, _number("<I", metadata, 0))
-        kind = envelope.field(1)
-        header = envelope.field(2)
-        if kind is None or header is None or metadata[kind] != _RECORD_BATCH:
-            raise ValueError("a message is no record batch")
-        batch = _Table(metadata, header + _number("<I", metadata, header))
-        length, buffers = batch.field(0), batch.field(2)
-        rows = 0 if length is None else _number("<q", metadata, length)
-        ranges = [] if buffers is None else list(_ranges(metadata, buffers))
-        is_compressed = batch.field(3) is not None
-        sizes = [_size(body, *one, is_compressed) for one in ranges]
-    except (struct.error, IndexError):
-        raise ValueError("a record batch is damaged") from None
-    if rows < 0 or any(size < 0 for size in sizes):
-        raise ValueError("a record batch has a negative size")
-    return rows, sum(sizes)
+        messages = _messages(memoryview(content))
+        first, _ = next(messages)
+        schema = _schema(first)
+        metadata = _metadata(first, key)
+        batches = []
+        for header, body in messages:
+            batch = _RecordBatch(header, body)
+            rows_max -= batch.rows
+            bytes_max -= batch.size_bytes
+            if rows_max < 0 or bytes_max < 0:
+                raise ValueError("it is larger than any that Penstock writes")
+            batches.append(batch.read(schema))
+    except (struct.error, IndexError, StopIteration) as error:
+        raise ValueError(f"it is damaged or cut off: {error}") from None
+    return Stream(schema, metadata, batches)
 
 
+def _messages(content: memoryview) -> Iterator[tuple[_Table, memoryview]]:
+    """(header, body) of the schema, then of each record batch."""
+    position, expected = 0, _SCHEMA
+    while position < len(content):
+        if _number("<I", content, position) != _CONTINUATION:
+            raise ValueError("a message does not begin as it should")
+        length = _number("<I", content, position + 4)
+        if length == 0:
+            return
+        if length % 8:
+            raise ValueError("a message is not aligned")
+        message = _Table.root(_part(content, position + 8, length))
+        body = _part(content, position + 8 + length, message.number(3, "<q"))
+        if message.number(1, "<B") != expected:
+            raise ValueError("a message is neither a schema nor a record batch")
+        yield message.table(2), body
+        position += 8 + length + len(body)
+        if len(body) % 8:
+            raise ValueError("a message is not aligned")
+        expected = _RECORD_BATCH
+
+
+def _schema(header: _Table) -> pa.Schema:
+    if header.number(0, "<h") != 0:
+        raise ValueError("it is big-endian")
+    fields = list(header.tables(1, _COLUMNS_MAX))
+    return pa.schema(
+        [(_text(field, 0, _NAME_BYTES_MAX).tobytes().decode(), _type(field)) for field in fields]
+    )
+
+
+def _type(field: _Table) -> pa.DataType:
+    kind = field.number(2, "<B")
+    if field.has(4) or kind not in (_INT, _UTF8, _LARGE_UTF8):
+        raise ValueError("a column is neither of integers nor of strings")
+    if kind == _INT and (field.table(3).number(0, "<i"), field.table(3).number(1, "<B")) != (64, 1):
+        raise ValueError("a column has integers that are not of 64 bits")
+    return {_INT: pa.int64(), _UTF8: pa.string(), _LARGE_UTF8: pa.large_string()}[kind]
+
+
+def _metadata(header: _Table, key: bytes) -> bytes:
+    for entry in header.tables(2, _COLUMNS_MAX):
+        if _text(entry, 0, _NAME_BYTES_MAX) == key:
+            return _text(entry, 1, None).tobytes()
+    raise ValueError(f"it has no {key.decode()!r}")
+
+
+def _text(table: _Table, field: int, bytes_max: int | None) -> memoryview:
+    position, length = table.vector(field)
+    if bytes_max is not None and length > bytes_max:
+        raise ValueError("a name is too long")
+    return _part(table.data, position, length)
+
+
+class _RecordBatch:
+    """A record batch whose buffers are not decompressed yet."""
+
+    def __init__(self, header: _Table, body: memoryview) -> None:
+        self.rows = header.number(0, "<q")
+        position, length = header.vector(2)
+        ranges = list(struct.iter_unpack("<qq", _part(header.data, position, 16 * length)))
+        self._parts = [_part(body, *one) for one in ranges]
+        self._sizes = [_UNCOMPRESSED] * length
+        if header.has(3):
+            if header.table(3).number(0, "<b") != _ZSTD:
+                raise ValueError("it is not compressed with zstd")
+            self._sizes = [_number("<q", part, 0) if len(part) else 0 for part in self._parts]
+            self._parts = [part[8:] for part in self._parts]
+        if self.rows < 0 or min(self._sizes, default=0) < _UNCOMPRESSED:
+            raise ValueError("a size is negative")
+        if any(offset % 8 for offset, _ in ranges):
+            raise ValueError("a buffer is not aligned")
+
+    @property
+    def size_bytes(self) -> int:
+        """Decompressed."""
+        pairs = zip(self._sizes, self._parts, strict=True)
+        return sum(len(part) if size == _UNCOMPRESSED else size for size, part in pairs)
+
+    def read(self, schema: pa.Schema) -> pa.RecordBatch:
+        buffers = map(self._buffer, self._parts, self._sizes)
+        columns = []
+        for kind in schema.types:
+            own = [next(buffers) for _ in range(2 if kind == pa.int64() else 3)]
+            validity = own[0] if own[0].size else None
+            columns.append(pa.Array.from_buffers(kind, self.rows, [validity, *own[1:]]))
+            columns[-1].validate(full=True)
+        if next(buffers, None) is not None:
+            raise ValueError("a record batch has more buffers than its columns")
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    @staticmethod
+    def _buffer(part: memoryview, size: int) -> pa.Buffer:
+        if size == _UNCOMPRESSED:
+            return pa.py_buffer(part)
+        if size == 0:
+            return pa.py_buffer(b"")
+        buffer = pa.Codec("zstd").decompress(part, decompressed_size=size)
+        if buffer.size != size:
+            raise ValueError("a buffer is not as large as it says")
+        return buffer
+
+
+# FlatBuffers ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of FlatBuffers: its fields by their number."""
+    """A table: its fields by their number, zero or nothing if they are left out."""
 
-    def __init__(self, data: memoryview, position: int) -> None:
-        self._data = data
-        self._position = position
-        self._vtable = position - _number("<i", data, position)
+    data: memoryview
+    position: int
 
-    def field(self, number: int) -> int | None:
-        """Where the field is; None if it is left out."""
-        entry = 4 + 2 * number
-        if entry >= _number("<H", self._data, self._vtable):
+    @classmethod
+    def root(cls, data: memoryview) -> _Table:
+        return cls(data, _number("<I", data, 0))
+
+    def has(self, field: int) -> bool:
+        return self._at(field) is not None
+
+    def number(self, field: int, code: str) -> int:
+        at = self._at(field)
+        return 0 if at is None else _number(code, self.data, at)
+
+    def table(self, field: int) -> _Table:
+        at = self._at(field)
+        if at is None:
+            raise IndexError("a table is missing")
+        return _Table(self.data, at + _number("<I", self.data, at))
+
+    def vector(self, field: int) -> tuple[int, int]:
+        """(position, length) of a vector or string; an empty one if it is left out."""
+        at = self._at(field)
+        if at is None:
+            return 0, 0
+        at += _number("<I", self.data, at)
+        return at + 4, _number("<I", self.data, at)
+
+    def tables(self, field: int, length_max: int) -> Iterator[_Table]:
+        position, length = self.vector(field)
+        if length > length_max:
+            raise ValueError("it has more columns than any that Penstock writes")
+        for at in range(position, position + 4 * length, 4):
+            yield _Table(self.data, at + _number("<I", self.data, at))
+
+    def _at(self, field: int) -> int | None:
+        vtable = self.position - _number("<i", self.data, self.position)
+        entry = 4 + 2 * field
+        if entry + 2 > _number("<H", self.data, vtable):
             return None
-        offset = _number("<H", self._data, self._vtable + entry)
-        return self._position + offset if offset else None
+        offset = _number("<H", self.data, vtable + entry)
+        return self.position + offset if offset else None
 
 
-def _number(format_: str, data: memoryview, position: int) -> int:
+def _number(code: str, data: memoryview, position: int) -> int:
     if position < 0:  # Python would count from the end
-        raise IndexError(position)
-    (number,) = struct.unpack_from(format_, data, position)
+        raise IndexError("an offset is negative")
+    (number,) = struct.unpack_from(code, data, position)
     return int(number)
 
 
-def _ranges(data: memoryview, field: int) -> Iterator[tuple[int, int]]:
-    """(offset, length) of each buffer in the body."""
-    vector = field + _number("<I", data, field)
-    for index in range(_number("<I", data, vector)):
-        at = vector + 4 + 16 * index
-        yield _number("<q", data, at), _number("<q", data, at + 8)
-
-
-def _size(body: memoryview, offset: int, length: int, is_compressed: bool) -> int:
-    if not is_compressed or length == 0:
-        return length
-    size = _number("<q", body, offset)
-    return length if size == _UNCOMPRESSED else size
+def _part(data: memoryview, position: int, length: int) -> memoryview:
+    if position < 0 or length < 0 or position + length > len(data):
+        raise IndexError("a part lies outside of its message")
+    return data[position : position + length]

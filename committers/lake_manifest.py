@@ -153,7 +153,6 @@ def decode(manifest: Manifest, kind: Kind | None = None) -> LakeManifest:
         OverflowError,
         RecursionError,
         MemoryError,
-        StopIteration,
     ) as error:
         raise _corrupt(manifest, f"cannot be read ({error})") from error
     if len(content.files) != manifest.files:
@@ -212,11 +211,11 @@ def _check_partition_columns(content: LakeManifest) -> None:
 
 
 def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
-    schema, batches = read_stream(body, DECODED_BYTES_MAX, FILES_MAX)
-    header = json.loads((schema.metadata or {})[_HEADER_KEY])
+    stream = read_stream(body, _HEADER_KEY, DECODED_BYTES_MAX, FILES_MAX)
+    header = json.loads(stream.metadata)
     partition_by = _strings(header, "partition_by")
-    _check_columns(schema, len(partition_by))
-    files = tuple(file for batch in batches for file in _files(batch, partition_by))
+    _check_columns(stream.schema, len(partition_by))
+    files = tuple(file for batch in stream.batches for file in _files(batch, partition_by))
     outside = [file.path for file in files if not is_relative(file.path)]
     if outside:
         raise ValueError(f"it names {outside[0]!r}, which is no path below the table's location")

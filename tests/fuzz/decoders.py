@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-
 from penstock.committers import lake_manifest
 from penstock.committers.contract import Batch, DataFile, StreamKey
 from penstock.committers.delta import history
@@ -51,15 +49,6 @@ def manifest(files: int, partition_by: tuple[str, ...] = ("day",)) -> lake_manif
 
 def body_of(content: lake_manifest.LakeManifest) -> bytes:
     return lake_manifest.encode(content)[lake_manifest._PREFIX.size :]
-
-
-def lz4_body() -> bytes:
-    """As nobody writes it, but Arrow reads it."""
-    columns, sink = lake_manifest._to_columns(manifest(40)), pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
-        writer.write_batch(columns)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def decode_body(body: bytes, files: int | None = None) -> lake_manifest.LakeManifest:
@@ -116,7 +105,6 @@ DECODERS = (
             body_of(manifest(3)),
             body_of(manifest(200)),
             body_of(manifest(40, ())),
-            lz4_body(),
         ),
         decode_body,
         (ManifestCorruptError,),

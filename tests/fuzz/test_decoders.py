@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,11 @@ from penstock.committers.iceberg.reachability import decode_expired
 
 SECONDS = 5.0
 """For each decoder at most; `make fuzz` takes longer."""
+
+
+def test_a_manifest_that_an_earlier_version_has_stored_is_read() -> None:
+    stored = (Path(__file__).parents[1] / "fixtures" / "manifest_v1.bin").read_bytes()
+    assert decode_body(stored[lake_manifest._PREFIX.size :]) == manifest(40)
 
 
 def test_no_damage_crashes_a_decoder() -> None:
