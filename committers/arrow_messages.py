@@ -1,7 +1,7 @@
 """Reads Arrow IPC streams of integer and string columns that somebody else may have written.
 
-Arrow's own reader cannot be used: crafted bytes crash it while it reads a schema, and it allocates whatever a
-stream claims for a compressed buffer. So framing and FlatBuffers are read here, with bounds; Arrow gets buffers
+Arrow's own reader cannot be used: crafted bytes crash it while it reads a schema, and it allocates what a
+stream claims for a compressed buffer. Framing and FlatBuffers are read here, with bounds. Arrow gets buffers
 of a known size, and validates the columns made of them.
 The format: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """

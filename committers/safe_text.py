@@ -12,9 +12,10 @@ from urllib.parse import unquote
 
 MASK = "***"
 
-_URL = re.compile(r"([A-Za-z][\w+.-]*)://(\S*)")
+# Bounded: a long text without a match must not take time with the square of its length.
+_URL = re.compile(r"([A-Za-z][\w+.-]{0,40})://(\S*)")
 _PARAMETER = re.compile(
-    r"([?&;#][^=&;#\s]*(?:sig|pass|pwd|secret|token|key|cred|auth|session|access.?id)[^=&;#\s]*=)"
+    r"([?&;#][^?=&;#\s]{0,99}(?:sig|pass|pwd|secret|token|key|cred|auth|session|access.?id)[^=&;#\s]{0,99}=)"
     r"(?!\*\*\*)[^&;#\s'\"]+",
     re.IGNORECASE,
 )
