@@ -85,6 +85,8 @@ def test_a_log_line_cannot_be_forged_and_shows_no_credentials(caplog: pytest.Log
     assert all(line.isprintable() and line.startswith("    ") for line in traceback)
     assert SECRET not in caplog.text
     assert first.isprintable()
+
+
 @pytest.mark.parametrize("text", ["a", "?key", "?", "://", "a://"])
 def test_a_long_text_does_not_take_time_with_the_square_of_its_length(text: str) -> None:
     """`a` alone took minutes: what somebody puts into the store would stop a delivery process."""
