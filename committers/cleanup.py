@@ -15,6 +15,10 @@ Age alone would not do: a task that runs for days has closed its first files day
 prepared. Nor would names alone: between the look and the deletion a batch could be prepared. The token
 only moves on, so what is settled stays settled.
 
+A batch write whose driver died has no token, and often no store. Its id says into which table it went and
+when it began (`batch_writes`), and every driver refuses to commit one that began long ago. So its id alone
+shows that its files are ours and settled. The files must be older than that, too.
+
 The order of looking follows from that: first the tokens, then the files, then who names them. Whatever is
 committed after the first look is of batches that were not settled. All but the age is looked at again right
 before each deletion.
@@ -23,12 +27,13 @@ before each deletion.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol, TypeVar
 
+from .batch_writes import GIVEN_UP_AFTER, BatchWrite, batch_write_of
 from .contract import Manifest, ManifestRecord, ManifestState, StreamKey, Token
 
 _T = TypeVar("_T")
@@ -62,6 +67,10 @@ NameParser = Callable[[str], "ParsedName | None"]
 
 class CleanableTable(Protocol):
     """A table as clean-up looks at it. Every call looks anew."""
+
+    def table_id(self) -> str | None:
+        """The table's own id, as its metadata has it; None if there is no table."""
+        ...
 
     def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
         """The last batch of each of the queries that the table holds; those without are left out."""
@@ -172,22 +181,28 @@ class Cleanup:
         self._store = store
         self._table = table
         self._cleaned = cleaned
-        queries = {stream.query_id for stream in cleaned}
-        self._naming = [stream for stream in known if stream.query_id in queries]
+        self._known = known
         self._parse = parse
         self._paths_of = paths_of
 
-    def find(self, written_before: datetime) -> Found:
+    def find(self, now: datetime, grace: timedelta) -> Found:
         """Look, and touch nothing.
+
+        Args:
+            grace: younger files stay; files of batch writes stay for `GIVEN_UP_AFTER` at least
 
         Raises:
             ManifestCorruptError: nobody can tell which files a manifest names.
             RetryableError: the table or the store cannot be read.
         """
-        settled = self._settled()
+        settled, table_id = self._settled(), self._table.table_id()
         files: dict[str, tuple[StoredFile, Verdict]] = {}
         for file in self._table.files():
-            verdict = judge(file, self._parse(file.path), settled, written_before)
+            name, written_before = self._parse(file.path), now - grace
+            if name is not None and (write := _batch_write(name, table_id)) is not None:
+                written_before = now - max(grace, GIVEN_UP_AFTER)
+                settled[name.query_id] = 0 if write.began_at < written_before else -1
+            verdict = judge(file, name, settled, written_before)
             if verdict is not Verdict.NOT_OURS:
                 files[posixpath.basename(file.path)] = (file, verdict)
         for names in self._table.names():
@@ -203,8 +218,11 @@ class Cleanup:
             yield self._table.delete_files(self._still_unneeded(chunk))
 
     def _still_unneeded(self, files: Sequence[StoredFile]) -> list[str]:
-        settled = self._settled()
+        settled, table_id = self._settled(), self._table.table_id()
         parsed = {file.path: self._parse(file.path) for file in files}
+        for name in parsed.values():
+            if name is not None and _batch_write(name, table_id) is not None:
+                settled[name.query_id] = 0  # it was old enough when it was found
         left = {
             posixpath.basename(path): path
             for path, name in parsed.items()
@@ -227,21 +245,28 @@ class Cleanup:
 
     def _names_in_manifests(self, files: Mapping[str, tuple[StoredFile, Verdict]]) -> Iterator[set[str]]:
         """What the manifests name, PREPARED before COMMITTED, so that none slips through between."""
-        for stream in self._naming:
+        parsed = map(self._parse, files)
+        naming = self._naming({name.query_id for name in parsed if name is not None})
+        for stream in naming:
             yield from map(self._names, self._store.manifests(stream, ManifestState.PREPARED))
-        for stream in self._naming:
+        for stream in naming:
             # The whole history, which takes a while: only as long as there is something to delete.
             if any(verdict is Verdict.UNNEEDED for _, verdict in files.values()):
                 yield from map(self._names, self._store.manifests(stream, ManifestState.COMMITTED))
 
-    def _manifests_of(self, batches: Iterable[tuple[str, int]]) -> Iterator[Manifest]:
+    def _manifests_of(self, batches: Collection[tuple[str, int]]) -> Iterator[Manifest]:
         """The manifests that these batches have now, and all that are PREPARED now."""
-        for stream in self._naming:
+        for stream in self._naming({query_id for query_id, _ in batches}):
             yield from self._store.manifests(stream, ManifestState.PREPARED)
             for query_id, batch_id in batches:
                 if query_id == stream.query_id and self._holds(stream, batch_id):
                     manifest = self._store.manifest(stream, batch_id)
                     yield from () if manifest is None else (manifest,)
+
+    def _naming(self, query_ids: set[str]) -> list[StreamKey]:
+        """The streams whose manifests may name files of the cleaned streams, or of these queries."""
+        queries = query_ids.union(stream.query_id for stream in self._cleaned)
+        return [stream for stream in self._known if stream.query_id in queries]
 
     def _holds(self, stream: StreamKey, batch_id: int) -> bool:
         record = self._store.record(stream, batch_id)
@@ -249,6 +274,12 @@ class Cleanup:
 
     def _names(self, manifest: Manifest) -> set[str]:
         return {posixpath.basename(path) for path in self._paths_of(manifest)}
+
+
+def _batch_write(name: ParsedName, table_id: str | None) -> BatchWrite | None:
+    """The batch write that wrote the file, if it went into this very table and its id says when it began."""
+    write = batch_write_of(name.query_id)
+    return write if write is not None and write.is_into(table_id) else None
 
 
 def _drop(files: dict[str, _T], names: Iterable[str]) -> None:

@@ -9,9 +9,11 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 
 from . import crash_points
+from .batch_writes import COMMIT_WITHIN, batch_write_of
 from .checkpoint_copies import CheckpointCopies
 from .contract import (
     AlreadyCommitted,
@@ -22,6 +24,7 @@ from .contract import (
     ManifestState,
     ManifestStore,
     TableCommitter,
+    Token,
 )
 from .errors import NEXT_TRY, CheckpointMismatchError, FencedError, RetryableError
 
@@ -49,7 +52,7 @@ class Lander:
         store: the manifest store
         table: commits to the stream's table
         retry: bounds of the commit loop
-        sleep, rng: injected, so that tests run without waiting
+        sleep, rng, now: injected, so that tests run without waiting
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Lander:
         *,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self._store = store
         self._table = table
@@ -67,6 +71,7 @@ class Lander:
         self._retry = retry or Retry()
         self._sleep = sleep
         self._rng = rng
+        self._now = now
 
     def land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
         """Commit with bounded retries, then mark. The token is checked anew on every attempt."""
@@ -90,12 +95,13 @@ class Lander:
 
         Raises:
             CheckpointMismatchError: the batch would come behind one of another copy of the checkpoint.
-            RetryableError: the table was too busy; the batch did not land.
+            RetryableError: the table was too busy, or it is too late for a batch write; the batch did not
+                land.
         """
         if manifest.is_empty:
             return AlreadyCommitted()
         batch, waits = manifest.batch, self._retry.waits(self._rng)
-        check_token = partial(self._copies.check_token, batch.stream)
+        check_token = partial(self._check_attempt, batch)
         while True:
             outcome = self._table.commit(manifest, check_token)
             if not isinstance(outcome, Conflict):
@@ -108,6 +114,20 @@ class Lander:
                     f"{NEXT_TRY} To try longer, raise maxCommitAttempts."
                 )
             self._sleep(wait_s)
+
+    def _check_attempt(self, batch: Batch, token: Token | None) -> None:
+        """Right before each commit request, once the table is known not to hold the batch."""
+        self._copies.check_token(batch.stream, token)
+        write = batch_write_of(batch.stream.query_id)
+        if write is None or self._now() <= write.began_at + COMMIT_WITHIN:
+            return
+        reason = (
+            f"The batch write into {batch.stream.table_uri} began at {write.began_at:%Y-%m-%d %H:%M} UTC, "
+            f"more than {COMMIT_WITHIN.days} days ago, and was not committed: clean-up may already have "
+            "deleted its files. Run the write again, in several parts if it takes that long."
+        )
+        self._store.finish(batch, ManifestState.ABORTED, reason=reason)  # its manifest keeps no files
+        raise RetryableError(reason)
 
     def state(self, batch: Batch) -> ManifestState | None:
         """What the store says of it; None if it knows nothing of the batch, or other rows under its id."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from functools import partial
 
 from .checkpoint_copies import CheckpointCopies, DigestOf, refused
@@ -43,7 +44,7 @@ class TwoPhaseCommitter:
         store: the manifest store
         table: commits to the stream's table
         retry: bounds of the commit loop
-        sleep, rng: injected, so that tests run without waiting
+        sleep, rng, now: injected, so that tests run without waiting
     """
 
     def __init__(
@@ -54,12 +55,13 @@ class TwoPhaseCommitter:
         *,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self._store = store
         self._table = table
         self._copies = CheckpointCopies(store, table)
         self._preparation = Preparation(store, table)
-        self._lander = Lander(store, table, retry, sleep=sleep, rng=rng)
+        self._lander = Lander(store, table, retry, sleep=sleep, rng=rng, now=now)
         self.recovery = Recovery(store, table, self._lander)
 
     # Before the write -----------------------------------------------------------------------------
@@ -103,7 +105,8 @@ class TwoPhaseCommitter:
 
         Raises:
             FencedError: a newer run of the query has taken over.
-            RetryableError: the table was too busy; the batch stays PREPARED.
+            RetryableError: the table was too busy, and the batch stays PREPARED; or it is a batch write that
+                began too long ago, which is given up.
             CommitStateUnknownError: the batch may have landed; it stays PREPARED.
         """
         prepared = self._preparation.prepare(manifest, committables)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from ..committers.batch_writes import batch_write_id
 from ..committers.checkpoint_copies import DigestOf
-from ..committers.contract import BATCH_WRITE_PREFIX, Batch, StreamKey
+from ..committers.contract import Batch, StreamKey
 from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.landing import Retry
@@ -81,7 +84,12 @@ def plan_batch(
     return BatchPlan(batch, planned.files, content, event_time=event_time)
 
 
-def plan_batch_write(sink: Sink[Any], schema: StructType, overwrite: bool) -> BatchPlan:
+def plan_batch_write(
+    sink: Sink[Any],
+    schema: StructType,
+    overwrite: bool,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+) -> BatchPlan:
     """Plan a batch write: a stream of one batch, under an id that no other write has."""
     if sink.options.is_decoupled:
         raise ConfigurationError(
@@ -90,10 +98,10 @@ def plan_batch_write(sink: Sink[Any], schema: StructType, overwrite: bool) -> Ba
         )
     rows = arrow_schema(schema)
     event_time = event_time_column(rows, sink.options.event_time)
-    write = uuid.uuid4()
-    write_id = f"{BATCH_WRITE_PREFIX}{write}"
+    began_at, write = now(), uuid.uuid4()
+    planned = sink.plan_table(sink.open_table(), rows, overwrite, batch_id=0)
+    write_id = batch_write_id(began_at, planned.content.table_id, str(write))
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
-    planned = sink.plan_table(sink.open_table(), rows, overwrite, batch.batch_id)
     return BatchPlan(batch, planned.files, planned.content, run_id=write_id, event_time=event_time)
 
 

@@ -12,17 +12,22 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.committers.lakes import LAKES
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tests.committers.lakes import LAKES, IcebergLake
 from tests.tables import rows
 
-from penstock.committers.cleanup import Cleanup, Found, StoredFile
+from penstock.committers.cleanup import CleanableTable, Cleanup, Found, StoredFile
 from penstock.committers.contract import Batch, DataFile, Manifest, ManifestState, StreamKey
 from penstock.committers.delta.cleanup import DeltaCleanableTable
+from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.committers.lake_manifest import build_manifest, decode
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
+from penstock.datasource.batch_plan import CommittableMessage
+from penstock.datasource.planning import plan_batch_write
 from penstock.datasource.sinks.sink import PlannedTable, Sink
+from penstock.datasource.task import TaskAttempt
 from penstock.writers.data_files import DataFileWriter
 from penstock.writers.plan import FileNames, parse_file_name
 
@@ -111,6 +116,18 @@ class Lake:
             self.set_age(file.path, age)
         return files
 
+    def batch_write(self, age: timedelta, files_age: timedelta | None = None) -> CommittableMessage:
+        """What the only task of a batch write hands back that began so long ago; nothing is committed."""
+        columns = StructType([StructField("id", LongType()), StructField("day", StringType())])
+        plan = plan_batch_write(self.sink, columns, overwrite=False, now=lambda: NOW - age)
+        batch = pa.record_batch([pa.array([100, 101]), pa.array(DAYS)], schema=SCHEMA)
+        message = plan.write(
+            [batch], TaskAttempt(partition=0, attempt=0, run_id="", query_id="", batch_id=None)
+        )
+        for file in message.committable.files:
+            self.set_age(file.path, age if files_age is None else files_age)
+        return message
+
     def set_age(self, path: str, age: timedelta) -> None:
         os.utime(self.table / path, 2 * ((NOW - age).timestamp(),))
 
@@ -131,15 +148,21 @@ class Lake:
 
     def cleanup(self) -> Cleanup:
         known = [stream.key for stream in self.store.streams()]
-        table = DeltaCleanableTable(str(self.table), {})
+        table: CleanableTable
+        if self.kind == "delta":
+            table = DeltaCleanableTable(str(self.table), {})
+        else:
+            assert isinstance(self.lake, IcebergLake)
+            uri = self.sink.table_uri
+            table = IcebergCleanableTable(self.lake.load, uri, "main", self.store.expiries)
         return Cleanup(self.store, table, known, known, parse_file_name, paths_of)
 
     def find(self) -> Found:
-        return self.cleanup().find(NOW - GRACE)
+        return self.cleanup().find(NOW, GRACE)
 
     def clean_up(self) -> int:
         one = self.cleanup()
-        return sum(one.delete(one.find(NOW - GRACE)))
+        return sum(one.delete(one.find(NOW, GRACE)))
 
     def on_disk(self) -> set[str]:
         files = {str(path.relative_to(self.table)) for path in self.table.rglob("*.parquet")}

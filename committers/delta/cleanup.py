@@ -45,6 +45,10 @@ class DeltaCleanableTable:
         self._fs = pafs.PyFileSystem(DeltaStorageHandler(table_uri, self._options))
         self._seen: set[str] = set()
 
+    def table_id(self) -> str | None:
+        table = TableViews().look(self._uri, self._options)
+        return None if table is None else str(table.metadata().id)
+
     def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
         table = DeltaTableCommitter(self._uri, self._options, views=TableViews())
         tokens = {query_id: table.token(query_id) for query_id in query_ids}

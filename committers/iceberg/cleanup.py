@@ -54,6 +54,10 @@ class IcebergCleanableTable:
         self._in_short = in_short
         self._seen: set[str] = set()
 
+    def table_id(self) -> str | None:
+        table = self._load_table()
+        return None if table is None else str(table.metadata.table_uuid)
+
     def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
         table = self._load_table()
         if table is None:

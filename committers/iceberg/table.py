@@ -30,7 +30,7 @@ from .target import NO_SNAPSHOT
 LOADS_MAX = 3
 TOKEN_PREFIX = "penstock."  # noqa: S105  the beginning of a table property's name
 BATCH_WRITE_TOKEN_KEPT_MS = 7 * 24 * 3600 * 1000
-"""Longer than a batch write tries to commit."""
+"""Longer than a batch write may commit (`batch_writes.COMMIT_WITHIN`): only its commit asks for the token."""
 SUMMARY_QUERY, SUMMARY_BATCH, SUMMARY_DIGEST = "penstock.query-id", "penstock.batch-id", "penstock.digest"
 SUMMARY_MERGED = "penstock.merged"
 """The batches of a delivery, as `merged_note` has them."""

@@ -76,7 +76,8 @@ def clean_table(
     store: SqlManifestStore,
     streams: Sequence[StreamStatus],
     access: TableAccess,
-    written_before: datetime,
+    now: datetime,
+    grace: timedelta,
     *,
     delete: bool,
 ) -> CleanedTable:
@@ -95,7 +96,7 @@ def clean_table(
         )
         shown = one_line(f"Looking at {cleaned.table_uri}")
         with output.console(stderr=True).status(shown) as progress:
-            cleaned.found = cleanup.find(written_before)
+            cleaned.found = cleanup.find(now, grace)
             for count in cleanup.delete(cleaned.found) if delete else ():
                 cleaned.deleted += count
                 progress.update(f"Deleted {cleaned.deleted:,} of {cleaned.files:,} files")

@@ -212,7 +212,7 @@ class _Around:
             known = [status.key for status in self.store.streams()]
             cleaned = [key for key in known if key.table_uri == self.stream.table_uri]
             cleanup = Cleanup(self.store, cleanable(), cleaned, known, parse_file_name, _paths)
-            count = sum(cleanup.delete(cleanup.find(self.now() - ORPHAN_GRACE)))
+            count = sum(cleanup.delete(cleanup.find(self.now(), ORPHAN_GRACE)))
             return f"deleted {count:,} files that nothing names" if count else ""
 
         return Step("orphans", self.policy.vacuum_s, run)

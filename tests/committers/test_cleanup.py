@@ -208,7 +208,7 @@ def test_a_file_that_is_prepared_after_the_look_stays(local_lake: Lake) -> None:
     orphans = local_lake.write(0)
     local_lake.commit(1, local_lake.write(1))
     cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW - GRACE)
+    found = cleaning.find(NOW, GRACE)
     assert paths(found.unneeded) == paths(orphans)
 
     local_lake.prepare(0, orphans[:1])
@@ -222,7 +222,7 @@ def test_a_file_that_a_later_batch_names_stays(local_lake: Lake) -> None:
     orphans = local_lake.write(0)
     local_lake.commit(1, local_lake.write(1))
     cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW - GRACE)
+    found = cleaning.find(NOW, GRACE)
 
     local_lake.prepare(2, orphans)
 
@@ -233,7 +233,7 @@ def test_a_file_that_is_committed_after_the_look_stays(local_lake: Lake) -> None
     orphans = local_lake.write(0)
     local_lake.commit(1, local_lake.write(1))
     cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW - GRACE)
+    found = cleaning.find(NOW, GRACE)
 
     local_lake.prepare(0, orphans)
     local_lake.store.finish(local_lake.batch(0), ManifestState.COMMITTED)
@@ -246,7 +246,7 @@ def test_a_file_that_somebody_adds_to_the_table_after_the_look_stays(local_lake:
     orphans = local_lake.write(0)
     local_lake.commit(0, local_lake.write(0))
     cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW - GRACE)
+    found = cleaning.find(NOW, GRACE)
 
     local_lake.query_id = "repair"
     local_lake.register()
@@ -259,7 +259,7 @@ def test_nothing_is_deleted_once_the_table_is_another_one(local_lake: Lake) -> N
     local_lake.write(0)
     local_lake.commit(0, local_lake.write(0))
     cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW - GRACE)
+    found = cleaning.find(NOW, GRACE)
     for entry in (local_lake.table / "_delta_log").iterdir():
         entry.unlink()
     local_lake.committer().plan(SCHEMA, partition_by=["day"])
@@ -272,7 +272,7 @@ def test_the_check_is_made_anew_for_every_chunk(local_lake: Lake, monkeypatch: p
     orphans = local_lake.write(0)
     local_lake.commit(1, local_lake.write(1))
     cleaning = local_lake.cleanup()
-    deleting = cleaning.delete(cleaning.find(NOW - GRACE))
+    deleting = cleaning.delete(cleaning.find(NOW, GRACE))
     assert next(deleting) == 1
 
     local_lake.prepare(0, orphans)

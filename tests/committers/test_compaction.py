@@ -22,9 +22,8 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.types import StringType
 from tests.committers.lakes import IcebergLake
-from tests.lake import GRACE, NOW, Lake, paths_of
+from tests.lake import GRACE, NOW, Lake
 
-from penstock.committers.cleanup import Cleanup
 from penstock.committers.compaction import (
     BATCHES_AHEAD_MAX,
     BATCHES_AHEAD_MIN,
@@ -44,12 +43,10 @@ from penstock.committers.contract import (
     ManifestRecord,
     StreamKey,
 )
-from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.compaction import DeltaCompactableTable
 from penstock.committers.delta.log_entry import logged_path
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
 from penstock.committers.iceberg.catalog import CatalogConfig
-from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.compaction import IcebergCompactableTable
 from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.committers.lake_manifest import LakeManifest, build_manifest
@@ -465,21 +462,10 @@ def kill() -> None:
     raise Killed
 
 
-def cleanup(lake: Lake) -> Cleanup:
-    sink: Any = lake.sink
-    if lake.kind == "delta":
-        table: Any = DeltaCleanableTable(str(lake.table), {})
-    else:
-        assert isinstance(lake.lake, IcebergLake)
-        table = IcebergCleanableTable(lake.lake.load, sink.table_uri, "main", lake.store.expiries)
-    known = [stream.key for stream in lake.store.streams()]
-    return Cleanup(lake.store, table, known, known, parse_file_name, paths_of)
-
-
 def clean_up(lake: Lake) -> int:
-    later = NOW + GRACE + timedelta(days=1)
-    one = cleanup(lake)
-    return sum(one.delete(one.find(later)))
+    later = NOW + 2 * GRACE + timedelta(days=1)
+    one = lake.cleanup()
+    return sum(one.delete(one.find(later, GRACE)))
 
 
 def slow(lake: Lake, every: timedelta) -> Callable[[], Sequence[ManifestRecord]]:

@@ -134,11 +134,11 @@ class IcebergLake:
         )
 
     def find(self) -> Found:
-        return self.cleanup().find(NOW - GRACE)
+        return self.cleanup().find(NOW, GRACE)
 
     def clean_up(self) -> int:
         one = self.cleanup()
-        return sum(one.delete(one.find(NOW - GRACE)))
+        return sum(one.delete(one.find(NOW, GRACE)))
 
     def on_disk(self) -> set[str]:
         return {str(path.relative_to(self.data)) for path in self.data.rglob("*.parquet")}
@@ -218,7 +218,7 @@ def test_a_file_that_is_committed_after_the_look_stays(lake: IcebergLake) -> Non
     late, lost = lake.write(0), lake.write(0)
     lake.commit(0, lake.write(0))
     cleaning = lake.cleanup()
-    found = cleaning.find(NOW - GRACE)
+    found = cleaning.find(NOW, GRACE)
     lake.table().add_files([f"file://{lake.data}/{late}"])
     assert sum(cleaning.delete(found)) == 1
     assert late in lake.on_disk()

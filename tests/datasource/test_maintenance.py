@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from tests.committers.lakes import IcebergLake
 from tests.lake import NOW, Lake
 
+from penstock.committers.batch_writes import GIVEN_UP_AFTER
 from penstock.committers.compaction import BATCHES_AHEAD_MIN
 from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
 from penstock.committers.errors import RetryableError
@@ -260,6 +261,14 @@ def test_files_of_pending_batches_survive_it_all(lake: Lake) -> None:
     assert lake.committer().missing_files(pending) == []
     lake.recover()
     assert len(lake.rows()) == 2 * (BATCHES + 1)
+
+
+@KINDS
+def test_files_of_a_batch_write_whose_driver_died_are_deleted(lake: Lake) -> None:
+    lost = {file.path for file in lake.batch_write(GIVEN_UP_AFTER + timedelta(hours=1)).committable.files}
+    running = {file.path for file in lake.batch_write(GIVEN_UP_AFTER - timedelta(hours=1)).committable.files}
+    run(lake)
+    assert lake.on_disk() & (lost | running) == running
 
 
 @pytest.mark.parametrize("kind", ["iceberg"])

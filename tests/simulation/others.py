@@ -176,7 +176,7 @@ class Others:
             cleanup = Cleanup(
                 store, world.lake.cleanable_table(store), streams, streams, parse_file_name, paths_of
             )
-            found = cleanup.find(now - grace)
+            found = cleanup.find(now, grace)
             if any(file.modified_at >= now - grace for file in found.unneeded):
                 world.problems.append("gc takes files that are younger than its grace period")
             deleted = sum(cleanup.delete(found))

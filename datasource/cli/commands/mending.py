@@ -114,7 +114,7 @@ def gc(
     with opened_store(checkpoint, store) as opened:
         tables = by_table(select(opened.streams(), stream)).values()
         cleaned = [
-            clean_table(opened, streams, access, utc_now() - grace, delete=delete) for streams in tables
+            clean_table(opened, streams, access, utc_now(), grace, delete=delete) for streams in tables
         ]
     if as_json:
         listed = [table.to_json() for table in cleaned]

@@ -1,0 +1,183 @@
+"""Files of batch writes whose driver died: `penstock gc` finds them once no commit can name them any more."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.committers.faults import at_point
+from tests.committers.lakes import LAKES
+from tests.lake import NOW, OLD, Lake, paths
+
+from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER, batch_write_id, batch_write_of
+from penstock.committers.contract import ManifestState
+from penstock.committers.errors import RetryableError
+from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.cli.gc import CleanedTable, clean_table
+from penstock.datasource.committing import commit_batch_write, manifest_of
+from penstock.datasource.table_access import TableAccess
+
+HOUR = timedelta(hours=1)
+ACCESS = TableAccess({}, {})
+LATE = "began at .*, more than 6 days ago.* Run the write again"
+
+
+@pytest.fixture(params=LAKES)
+def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lake]:
+    """A stream has written one batch; its store is the one that clean-up knows."""
+    lake = Lake(tmp_path, kind=str(request.param))
+    lake.commit(0, lake.write(0))
+    yield lake
+    lake.store.close()
+
+
+def gc(lake: Lake, grace: timedelta = HOUR) -> CleanedTable:
+    cleaned = clean_table(lake.store, lake.store.streams(), ACCESS, NOW, grace, delete=True)
+    assert cleaned.error is None
+    return cleaned
+
+
+# Clean-up -------------------------------------------------------------------------------------------
+
+
+def test_files_of_a_killed_batch_write_are_deleted_once_it_cannot_be_committed(lake: Lake) -> None:
+    before = lake.on_disk()
+    lake.batch_write(GIVEN_UP_AFTER + HOUR)
+    rows = lake.rows()
+    assert gc(lake).deleted == 2
+    assert lake.on_disk() == before
+    assert lake.rows() == rows
+
+
+@pytest.mark.parametrize(
+    ("began", "modified", "grace"),
+    [
+        (GIVEN_UP_AFTER - HOUR, OLD, HOUR),
+        (OLD, GIVEN_UP_AFTER - HOUR, HOUR),
+        (timedelta(days=9), OLD, timedelta(days=10)),
+        (OLD, timedelta(days=9), timedelta(days=10)),
+    ],
+    ids=["write began lately", "file is young", "write is within the grace", "file is within the grace"],
+)
+def test_files_that_are_not_old_enough_stay(
+    lake: Lake, began: timedelta, modified: timedelta, grace: timedelta
+) -> None:
+    lake.batch_write(began, files_age=modified)
+    cleaned = gc(lake, grace)
+    assert cleaned.deleted == 0
+    assert cleaned.found is not None
+    assert len(cleaned.found.young) + len(cleaned.found.unsettled) == 2
+
+
+def test_files_of_a_committed_batch_write_stay(lake: Lake) -> None:
+    message = lake.batch_write(COMMIT_WITHIN - HOUR)
+    commit_batch_write(lake.sink, [message])
+    lake.lake.compact()
+    for path in lake.on_disk():
+        lake.set_age(path, OLD)
+    before, rows = lake.on_disk(), lake.rows()
+    later = NOW + OLD
+    assert clean_table(lake.store, lake.store.streams(), ACCESS, later, HOUR, delete=True).error is None
+    assert paths(message.committable.files) <= lake.on_disk() == before, "an earlier version names them"
+    assert lake.rows() == rows
+
+
+def test_files_that_a_manifest_of_the_store_names_stay(lake: Lake) -> None:
+    """The write had a store, and knew its table by another spelling."""
+    message = lake.batch_write(OLD)
+    batch = replace(
+        message.committable.batch, stream=replace(message.committable.batch.stream, table_uri="/alias")
+    )
+    manifest = replace(manifest_of([message]), batch=batch)
+    lake.store.register(batch.stream, lake.kind)
+    lake.store.claim(batch.stream, "run")
+    lake.store.prepare(manifest, "run")
+    streams = [status for status in lake.store.streams() if status.key == lake.stream]
+
+    def deleted() -> int:
+        return clean_table(lake.store, streams, ACCESS, NOW, HOUR, delete=True).deleted
+
+    assert deleted() == 0
+    lake.store.finish(batch, ManifestState.ABORTED)
+    assert deleted() == 2
+
+
+def test_files_of_a_table_that_was_replaced_stay(lake: Lake) -> None:
+    """As those of streams do. Before each deletion it is looked at again which table it is."""
+    lake.batch_write(OLD)
+    cleanup = lake.cleanup()
+    found = cleanup.find(NOW, HOUR)
+    assert len(found.unneeded) == 2
+    lake.lake.replace()
+    assert sum(cleanup.delete(found)) == 0
+    assert gc(lake).deleted == 0
+
+
+def test_files_of_batch_writes_of_earlier_versions_stay(lake: Lake) -> None:
+    """Their ids do not say when they began."""
+    lake.query_id = f"write-{uuid.uuid4()}"
+    lake.write(0)
+    before = lake.on_disk()
+    gc(lake)
+    assert lake.on_disk() == before
+
+
+# Commit ---------------------------------------------------------------------------------------------
+
+
+def test_a_late_commit_is_refused(lake: Lake) -> None:
+    rows, version = lake.rows(), lake.lake.version()
+    with pytest.raises(RetryableError, match=LATE):
+        commit_batch_write(lake.sink, [lake.batch_write(COMMIT_WITHIN + HOUR)])
+    assert (lake.rows(), lake.lake.version()) == (rows, version)
+
+    commit_batch_write(lake.sink, [lake.batch_write(COMMIT_WITHIN - HOUR)])
+    assert len(lake.rows()) == len(rows) + 2
+
+
+def test_a_commit_that_gets_late_between_retries_is_refused_and_its_files_are_given_up(lake: Lake) -> None:
+    """Another writer is faster the first time; by the second it is too late."""
+    message = lake.batch_write(COMMIT_WITHIN - HOUR)
+    batch = message.committable.batch
+    lake.store.register(batch.stream, lake.kind)
+    committer = TwoPhaseCommitter(
+        lake.store, lake.committer(), sleep=lambda _: None, now=clock(NOW, NOW + 2 * HOUR)
+    )
+    with (
+        at_point("commit.start", lambda: lake.commit(1, lake.write(1))),
+        pytest.raises(RetryableError, match=LATE),
+    ):
+        committer.commit(manifest_of([message]), [message.committable])
+    assert len(lake.rows()) == 4, "the two batches of the stream"
+    record = lake.store.record(batch.stream, 0)
+    assert record is not None
+    assert record.state is ManifestState.ABORTED
+    assert "6 days" in record.reason
+
+
+def clock(*times: datetime) -> Callable[[], datetime]:
+    left = iter(times)
+    return lambda: next(left)
+
+
+# Ids ------------------------------------------------------------------------------------------------
+
+
+def test_an_id_says_when_the_write_began_and_into_which_table() -> None:
+    write = batch_write_of(batch_write_id(NOW, "table-1", str(uuid.uuid4())))
+    assert write is not None
+    assert write.began_at == NOW.replace(microsecond=0)
+    assert write.is_into("table-1")
+    assert not write.is_into("table-2")
+    assert not write.is_into(None)
+
+
+@pytest.mark.parametrize(
+    "query_id", [f"write-{uuid.uuid4()}", str(uuid.uuid4()), "write-1764000000-", "write-1"]
+)
+def test_other_ids_say_nothing(query_id: str) -> None:
+    assert batch_write_of(query_id) is None
