@@ -1205,11 +1205,9 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         LANDING,
         Edit(
             """
-        check_token = partial(self._copies.check_token, batch.stream)
+        self._copies.check_token(batch.stream, token)
 """,
-            """
-        check_token = partial(lambda _stream, _token: None, batch.stream)
-""",
+            "",
         ),
         lakes=("delta",),
         needs=("own_stores",),
