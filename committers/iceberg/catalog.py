@@ -14,11 +14,13 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..error_causes import Cause, cause_of
 from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError, PenstockError, RetryableError
+from ..safe_text import get_logger
 from .object_store import IO_PREFIXES
 from .redaction import redacted
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 __all__ = ["CatalogConfig", "catalog_error", "io_properties", "known_properties", "open_catalog", "redacted"]
+
+logger = get_logger(__name__)
 
 EMBEDDED_NAME = "penstock"
 """Of the embedded catalog. Others open it as `load_catalog("penstock", type="sql", uri=..., ...)`."""
@@ -199,14 +203,16 @@ def _load_embedded(config: CatalogConfig) -> Catalog:
     from pyiceberg.io import PY_IO_IMPL
     from sqlalchemy.exc import OperationalError
 
+    from .library.table_file_io import CatalogFileIO, add_hooks
+
     properties = {**config.embedded_properties, PY_IO_IMPL: FILE_IO}
     for _ in range(2):
         try:
-            return SqlCatalog(EMBEDDED_NAME, **properties)
+            return add_hooks(SqlCatalog(EMBEDDED_NAME, **properties), CatalogFileIO)
         except OperationalError as error:
             if "already exists" not in str(error):
                 raise
-    return SqlCatalog(EMBEDDED_NAME, **properties)
+    return add_hooks(SqlCatalog(EMBEDDED_NAME, **properties), CatalogFileIO)
 
 
 def catalog_error(error: Exception, what: str, config: CatalogConfig) -> PenstockError:
@@ -263,6 +269,33 @@ def flat(properties: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 _IO_NAMES = ("py-io-impl", "DEFAULT_SCHEME", "DEFAULT_NETLOC", "buffer-size")
 
 
+def is_io_property(name: str) -> bool:
+    """Return True for a property of a catalog that says how files are read and written."""
+    return name.startswith(IO_PREFIXES) or name in _IO_NAMES
+
+
+def warn_of_ignored_properties(table: Table, uri: str) -> None:
+    """Log, once a process, the properties for file I/O that the table has and Penstock does not follow."""
+    used: Mapping[str, object] = table.io.properties
+    ignored = [
+        name for name, value in table.properties.items() if is_io_property(name) and used.get(name) != value
+    ]
+    if ignored:
+        _warn_of_ignored(uri, tuple(sorted(ignored)))
+
+
+@lru_cache(maxsize=1000)
+def _warn_of_ignored(uri: str, names: tuple[str, ...]) -> None:
+    logger.warning(
+        "Penstock ignores these properties of the Iceberg table %s: %s. Anybody who may write the table can "
+        "set them, and they would choose who receives the credentials of the catalog. If files need them, "
+        "give the query, `penstock deliver` and `penstock gc` the options %s; if not, unset them.",
+        uri,
+        ", ".join(names),
+        ", ".join(f"catalog.{name}" for name in names),
+    )
+
+
 def io_properties(table: Table) -> dict[str, str]:
     """What executors need to read and write the table's files, with credentials that the catalog handed out.
 
@@ -281,7 +314,7 @@ def io_properties(table: Table) -> dict[str, str]:
     return {
         key: str(value)
         for key, value in properties.items()
-        if (key.startswith(IO_PREFIXES) or key in _IO_NAMES)
+        if is_io_property(key)
         and isinstance(value, (str, int, float, bool))
         and not key.startswith("s3.signer")
         and value != FILE_IO

@@ -17,7 +17,7 @@ from ..contract import PartitionField, SortField
 from ..errors import ConfigurationError
 from .address import IcebergAddress
 from .arrow import iceberg_struct
-from .catalog import CatalogConfig, catalog_error, open_catalog
+from .catalog import CatalogConfig, catalog_error, is_io_property, open_catalog
 from .checks import FORMAT_VERSION_MAX, property_violation
 from .layout import iceberg_sort_order, layout_problems, partition_spec
 from .plan import metrics_modes, parquet_settings
@@ -183,6 +183,8 @@ def _property_problems(new: NewTable) -> Iterator[str]:
             yield str(violation)
         if key in _RESERVED_PROPERTIES:
             yield f"{key}: Iceberg keeps it elsewhere, and engines refuse it as a property"
+        if is_io_property(key):
+            yield f"{key}: file I/O does not follow the table's properties; give the option catalog.{key}"
         if key.startswith("penstock.") and key not in FREE_PROPERTIES:
             free = " and ".join(FREE_PROPERTIES)
             yield f"{key}: Penstock notes there which batches the table has; only {free} are free"

@@ -24,7 +24,14 @@ from ..delivery.merge import noted_digest
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, TableChangedError
 from .address import MAIN_BRANCH, IcebergAddress
-from .catalog import CatalogConfig, MissingCatalogError, known_properties, open_catalog, redacted
+from .catalog import (
+    CatalogConfig,
+    MissingCatalogError,
+    known_properties,
+    open_catalog,
+    redacted,
+    warn_of_ignored_properties,
+)
 from .target import NO_SNAPSHOT
 
 LOADS_MAX = 3
@@ -53,7 +60,7 @@ def load_if_there(config: CatalogConfig, address: IcebergAddress) -> Table | Non
 
 def _read(config: CatalogConfig, address: IcebergAddress) -> Table | None:
     try:
-        return _load(open_catalog(config, create=False), address)
+        table = _load(open_catalog(config, create=False), address)
     except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError):
         return None
     except PenstockError:
@@ -64,6 +71,8 @@ def _read(config: CatalogConfig, address: IcebergAddress) -> Table | None:
             f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
             f"the catalog.* options and that catalog and storage are reachable. {NEXT_TRY}"
         ) from None
+    warn_of_ignored_properties(table, address.uri)
+    return table
 
 
 def _load(catalog: Catalog, address: IcebergAddress) -> Table:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.hive import _HiveClient
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -242,6 +243,55 @@ def test_a_catalog_in_postgres_has_the_timeouts_of_the_store_and_the_users_come_
     opened.engine.dispose()
     assert shown == ["7s", "30s"]
     assert (info["connect_timeout"], info["tcp_user_timeout"]) == ("10", "5000")
+
+
+# File I/O of tables -----------------------------------------------------------------------------------
+
+
+def test_a_rest_catalog_gives_a_table_what_it_hands_out_itself_and_nothing_of_its_properties(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
+    given = {**of_rest(1), "s3.region": "operator", "s3.access-key-id": "operator"}
+    opened = open_catalog(CatalogConfig.of("vending", given))
+    planted = dict.fromkeys(("s3.endpoint", "s3.region", "s3.access-key-id", "s3.session-token"), "table")
+    metadata = table.metadata.model_copy(update={"properties": {**table.properties, **planted}})
+    response = TableResponse.model_validate(
+        {
+            "metadata": metadata,
+            "metadata-location": table.metadata_location,
+            "config": {"s3.session-token": "catalog"},
+            "storage-credentials": [{"prefix": "file:", "config": {"s3.access-key-id": "credential"}}],
+        }
+    )
+
+    loaded = opened._response_to_table(("lake", "t"), response)  # type: ignore[attr-defined]
+
+    used = {name: value for name, value in loaded.io.properties.items() if name.startswith("s3.")}
+    assert used == {
+        "s3.region": "operator",
+        "s3.access-key-id": "credential",
+        "s3.session-token": "catalog",
+    }
+    assert loaded.metadata == metadata
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "properties"),
+    [
+        (Catalog, "_load_file_io", {"type": "sql", "uri": "sqlite://", "warehouse": "/x"}),
+        (RestCatalog, "_response_to_table", of_rest(1)),
+    ],
+    ids=["all others", "rest"],
+)
+def test_a_library_that_makes_file_io_otherwise_is_refused_at_start(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, properties: dict[str, str]
+) -> None:
+    monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
+    monkeypatch.delattr(owner, name)
+    error = error_of({**properties, "for": name})
+    assert isinstance(error, ConfigurationError)
+    assert f"{owner.__name__}.{name}" in str(error)
 
 
 # Hooks that no longer hold ----------------------------------------------------------------------------

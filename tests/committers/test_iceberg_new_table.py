@@ -155,6 +155,8 @@ def test_impossible_partitions_and_orders_are_refused_before_a_table_exists(
         ({"encryption.key-id": "k"}, "encryption.key-id"),
         ({"penstock.q": "{}"}, "penstock.q"),
         ({"current-snapshot-id": "1"}, "current-snapshot-id"),
+        ({"s3.endpoint": "http://host"}, r"option catalog\.s3\.endpoint"),
+        ({"py-io-impl": "a.B"}, r"option catalog\.py-io-impl"),
         ({"write.target-file-size-bytes": "big"}, "write.target-file-size-bytes"),
         ({"write.metadata.metrics.default": "some"}, "write.metadata.metrics.default"),
         ({"write.parquet.compression-codec": "brotli"}, "write.parquet.compression-codec.*zstd, snappy"),

@@ -287,3 +287,9 @@ def test_io_properties_come_along(tables: Tables, tmp_path: Path) -> None:
     theirs = Tables(CatalogConfig.of("penstock", properties))
     theirs.create()
     assert theirs.plan(SCHEMA).io_properties == {"s3.endpoint": "http://host"}
+
+
+def test_executors_get_no_file_io_that_the_table_chooses(tables: Tables) -> None:
+    names = ("s3.endpoint", "s3.retry-strategy-impl", "adls.account-host", "gcs.service.host", "py-io-impl")
+    planted = dict.fromkeys(names, "table.Choice")
+    assert _target(tables, planted).io_properties == {}

@@ -1,6 +1,7 @@
 """pyiceberg's catalog clients with time-outs: the library sets none, or none that end within minutes.
 
-A request that times out may have been carried out, as any request whose answer is lost.
+A request that times out may have been carried out, as any request whose answer is lost. The file I/O of a
+table does not follow the table's properties (`table_file_io`).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def catalog_kind(properties: Mapping[str, object]) -> str | None:
 
 
 def open_library_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
-    """The catalog, as `load_catalog` would open it, with time-outs.
+    """The catalog, as `load_catalog` would open it, with time-outs and the file I/O of the operator.
 
     Args:
         properties: also those of pyiceberg's own configuration
@@ -78,6 +79,16 @@ def open_library_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
         ConfigurationError: a time-out is not a number, or the library has changed (`library_hooks`).
         Exception: of the library.
     """
+    from pyiceberg.catalog.rest import RestCatalog
+
+    from .rest import RestFileIO
+    from .table_file_io import CatalogFileIO, add_hooks
+
+    catalog = _open(name, properties)
+    return add_hooks(catalog, RestFileIO if isinstance(catalog, RestCatalog) else CatalogFileIO)
+
+
+def _open(name: str, properties: Mapping[str, Any]) -> Catalog:
     kind = catalog_kind(properties)
     if kind == "rest" and isinstance(properties.get("uri"), str):
         from .rest import PatientRestCatalog

@@ -1,15 +1,17 @@
-"""A client of REST catalogs that does not wait forever."""
+"""A client of REST catalogs that does not wait forever, and the file I/O of its tables."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.table import Table
 from requests import Session
 
 from ...library_hooks import changed_library, check_hooks, hook
 from .catalogs import Timeouts
+from .table_file_io import refuse_location_provider
 
 
 class PatientRestCatalog(RestCatalog):
@@ -38,3 +40,18 @@ class PatientRestCatalog(RestCatalog):
         request: Any = partial(session.request, timeout=timeout)
         session.request = request  # type: ignore[method-assign]
         self._has_timeout = True
+
+
+class RestFileIO(RestCatalog):
+    """File I/O with what the catalog itself hands out with a table: its `config` and storage credentials."""
+
+    @hook
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        """Called for each table that is loaded or created."""
+        metadata = table_response.metadata
+        refuse_location_provider(metadata.properties, table_response.metadata_location)
+        bare = metadata.model_copy(update={"properties": {}})
+        response = table_response.model_copy(update={"metadata": bare})
+        table = super()._response_to_table(identifier_tuple, response)
+        table.metadata = metadata
+        return table

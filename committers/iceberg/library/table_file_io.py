@@ -1,0 +1,56 @@
+"""The file I/O of tables: made from the catalog's properties, which the operator gives, not from the table's.
+
+pyiceberg merges a table's properties over the catalog's. Anybody who may write the table sets them: an
+`s3.endpoint` there would receive requests that are signed with the operator's credentials, and `py-io-impl`
+or a location provider would name an object that this process imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.table import TableProperties
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from ...library_hooks import check_hooks, hook
+from ...violations import refuse
+from ..checks import property_violation
+
+_Opened = TypeVar("_Opened", bound=Catalog)
+
+
+def add_hooks(catalog: _Opened, hooks: type) -> _Opened:
+    """The same catalog, with the hooks before the methods of its own class, whatever class that is.
+
+    Raises:
+        ConfigurationError: the library no longer has the methods that the hooks override.
+    """
+    check_hooks(hooks)
+    kind = type(catalog)
+    catalog.__class__ = type(kind.__name__, (hooks, kind), {"__module__": kind.__module__})
+    return catalog
+
+
+class CatalogFileIO(Catalog):
+    """For catalogs that give their tables no properties for file I/O: all but REST catalogs."""
+
+    @hook
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        """Called with the properties of each table that is loaded, created or changed."""
+        refuse_location_provider(properties, location)
+        return super()._load_file_io(EMPTY_DICT, location)
+
+
+def refuse_location_provider(properties: Mapping[str, str], location: str | None) -> None:
+    """Refuse a table that names a class to import, before the library imports it for a commit or a path.
+
+    Raises:
+        TableNotSupportedError: it names one.
+    """
+    key = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
+    if key in properties:
+        violation = property_violation(key, properties[key])
+        refuse([violation] if violation else [], f"The Iceberg table with the metadata {location}", "Iceberg")
