@@ -25,8 +25,9 @@ from benchmarks.report import Report
 from benchmarks.streams import FORMATS, QUERY, Stream, sink_of, write_rows
 
 from penstock.committers.compaction import Compaction, CompactionPolicy
-from penstock.committers.contract import DataFile
+from penstock.committers.contract import DataFile, DataFiles
 from penstock.committers.errors import PenstockError
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.delivery.rewriting import VisibleRewriter
 from penstock.testing.duckdb_reader import load_extensions
@@ -72,7 +73,7 @@ def compact(kind: str, folder: str, pause_s: float, started: Event, stop: Event,
     sink, work = sink_of(kind, Path(folder)), Work()
     compaction = Compaction(
         compactable(kind, sink),
-        VisibleRewriter(QUERY, lambda content: sink.rewrite_plan(sink.open_table(), content)),
+        VisibleRewriter(QUERY, lambda content: sink.open_table().rewrite_plan(content)),
         CompactionPolicy(sink.options.target_file_bytes or 128 * 1024**2, small_file_bytes=96 * 1024**2),
     )
     compaction.run()
@@ -120,7 +121,7 @@ def run_for(seconds: float, stream: Stream) -> Phase:
     return phase
 
 
-def write(plan: BatchPlan) -> tuple[DataFile, ...]:
+def write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
     """What the tasks of a batch do."""
     files: list[DataFile] = []
     for task in range(TASKS):

@@ -89,7 +89,7 @@ def write(
                 numbers = [(number * 7 + row * 7919) % partitions for row in range(batch.num_rows)]
                 batch = batch.append_column("p", pa.array(numbers, pa.int32()))
             writer.write(batch)
-        writer.close()
+        writer.finish()
 
 
 def consume(source: str, gigabytes: float) -> None:

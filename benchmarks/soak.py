@@ -29,7 +29,8 @@ from benchmarks.measure import Options, say
 from benchmarks.report import Report, lines
 from benchmarks.streams import QUERY, Stream, sink_of, write_rows
 
-from penstock.committers.contract import DataFile, StreamKey
+from penstock.committers.contract import DataFile, DataFiles, StreamKey
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.delivery.maintenance import MaintenancePolicy, maintenance_of
@@ -165,7 +166,7 @@ def _stream(case: str, kind: str, folder: str, batches: int, pipe: Connection) -
                 say(f"  {case}: {stream.next_batch:,} batches, {statistics.median(last) * 1000:.1f} ms")
 
 
-def _write(plan: BatchPlan) -> tuple[DataFile, ...]:
+def _write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
     """A batch of one task."""
     first = plan.batch.batch_id * ROWS
     ids = range(first, first + ROWS)

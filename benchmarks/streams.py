@@ -14,15 +14,18 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.committers.contract import (
+    AttemptId,
     Batch,
     CheckToken,
     Committable,
     Conflict,
     DataFile,
+    DataFiles,
     Manifest,
     Outcome,
     StreamKey,
 )
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.options.delta import DeltaOptions
@@ -30,9 +33,8 @@ from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.planning import plan_batch, store_url
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.sinks.sink import FileTableSink
 from penstock.datasource.stores import borrow_store
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 FORMATS = ("delta", "iceberg")
@@ -96,14 +98,14 @@ class TimedTable:
 class TimedSink:
     """A sink that adds up what the parts of a commit take."""
 
-    def __init__(self, sink: Any, spent: Spent) -> None:
+    def __init__(self, sink: FileTableSink, spent: Spent) -> None:
         self._sink = sink
         self._spent = spent
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
-    def open_table(self) -> TimedTable:
+    def open_table(self) -> Any:
         return TimedTable(self._sink.open_table(), self._spent)
 
     def maintain(self, store: Any, batch_id: int) -> None:
@@ -118,7 +120,7 @@ def timed(spent: Spent, part: str) -> Iterator[None]:
     setattr(spent, part, getattr(spent, part) + time.perf_counter() - started)
 
 
-WriteFiles = Callable[[BatchPlan], "tuple[DataFile, ...]"]
+WriteFiles = Callable[[BatchPlan[DataFiles, LakeManifest]], "tuple[DataFile, ...]"]
 
 
 @dataclass
@@ -151,13 +153,15 @@ class Stream:
         return spent
 
 
-def write_rows(plan: BatchPlan, task: int, rows: pa.RecordBatch) -> tuple[DataFile, ...]:
+def write_rows(
+    plan: BatchPlan[DataFiles, LakeManifest], task: int, rows: pa.RecordBatch
+) -> tuple[DataFile, ...]:
     """What one task does."""
-    assert plan.files is not None, "the batch is new"
-    names = FileNames(plan.batch.stream.query_id, "run", plan.batch.batch_id, task, 0)
-    writer = DataFileWriter(plan.files, names)
+    assert plan.writers is not None, "the batch is new"
+    attempt = AttemptId(plan.batch.stream.query_id, "run", plan.batch.batch_id, task, 0)
+    writer = plan.writers.open(attempt)
     writer.write(rows)
-    return writer.close()
+    return writer.finish()
 
 
 # Files that are only named ---------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def named_files(kind: str, count: int) -> WriteFiles:
     """Files with statistics of all columns that no commit ever opens, so that none need be written."""
     statistics_of = delta_statistics if kind == "delta" else iceberg_statistics
 
-    def write(plan: BatchPlan) -> tuple[DataFile, ...]:
+    def write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
         return tuple(_named_file(plan.batch, number, count, statistics_of) for number in range(count))
 
     return write

@@ -128,7 +128,7 @@ def _ours(table_format: TableFormat, storage: dict[str, str]) -> _Write:
         writer = DataFileWriter(plan, FileNames("query", uuid.uuid4().hex, 0, 0, 0))
         for batch in rows.to_batches(max_chunksize=10_000):
             writer.write(batch)
-        writer.close()
+        writer.finish()
 
     return write
 

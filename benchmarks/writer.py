@@ -133,7 +133,7 @@ def penstock(folder: Path, table: pa.Table, plan: Callable[[str, pa.Schema], Wri
     writer = DataFileWriter(plan(str(folder), table.schema), FileNames("bench", "run", 0, 0, 0))
     for batch in table.to_batches(BATCH_ROWS):
         writer.write(batch)
-    writer.close()
+    writer.finish()
 
 
 def split_by_deltalake(folder: Path, table: pa.Table) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from .contract import Batch, ManifestRecord, ManifestState, ManifestStore, StreamKey, TableCommitter, Token
+from .contract import Batch, Committer, ManifestRecord, ManifestState, ManifestStore, StreamKey, Token
 from .decision import Action, Position, position_of
 from .errors import CheckpointMismatchError
 
@@ -22,7 +22,7 @@ DigestOf: TypeAlias = Callable[[int], "str | None"]
 class CheckpointCopies:
     """Finds out, for one copy, whether another one has written under its query id."""
 
-    def __init__(self, store: ManifestStore, table: TableCommitter) -> None:
+    def __init__(self, store: ManifestStore, table: Committer) -> None:
         self._store = store
         self._table = table
 

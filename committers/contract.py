@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BATCH_WRITE_PREFIX = "write-"
 """Of the query ids of batch writes, which are streams of one batch."""
@@ -64,6 +67,10 @@ class DataFile:
     statistics: str = ""
 
 
+DataFiles: TypeAlias = tuple[DataFile, ...]
+"""The payload of file tables."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionField:
     """One field of a table's partitioning: a transform of a column."""
@@ -88,20 +95,96 @@ class SortField:
     nulls_first: bool = False
 
 
+# What tasks write ---------------------------------------------------------------------------------
+
+PayloadT = TypeVar("PayloadT")
+PayloadT_co = TypeVar("PayloadT_co", covariant=True)
+PayloadT_contra = TypeVar("PayloadT_contra", contravariant=True)
+ContentT = TypeVar("ContentT")
+ContentT_contra = TypeVar("ContentT_contra", contravariant=True)
+
+Mode: TypeAlias = Literal["append", "overwrite"]
+
+
 @dataclass(frozen=True, slots=True)
-class Committable:
+class AttemptId:
+    """One attempt of one task. No other attempt, of this run or another, has the same.
+
+    `attempt` is unique within the run: Spark's task attempt id, not the attempt number, which starts at 0
+    again when a stage is retried.
+    """
+
+    query_id: str
+    run_id: str
+    batch_id: int
+    partition: int
+    attempt: int
+
+
+class TaskWriter(Protocol[PayloadT_co]):
+    """Writes the rows of one task attempt, invisible to readers. Runs on an executor.
+
+    One instance per attempt: `write` for each Arrow batch, then `finish`; after any error `abort`.
+    """
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """
+        Raises:
+            SchemaMismatchError: a value does not fit the destination.
+        """
+        ...
+
+    def finish(self) -> PayloadT_co:
+        """What was written, durable: all that the driver needs to commit or to discard it."""
+        ...
+
+    def abort(self) -> None:
+        """Discard what this attempt wrote. Never raises: the error that led here is the one to see."""
+        ...
+
+
+class TaskWriterFactory(Protocol[PayloadT_co]):
+    """Opens task writers. Made on the driver and pickled: it holds only the secrets that tasks need."""
+
+    def open(self, attempt: AttemptId) -> TaskWriter[PayloadT_co]:
+        """Executor, once per task attempt."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Generic[PayloadT, ContentT]):
+    """How one batch is written. The destination was checked, and created if it was not there."""
+
+    writers: TaskWriterFactory[PayloadT]
+    """For the tasks."""
+    content: ContentT
+    """What the batch does to the destination, payloads left out. Pickles, and holds no secret: it comes back
+    with the tasks' messages, for the manifest.
+    """
+    target_id: str
+    """The target's own id, by which a re-created one is told from it; empty if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committable(Generic[PayloadT]):
     """What one task attempt hands back. Pickled on the executor, read on the driver."""
 
     batch: Batch
     run_id: str
     partition: int
     attempt: int
-    files: tuple[DataFile, ...]
-    skipped: bool = False
-    """True if the batch was done with before this attempt ran, and nothing was written."""
+    payload: PayloadT | None
+    """None if the batch was done with before this attempt ran, and nothing was written."""
     oldest_event_at: datetime | None = None
     """The least value of the column that the query names as its event time; None without one."""
-    version: int = 1
+    version: int = 2
+
+    @property
+    def skipped(self) -> bool:
+        return self.payload is None
+
+
+# What the store keeps -----------------------------------------------------------------------------
 
 
 class ManifestState(str, Enum):
@@ -242,38 +325,65 @@ CheckToken: TypeAlias = Callable[[Token | None], None]
 """Raises if a batch must not go into a table with this token."""
 
 
-class TableCommitter(Protocol):
-    """Commits manifests to one table. Runs on the driver and in the delivery process, one per call.
+class Committer(Protocol):
+    """Commits manifests to one target. Runs on the driver and in the delivery process, one per call.
 
-    An instance looks at the table when it is first asked, and again at the start of every `commit`.
+    An instance looks at the target when it is first asked, and again at the start of every `commit`.
     """
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query that the table holds."""
+        """The last batch of the query that the target holds."""
         ...
 
-    def missing_files(self, manifest: Manifest) -> Sequence[str]:
-        """Files that the manifest names and that are gone."""
+    def missing(self, manifest: Manifest) -> Sequence[str]:
+        """Names of what the manifest needs and is not there any more, such as deleted data files."""
         ...
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Add all files of the manifest and its token in one table commit, if the token is not there yet.
+        """Make the batch and its token visible in one atomic step, if the token is not there yet.
 
-        The token is checked on the very table version that the commit is based on. Idempotent.
+        The token is checked on the very version of the target that the commit is based on. Idempotent.
 
         Args:
             check_token: asked about the token that the batch comes behind; what it raises ends the attempt
 
         Raises:
-            SchemaMismatchError: the table can no longer take these files; the batch did not land.
+            SchemaMismatchError: the target can no longer take these rows; the batch did not land.
             CommitStateUnknownError: the batch may have landed. Delete nothing.
-            CheckpointMismatchError: the table holds the batch id with other offsets.
-            FencedError: the table holds some of the merged batches, not all: another process was faster.
+            CheckpointMismatchError: the target holds the batch id with other offsets.
+            FencedError: the target holds some of the merged batches, not all: another process was faster.
         """
         ...
 
-    def delete_files(self, paths: Iterable[str]) -> int:
-        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+
+class PayloadCommitter(Committer, Protocol[PayloadT_contra]):
+    """A committer that can discard what its tasks handed back."""
+
+    def discard(self, payloads: Iterable[PayloadT_contra]) -> int:
+        """Delete what tasks wrote and no manifest names; how many things were deleted. What is gone already
+        is no error.
+        """
+        ...
+
+
+class Target(PayloadCommitter[PayloadT], Protocol[PayloadT, ContentT]):
+    """The target of one stream, with the options of its query. Driver, one per call."""
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> Planned[PayloadT, ContentT]:
+        """Check that the target takes such rows; create it if it is not there. Before any data moves.
+
+        Raises:
+            ConfigurationError, SchemaMismatchError, TableNotSupportedError: it does not take them.
+            RetryableError: it cannot be reached now.
+        """
+        ...
+
+    def manifest(self, batch: Batch, content: ContentT, payloads: Sequence[PayloadT]) -> Manifest:
+        """All that the tasks of one batch have written, as one manifest.
+
+        Args:
+            content: from the plan of the batch
+        """
         ...
 
 

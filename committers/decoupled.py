@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Generic
 
 from .checkpoint_copies import CheckpointCopies, DigestOf, refused
 from .contract import (
@@ -22,7 +23,8 @@ from .contract import (
     ManifestRecord,
     ManifestState,
     ManifestStore,
-    TableCommitter,
+    PayloadCommitter,
+    PayloadT,
     Token,
 )
 from .decision import REFUSALS, Action, Position, decide, decide_when_read, position_of
@@ -31,10 +33,10 @@ from .preparing import Preparation
 from .recovery import check_replaceable
 
 
-class DecoupledCommitter:
+class DecoupledCommitter(Generic[PayloadT]):
     """Takes the batches of one decoupled stream through prepare; delivery does the rest, some time later."""
 
-    def __init__(self, store: ManifestStore, table: TableCommitter) -> None:
+    def __init__(self, store: ManifestStore, table: PayloadCommitter[PayloadT]) -> None:
         self._store = store
         self._table = table
         self._copies = CheckpointCopies(store, table)
@@ -127,7 +129,10 @@ class DecoupledCommitter:
     # Prepare --------------------------------------------------------------------------------------
 
     def prepare(
-        self, manifest: Manifest, committables: Sequence[Committable], digest_before: str | None = None
+        self,
+        manifest: Manifest,
+        committables: Sequence[Committable[PayloadT]],
+        digest_before: str | None = None,
     ) -> None:
         """Make a batch durable whose tasks have all succeeded. Then Spark may go on.
 
@@ -154,7 +159,7 @@ class DecoupledCommitter:
         if not prepared.is_ours:
             self._preparation.delete_unnamed(committables, prepared.record)
 
-    def _check_follows_table(self, batch: Batch, committables: Sequence[Committable]) -> None:
+    def _check_follows_table(self, batch: Batch, committables: Sequence[Committable[PayloadT]]) -> None:
         """The store does not know the batch before. If the table has it, nothing hides behind this one.
 
         Raises:

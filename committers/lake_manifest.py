@@ -11,7 +11,7 @@ import json
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Literal, TypeAlias, TypeVar, cast
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from .arrow_messages import read_stream
 from .arrow_values import numbers, texts
-from .contract import Batch, DataFile, Manifest
+from .contract import Batch, DataFile, DataFiles, Manifest, Mode, Planned
 from .deletion import is_relative
 from .errors import ConfigurationError, ManifestCorruptError, PenstockError
 
@@ -29,7 +29,6 @@ VERSION = 1
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["delta", "iceberg"]
-Mode: TypeAlias = Literal["append", "overwrite"]
 
 _MAGIC = b"PSLM"
 _PREFIX = struct.Struct(">4sHI")
@@ -75,6 +74,15 @@ class LakeManifest:
 
     def with_files(self, files: Sequence[DataFile]) -> LakeManifest:
         return replace(self, files=tuple(files))
+
+
+PlannedFiles: TypeAlias = Planned[DataFiles, LakeManifest]
+"""How a batch is written into a file table."""
+
+
+def manifest_of(batch: Batch, content: LakeManifest, payloads: Iterable[DataFiles]) -> Manifest:
+    """The manifest of a batch from what its tasks hand back; raises as `build_manifest`."""
+    return build_manifest(batch, content.with_files([file for files in payloads for file in files]))
 
 
 def build_manifest(batch: Batch, content: LakeManifest) -> Manifest:

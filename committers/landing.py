@@ -19,11 +19,11 @@ from .contract import (
     AlreadyCommitted,
     Batch,
     Committed,
+    Committer,
     Conflict,
     Manifest,
     ManifestState,
     ManifestStore,
-    TableCommitter,
     Token,
 )
 from .errors import NEXT_TRY, CheckpointMismatchError, FencedError, RetryableError
@@ -58,7 +58,7 @@ class Lander:
     def __init__(
         self,
         store: ManifestStore,
-        table: TableCommitter,
+        table: Committer,
         retry: Retry | None = None,
         *,
         sleep: Callable[[float], None] = time.sleep,
@@ -91,7 +91,7 @@ class Lander:
         return outcome
 
     def commit(self, manifest: Manifest) -> Committed | AlreadyCommitted:
-        """Commit, again after each conflict, up to a bound; raises as `TableCommitter.commit`.
+        """Commit, again after each conflict, up to a bound; raises as `Committer.commit`.
 
         Raises:
             CheckpointMismatchError: the batch would come behind one of another copy of the checkpoint.

@@ -6,6 +6,7 @@ Runs on the driver, in the process that Spark commits in.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic
 
 from . import crash_points
 from .checkpoint_copies import mismatch
@@ -16,8 +17,9 @@ from .contract import (
     ManifestRecord,
     ManifestState,
     ManifestStore,
+    PayloadCommitter,
+    PayloadT,
     Prepared,
-    TableCommitter,
 )
 from .decision import is_in_table
 from .errors import FencedError, RetryableError
@@ -25,10 +27,10 @@ from .landing import stored_manifest
 from .recovery import being_delivered
 
 
-class Preparation:
+class Preparation(Generic[PayloadT]):
     """Prepares the batches of one stream, and gives up earlier ones that they replace."""
 
-    def __init__(self, store: ManifestStore, table: TableCommitter) -> None:
+    def __init__(self, store: ManifestStore, table: PayloadCommitter[PayloadT]) -> None:
         self._store = store
         self._table = table
 
@@ -47,7 +49,7 @@ class Preparation:
             raise RetryableError(being_delivered(record.batch, reason))
 
     def prepare(
-        self, manifest: Manifest, committables: Sequence[Committable], follows: Batch | None = None
+        self, manifest: Manifest, committables: Sequence[Committable[PayloadT]], follows: Batch | None = None
     ) -> Prepared:
         """Prepare the batch, unless an earlier manifest holds for it: then that one is taken.
 
@@ -76,7 +78,7 @@ class Preparation:
     def put(
         self,
         manifest: Manifest,
-        committables: Sequence[Committable],
+        committables: Sequence[Committable[PayloadT]],
         follows: Batch | None = None,
         replacing: ManifestRecord | None = None,
     ) -> Prepared:
@@ -96,7 +98,7 @@ class Preparation:
         """Which files of a PREPARED batch are gone; empty if none, or if the table holds them already."""
         if not record.files:
             return ""
-        missing = self._table.missing_files(stored_manifest(self._store, record.batch))
+        missing = self._table.missing(stored_manifest(self._store, record.batch))
         if not missing or is_in_table(self._table.token(record.batch.stream.query_id), record.batch):
             return ""
         return f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
@@ -104,10 +106,10 @@ class Preparation:
     def _is_void(self, record: ManifestRecord) -> bool:
         return record.state is ManifestState.PREPARED and bool(self.missing(record))
 
-    def delete_unnamed(self, committables: Sequence[Committable], earlier: ManifestRecord) -> None:
+    def delete_unnamed(self, committables: Sequence[Committable[PayloadT]], earlier: ManifestRecord) -> None:
         """Delete what was written in vain, for an earlier manifest of the batch holds."""
         if earlier.run_id != committables[0].run_id:  # file names carry the run: that one names none of these
             self.delete(committables)
 
-    def delete(self, committables: Sequence[Committable]) -> int:
-        return self._table.delete_files(file.path for c in committables for file in c.files)
+    def delete(self, committables: Sequence[Committable[PayloadT]]) -> int:
+        return self._table.discard(c.payload for c in committables if c.payload is not None)

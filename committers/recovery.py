@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from . import crash_points
 from .checkpoint_copies import CheckpointCopies, mismatch, never_came_back, refused
-from .contract import Batch, ManifestRecord, ManifestState, ManifestStore, StreamKey, TableCommitter
+from .contract import Batch, Committer, ManifestRecord, ManifestState, ManifestStore, StreamKey
 from .decision import REFUSALS, Action, decide, is_in_table, position_of
 from .errors import RetryableError, SchemaMismatchError, TableChangedError
 from .landing import Lander, stored_manifest
@@ -37,7 +37,7 @@ class Recovery:
         lander: commits them; None takes one with the default bounds of the commit loop
     """
 
-    def __init__(self, store: ManifestStore, table: TableCommitter, lander: Lander | None = None) -> None:
+    def __init__(self, store: ManifestStore, table: Committer, lander: Lander | None = None) -> None:
         self._store = store
         self._table = table
         self._lander = lander or Lander(store, table)
@@ -105,7 +105,7 @@ class Recovery:
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return Recovered(record, ManifestState.PREPARED, "the checkpoint has other offsets")
         manifest = stored_manifest(self._store, batch)
-        missing = self._table.missing_files(manifest)
+        missing = self._table.missing(manifest)
         if missing and self._lander.state(batch) is ManifestState.COMMITTED:  # just now, in other files
             return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
         if missing:

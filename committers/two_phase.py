@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
+from typing import Generic
 
 from .checkpoint_copies import CheckpointCopies, DigestOf, refused
 from .contract import (
@@ -28,7 +29,8 @@ from .contract import (
     ManifestRecord,
     ManifestState,
     ManifestStore,
-    TableCommitter,
+    PayloadCommitter,
+    PayloadT,
 )
 from .decision import REFUSALS, Action, decide, decide_when_read, position_of
 from .errors import PenstockError, RetryableError, SchemaMismatchError, TableChangedError
@@ -37,7 +39,7 @@ from .preparing import Preparation
 from .recovery import Recovery
 
 
-class TwoPhaseCommitter:
+class TwoPhaseCommitter(Generic[PayloadT]):
     """Takes the batches of one stream through prepare, commit and mark; recovers what a crash left.
 
     Args:
@@ -50,7 +52,7 @@ class TwoPhaseCommitter:
     def __init__(
         self,
         store: ManifestStore,
-        table: TableCommitter,
+        table: PayloadCommitter[PayloadT],
         retry: Retry | None = None,
         *,
         sleep: Callable[[float], None] = time.sleep,
@@ -96,7 +98,9 @@ class TwoPhaseCommitter:
 
     # Prepare and commit ---------------------------------------------------------------------------
 
-    def commit(self, manifest: Manifest, committables: Sequence[Committable]) -> Committed | AlreadyCommitted:
+    def commit(
+        self, manifest: Manifest, committables: Sequence[Committable[PayloadT]]
+    ) -> Committed | AlreadyCommitted:
         """Phase one and two of a batch whose tasks have all succeeded.
 
         If an earlier manifest holds for the batch, that one is committed instead, and the files of this
@@ -115,7 +119,7 @@ class TwoPhaseCommitter:
         return self._land_earlier(prepared.record, manifest, committables)
 
     def _land_earlier(
-        self, earlier: ManifestRecord, manifest: Manifest, committables: Sequence[Committable]
+        self, earlier: ManifestRecord, manifest: Manifest, committables: Sequence[Committable[PayloadT]]
     ) -> Committed | AlreadyCommitted:
         try:
             outcome = self._lander.land(stored_manifest(self._store, manifest.batch))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from ..committers.contract import Batch, Committable, DataFile
+from ..committers.contract import AttemptId, Batch, Committable, ContentT, PayloadT, TaskWriterFactory
 from ..committers.errors import PenstockError
-from ..committers.lake_manifest import LakeManifest
-from ..writers.data_files import DataFileWriter
-from ..writers.plan import FileNames, WritePlan
 from .event_time import OldestEvent
 from .task import TaskAttempt
 
@@ -21,30 +18,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CommittableMessage(WriterCommitMessage):
+class CommittableMessage(WriterCommitMessage, Generic[PayloadT, ContentT]):
     """One task's committable on its way to the driver."""
 
-    committable: Committable
-    content: LakeManifest | None
+    committable: Committable[PayloadT]
+    content: ContentT | None
     """From the plan, which the committing process cannot see; None if the task wrote nothing."""
     digest_before: str | None = None
     """From the plan, too."""
 
 
-def committables_in(messages: Sequence[WriterCommitMessage | None]) -> list[CommittableMessage | None]:
+def committables_in(
+    messages: Sequence[WriterCommitMessage | None],
+) -> list[CommittableMessage[Any, Any] | None]:
     """What the tasks have handed back; None for those that failed."""
     return [message if isinstance(message, CommittableMessage) else None for message in messages]
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlan:
+class BatchPlan(Generic[PayloadT, ContentT]):
     """All that the tasks of one batch need to know. Made on the driver, before any data moves."""
 
     batch: Batch
-    files: WritePlan | None = None
+    writers: TaskWriterFactory[PayloadT] | None = None
     """None if the batch is in the table already: then the tasks write nothing."""
-    content: LakeManifest | None = None
-    """What the batch does to the table, files left out; None with `files`."""
+    content: ContentT | None = None
+    """What the batch does to the table, payloads left out; None with `writers`."""
     run_id: str = ""
     """Set for a batch write; a stream's run is known only to its tasks."""
     event_time: str | None = None
@@ -63,9 +62,11 @@ class BatchPlan:
                 "very directory that Spark uses for this query."
             )
 
-    def write(self, batches: Iterable[pa.RecordBatch], task: TaskAttempt) -> CommittableMessage:
-        """Write one partition; on any error the files of this attempt are deleted."""
-        names = FileNames(
+    def write(
+        self, batches: Iterable[pa.RecordBatch], task: TaskAttempt
+    ) -> CommittableMessage[PayloadT, ContentT]:
+        """Write one partition; on any error what this attempt wrote is discarded."""
+        attempt = AttemptId(
             query_id=self.batch.stream.query_id,
             run_id=self.run_id or task.run_id,
             batch_id=self.batch.batch_id,
@@ -73,27 +74,26 @@ class BatchPlan:
             attempt=task.attempt,
         )
         events = OldestEvent(self.event_time)
-        files = () if self.files is None else _write_files(self.files, names, events.watch(batches))
+        payload = None if self.writers is None else _write(self.writers, attempt, events.watch(batches))
         committable = Committable(
             batch=self.batch,
-            run_id=names.run_id,
+            run_id=attempt.run_id,
             partition=task.partition,
             attempt=task.attempt,
-            files=files,
-            skipped=self.files is None,
+            payload=payload,
             oldest_event_at=events.at,
         )
         return CommittableMessage(committable, self.content, self.digest_before)
 
 
-def _write_files(
-    plan: WritePlan, names: FileNames, batches: Iterable[pa.RecordBatch]
-) -> tuple[DataFile, ...]:
-    writer = DataFileWriter(plan, names)
+def _write(
+    writers: TaskWriterFactory[PayloadT], attempt: AttemptId, batches: Iterable[pa.RecordBatch]
+) -> PayloadT:
+    writer = writers.open(attempt)
     try:
         for batch in batches:
             writer.write(batch)
-        return writer.close()
+        return writer.finish()
     except BaseException:
         writer.abort()
         raise

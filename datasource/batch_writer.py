@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class BatchWriter(DataSourceArrowWriter):
     """Append to a table, or replace its rows."""
 
-    def __init__(self, sink: Sink[Any], schema: StructType, overwrite: bool) -> None:
+    def __init__(self, sink: Sink[Any, Any], schema: StructType, overwrite: bool) -> None:
         from .planning import plan_batch_write  # executors load this module, and must not load a database
 
         self._plan = plan_batch_write(sink, schema, overwrite)
@@ -40,7 +40,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Driver, once, when all tasks have succeeded."""
         from .committing import commit_batch_write
 
-        sink: Sink[Any] = self._sink.get()
+        sink: Sink[Any, Any] = self._sink.get()
         commit_batch_write(sink, [m for m in messages if isinstance(m, CommittableMessage)])
         self._sink.forget()
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from ..committers.contract import Batch, Committable, Manifest
+from ..committers.contract import Batch, Committable, ContentT, Manifest, PayloadT, Target
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import PenstockError
-from ..committers.lake_manifest import build_manifest
 from ..committers.safe_text import get_logger
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
 from .event_time import oldest
 from .planning import retry, store_url
-from .sinks.sink import Sink
+from .sinks.sink import Destination, Sink
 from .stores import borrow_store
 
 logger = get_logger(__name__)
@@ -26,41 +24,49 @@ BATCHES_PRUNED_MAX = 1000
 """In one go, which a batch waits for: a store of a long history shrinks little by little."""
 
 
-def commit_stream_batch(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
+def commit_stream_batch(
+    sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
+) -> None:
     """Prepare, commit and mark the batch; if its tasks skipped it, check that it is committed."""
     with borrow_store(store_url(sink.options)) as store:
         commit_batch(sink, store, messages)
 
 
-def commit_batch(sink: Sink[Any], store: SqlManifestStore, messages: Sequence[CommittableMessage]) -> None:
+def commit_batch(
+    sink: Sink[PayloadT, ContentT],
+    store: SqlManifestStore,
+    messages: Sequence[CommittableMessage[PayloadT, ContentT]],
+) -> None:
     """`commit_stream_batch` with its store at hand."""
     committables = checked_committables(messages)
     if sink.options.is_decoupled:
         prepare_batch(sink, store, messages, committables)
         return
-    committer = _committer(sink, store)
+    table = sink.open_table()
+    committer = TwoPhaseCommitter(store, table, retry(sink.options))
     if committables[0].skipped:
         committer.confirm_skipped(committables[0].batch)
         return
-    committer.commit(manifest_of(messages), committables)
+    committer.commit(manifest_of(table, messages), committables)
     _maintain(sink, store, committables[0].batch)
 
 
 def prepare_batch(
-    sink: Sink[Any],
+    sink: Sink[PayloadT, ContentT],
     store: SqlManifestStore,
-    messages: Sequence[CommittableMessage],
-    committables: Sequence[Committable],
+    messages: Sequence[CommittableMessage[PayloadT, ContentT]],
+    committables: Sequence[Committable[PayloadT]],
 ) -> None:
     """Make a decoupled batch durable; delivery does the rest. The table is asked about replays only."""
-    committer = DecoupledCommitter(store, sink.open_table())
+    table = sink.open_table()
+    committer = DecoupledCommitter(store, table)
     if committables[0].skipped:
         committer.confirm_skipped(committables[0].batch)
     else:
-        committer.prepare(manifest_of(messages), committables, messages[0].digest_before)
+        committer.prepare(manifest_of(table, messages), committables, messages[0].digest_before)
 
 
-def _maintain(sink: Sink[Any], store: SqlManifestStore, batch: Batch) -> None:
+def _maintain(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:
     """The batch is in the table: what goes wrong from here on must not fail it."""
     try:
         sink.maintain(store, batch.batch_id)
@@ -71,42 +77,48 @@ def _maintain(sink: Sink[Any], store: SqlManifestStore, batch: Batch) -> None:
         logger.warning("Maintenance of %s is put off to the next batch: %s", sink.table_uri, error)
 
 
-def commit_batch_write(sink: Sink[Any], messages: Sequence[CommittableMessage]) -> None:
+def commit_batch_write(
+    sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
+) -> None:
     """Commit a batch write. Its manifest need not outlive the process: nobody would replay it."""
     committables = checked_committables(messages)
     with open_store(sink.options.store) if sink.options.store else open_store_in_memory() as store:
         store.register(committables[0].batch.stream, sink.kind)
-        _committer(sink, store).commit(manifest_of(messages), committables)
+        table = sink.open_table()
+        committer = TwoPhaseCommitter(store, table, retry(sink.options))
+        committer.commit(manifest_of(table, messages), committables)
 
 
-def abort_batch(sink: Sink[Any], messages: Sequence[CommittableMessage | None]) -> None:
+def abort_batch(
+    sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT] | None]
+) -> None:
     """Delete the files of the tasks that succeeded, if the batch never came to its commit.
 
     Messages of failed tasks are None. Without one it was the commit that failed. It may have landed, or land
     later, and a store that was lost meanwhile would not know: nothing is deleted, clean-up finds the rest.
     """
     written = [message.committable for message in messages if message is not None]
-    files = [file.path for committable in written for file in committable.files]
-    if files and None in messages:
-        sink.open_table().delete_files(files)
+    payloads = [committable.payload for committable in written if committable.payload is not None]
+    if payloads and None in messages:
+        sink.open_table().discard(payloads)
 
 
-def _committer(sink: Sink[Any], store: SqlManifestStore) -> TwoPhaseCommitter:
-    return TwoPhaseCommitter(store, sink.open_table(), retry(sink.options))
-
-
-def manifest_of(messages: Sequence[CommittableMessage]) -> Manifest:
+def manifest_of(
+    target: Target[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
+) -> Manifest:
     """All committables of a batch as one manifest."""
     content = messages[0].content
     if content is None:
-        raise PenstockError("The tasks of a batch wrote files without a plan for them.")
-    files = [file for message in messages for file in message.committable.files]
-    manifest = build_manifest(messages[0].committable.batch, content.with_files(files))
-    events = oldest(message.committable.oldest_event_at for message in messages)
-    return replace(manifest, oldest_event_at=events)
+        raise PenstockError("The tasks of a batch wrote rows without a plan for them.")
+    committables = [message.committable for message in messages]
+    payloads = [committable.payload for committable in committables if committable.payload is not None]
+    manifest = target.manifest(committables[0].batch, content, payloads)
+    return replace(manifest, oldest_event_at=oldest(c.oldest_event_at for c in committables))
 
 
-def checked_committables(messages: Sequence[CommittableMessage]) -> list[Committable]:
+def checked_committables(
+    messages: Sequence[CommittableMessage[PayloadT, ContentT]],
+) -> list[Committable[PayloadT]]:
     """One committable per partition, all of one batch and one run."""
     committables = [message.committable for message in messages]
     kinds = {(c.batch, c.run_id, c.skipped, c.version) for c in committables}

@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..committers.checkpoint_copies import DigestOf
-from ..committers.contract import Batch, ManifestState, StreamKey, Token
+from ..committers.contract import (
+    Batch,
+    ContentT,
+    Manifest,
+    ManifestState,
+    PayloadT,
+    Planned,
+    StreamKey,
+    Target,
+    Token,
+)
 from ..committers.decision import Action
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import RetryableError, TableChangedError
-from ..committers.lake_manifest import LakeManifest, decode
 from ..committers.safe_text import get_logger
 from .backlog import BacklogBound, wait_for_delivery
 from .batch_plan import BatchPlan
 from .event_time import event_time_column
-from .new_query import check_new_query, origins_of
+from .new_query import check_new_query
 from .options.common import LakeOptions
 from .plan_cache import PlanCache, PlanKey, Seen
 from .settings import register
-from .sinks.sink import LakeTable, PlannedTable, Sink, check_same_table
+from .sinks.sink import Identified, Ordered, Sink, check_same_table, mode_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,14 +51,14 @@ _plans = PlanCache()
 
 
 def plan_decoupled_batch(
-    sink: Sink[Any],
+    sink: Sink[PayloadT, ContentT],
     store: SqlManifestStore,
     batch: Batch,
     rows: pa.Schema,
     overwrite: bool,
     digest_of: DigestOf = lambda _: None,
     plans: PlanCache = _plans,
-) -> BatchPlan:
+) -> BatchPlan[PayloadT, ContentT]:
     """Decide whether to write the batch, wait until the backlog has room for it, and say how to write it.
 
     Raises:
@@ -66,10 +74,9 @@ def plan_decoupled_batch(
         planned = _plan_known(key, store, batch, digest_of, seen, plans)
     if planned is None:
         return BatchPlan(batch)
-    register(sink, store, batch.stream, planned.content.table_id)
+    register(sink, store, batch.stream, planned.target_id)
     before = digest_of(batch.batch_id - 1) if batch.batch_id > 0 else None
-    content = replace(planned.content, origins=origins_of(sink.options))
-    return BatchPlan(batch, planned.files, content, event_time=event_time, digest_before=before)
+    return BatchPlan(batch, planned.writers, planned.content, event_time=event_time, digest_before=before)
 
 
 def bound_of(options: LakeOptions) -> BacklogBound:
@@ -82,38 +89,41 @@ def bound_of(options: LakeOptions) -> BacklogBound:
 
 
 def _plan_known(
-    key: PlanKey,
+    key: PlanKey[PayloadT, ContentT],
     store: SqlManifestStore,
     batch: Batch,
     digest_of: DigestOf,
-    seen: Seen,
+    seen: Seen[PayloadT, ContentT],
     plans: PlanCache,
-) -> PlannedTable | None:
+) -> Planned[PayloadT, ContentT] | None:
     """Without a look at the table; None if the batch is not to be written."""
     if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, seen.token) is Action.SKIP:
         return None
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
-    plans.refresh(key, partial(_look_again, key, written, seen.planned.content.table_id, batch.batch_id))
+    plans.refresh(key, partial(_look_again, key, written, seen.planned.target_id, batch.batch_id))
     return seen.planned
 
 
-def _look_again(key: PlanKey, written: WrittenTable | None, table_id: str, batch_id: int) -> Seen:
+def _look_again(
+    key: PlanKey[PayloadT, ContentT], written: WrittenTable | None, table_id: str, batch_id: int
+) -> Seen[PayloadT, ContentT]:
     """In the background, so without the store. A table that was dropped is not created anew."""
     table = key.sink.open_table()
-    table.check_unchanged(key.stream.query_id, table_id, None)
+    if isinstance(table, Identified):
+        table.check_unchanged(key.stream.query_id, table_id, None)
     check_same_table(table, key.stream, written)
     token = table.token(key.stream.query_id)
-    return Seen(key.sink.plan_table(table, key.rows, key.overwrite, batch_id), token)
+    return Seen(table.plan_batch(key.rows, mode_of(key.overwrite), batch_id), token)
 
 
 def _plan_first(
-    key: PlanKey,
+    key: PlanKey[PayloadT, ContentT],
     store: SqlManifestStore,
     batch: Batch,
     digest_of: DigestOf,
     plans: PlanCache,
-) -> PlannedTable | None:
+) -> Planned[PayloadT, ContentT] | None:
     """With a look at the table; None if the batch is not to be written."""
     is_known = _is_known(store, batch.stream)
     wait_s = key.sink.options.backlog_wait_s if is_known else 0
@@ -127,9 +137,11 @@ def _plan_first(
     if is_known:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited
     wait_for_delivery(store, batch, bound_of(key.sink.options))
-    plan = partial(key.sink.plan_table, rows=key.rows, overwrite=key.overwrite, batch_id=batch.batch_id)
-    planned: PlannedTable = patiently(lambda: plan(table), wait_s)
-    _check_pending_columns(store, batch, planned.content)
+    mode = mode_of(key.overwrite)
+    planned = patiently(lambda: table.plan_batch(key.rows, mode, batch.batch_id), wait_s)
+    if isinstance(table, Ordered):
+        pending = store.manifests(batch.stream, ManifestState.PREPARED)
+        table.check_follows(planned.content, (one for one in pending if one.batch.batch_id < batch.batch_id))
     plans.put(key, Seen(planned, token))
     return planned
 
@@ -139,13 +151,13 @@ def _is_known(store: SqlManifestStore, stream: StreamKey) -> bool:
 
 
 def _look_first(
-    sink: Sink[Any], store: SqlManifestStore, stream: StreamKey
-) -> tuple[LakeTable, Token | None]:
+    sink: Sink[PayloadT, ContentT], store: SqlManifestStore, stream: StreamKey
+) -> tuple[Target[PayloadT, ContentT], Token | None]:
     table, written = sink.open_table(), store.written_table(stream)
     try:
         waiting = _newest_pending(store, stream)
-        if waiting is not None:
-            table.check_unchanged(stream.query_id, waiting.table_id, None)
+        if waiting is not None and isinstance(table, Ordered) and isinstance(table, Identified):
+            table.check_unchanged(stream.query_id, table.target_id_of(waiting), None)
         check_same_table(table, stream, written)
     except TableChangedError:
         register(sink, store, stream)  # or a store that was lost does not know what the operator may accept
@@ -153,36 +165,12 @@ def _look_first(
     return table, table.token(stream.query_id)
 
 
-def _newest_pending(store: SqlManifestStore, stream: StreamKey) -> LakeManifest | None:
-    """What the batch that was prepared last was planned with; None if it is delivered."""
+def _newest_pending(store: SqlManifestStore, stream: StreamKey) -> Manifest | None:
+    """The batch that was prepared last; None if it is delivered."""
     newest = store.history(stream, 1)
     if not newest or newest[0].state is not ManifestState.PREPARED:
         return None
-    manifest = store.manifest(stream, newest[0].batch.batch_id)
-    return None if manifest is None else decode(manifest)
-
-
-def _check_pending_columns(store: SqlManifestStore, batch: Batch, planned: LakeManifest) -> None:
-    """Two batches that were both planned as the first to bring new columns must bring the same ones.
-
-    Formats number new columns: the second would have given the number of the first one's to another.
-
-    Raises:
-        RetryableError: the earlier ones must be delivered first.
-    """
-    if not planned.new_columns:
-        return
-    for manifest in store.manifests(batch.stream, ManifestState.PREPARED):
-        if manifest.batch.batch_id >= batch.batch_id:
-            continue
-        waiting = decode(manifest)
-        if waiting.new_columns and waiting.schema_json != planned.schema_json:
-            raise RetryableError(
-                f"Batch {manifest.batch.batch_id} of {batch.stream} is to add the column(s) "
-                f"{', '.join(waiting.new_columns)} to the table and is not delivered yet; this start of the "
-                f"query adds {', '.join(planned.new_columns)}. Let it be delivered first (`penstock deliver "
-                "--once`), then start the query again."
-            )
+    return store.manifest(stream, newest[0].batch.batch_id)
 
 
 def patiently(

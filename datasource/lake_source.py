@@ -48,7 +48,7 @@ class LakeDataSource(DataSource):
         self._plans = True
 
     @abstractmethod
-    def sink(self) -> Sink[Any]:
+    def sink(self) -> Sink[Any, Any]:
         """The way into the table that the options name; loads the table library.
 
         Raises:

@@ -8,16 +8,13 @@ write one table. So this is a warning, and an error on request. It looks at the 
 from __future__ import annotations
 
 import json
-import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..committers.contract import Batch
+from ..committers.contract import Batch, Committer
 from ..committers.errors import CheckpointMismatchError, TableChangedError, shown
-from ..committers.origins import origin
 from ..committers.safe_text import get_logger
-from ..writers.local_path import local_path
-from .options.common import LakeOptions, NewQuery
-from .sinks.sink import LakeTable, Sink
+from .options.common import LakeOptions, NewQuery, normalized_location, origins_of
+from .sinks.sink import Destination, Remembering
 
 if TYPE_CHECKING:
     from ..committers.store.sql import OtherQuery, SqlManifestStore
@@ -25,15 +22,8 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-def origins_of(options: LakeOptions) -> tuple[str, ...]:
-    """What the query's commits note in the table: its checkpoint directory and, if it has one, its name."""
-    checkpoint = _normalized(options.checkpoint_location or "")
-    named = [origin("name", options.query_name)] if options.query_name else []
-    return (*([origin("checkpoint", checkpoint)] if checkpoint else []), *named)
-
-
 def check_new_query(
-    sink: Sink[Any], store: SqlManifestStore, table: LakeTable, batch: Batch, overwrite: bool
+    sink: Destination, store: SqlManifestStore, table: Committer, batch: Batch, overwrite: bool
 ) -> None:
     """Warn, or refuse, if this is the first batch of a query and may double what an earlier one has written.
 
@@ -44,6 +34,8 @@ def check_new_query(
         RetryableError: table or store cannot be read now.
     """
     options, stream = sink.options, batch.stream
+    if not isinstance(table, Remembering):
+        return
     if batch.batch_id > 0 or overwrite or options.new_query is NewQuery.ALLOW:
         return
     if store.record(stream, 0) is not None or table.token(stream.query_id) is not None:
@@ -70,7 +62,7 @@ def check_new_query(
 
 
 def _earlier_query(
-    options: LakeOptions, store: SqlManifestStore, table: LakeTable, batch: Batch
+    options: LakeOptions, store: SqlManifestStore, table: Remembering, batch: Batch
 ) -> str | None:
     """How the earlier query is the same, for the message; None if there is none, or the table has no rows."""
     for other in store.other_queries(batch.stream):
@@ -85,7 +77,7 @@ def _earlier_query(
 
 def _same(options: LakeOptions, other: OtherQuery) -> str:
     checkpoint = _checkpoint_of(other.settings)
-    if checkpoint and checkpoint == _normalized(options.checkpoint_location or ""):
+    if checkpoint and checkpoint == normalized_location(options.checkpoint_location or ""):
         return _same_checkpoint(options)
     return _same_name(options) if options.query_name and options.query_name == other.query_name else ""
 
@@ -101,20 +93,14 @@ def _same_name(options: LakeOptions) -> str:
 def _checkpoint_of(settings: str) -> str:
     """The checkpoint directory in settings that `settings_of` has made."""
     try:
-        return _normalized(str(json.loads(settings)["checkpoint"]))
+        return normalized_location(str(json.loads(settings)["checkpoint"]))
     except (ValueError, KeyError, TypeError):
         return ""
 
 
-def _holds_batch_of(table: LakeTable, other: OtherQuery) -> bool:
+def _holds_batch_of(table: Remembering, other: OtherQuery) -> bool:
     """False for a table that was dropped and created again, or rolled back: then the rows are gone."""
     try:
         return table.token(other.query_id) is not None
     except TableChangedError:
         return False
-
-
-def _normalized(location: str) -> str:
-    """One spelling for one directory."""
-    local = local_path(location) if location else None
-    return posixpath.normpath(local) if local else location.replace("s3a://", "s3://", 1).rstrip("/")

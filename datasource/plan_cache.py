@@ -11,16 +11,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
+from ..committers.contract import ContentT, PayloadT
 from ..committers.errors import RetryableError
 from ..committers.safe_text import get_logger
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..committers.contract import StreamKey, Token
-    from .sinks.sink import PlannedTable, Sink
+    from ..committers.contract import Planned, StreamKey, Token
+    from .sinks.sink import Sink
 
 logger = get_logger(__name__)
 
@@ -30,27 +31,27 @@ PLANS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class PlanKey:
+class PlanKey(Generic[PayloadT, ContentT]):
     """What a plan depends on: a query that is started with other options or columns has another."""
 
     stream: StreamKey
-    sink: Sink[Any]
+    sink: Sink[PayloadT, ContentT]
     rows: pa.Schema
     overwrite: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Generic[PayloadT, ContentT]):
     """What one look at the table has found."""
 
-    planned: PlannedTable
+    planned: Planned[PayloadT, ContentT]
     token: Token | None
 
 
 @dataclass(slots=True)
 class _Entry:
-    key: PlanKey
-    seen: Seen
+    key: PlanKey[Any, Any]
+    seen: Seen[Any, Any]
     seen_at: float
     is_looking: bool = False
     error: BaseException | None = None
@@ -79,7 +80,7 @@ class PlanCache:
         self._lock = threading.Lock()
         self._entries: dict[StreamKey, _Entry] = {}
 
-    def get(self, key: PlanKey) -> Seen | None:
+    def get(self, key: PlanKey[PayloadT, ContentT]) -> Seen[PayloadT, ContentT] | None:
         """What was seen last; None if the table must be looked at now.
 
         Raises:
@@ -94,7 +95,7 @@ class PlanCache:
             del self._entries[key.stream]
         raise entry.error
 
-    def put(self, key: PlanKey, seen: Seen) -> None:
+    def put(self, key: PlanKey[PayloadT, ContentT], seen: Seen[PayloadT, ContentT]) -> None:
         with self._lock:
             self._entries.pop(key.stream, None)
             self._entries[key.stream] = _Entry(key, seen, self._clock())
@@ -105,7 +106,7 @@ class PlanCache:
         with self._lock:
             self._entries.pop(stream, None)
 
-    def refresh(self, key: PlanKey, look: Callable[[], Seen]) -> None:
+    def refresh(self, key: PlanKey[PayloadT, ContentT], look: Callable[[], Seen[PayloadT, ContentT]]) -> None:
         """Look again in the background, if it is time; one look per stream at once."""
         with self._lock:
             entry = self._entries.get(key.stream)
@@ -114,7 +115,7 @@ class PlanCache:
             entry.is_looking = True
         self._start(lambda: self._look_again(entry, look))
 
-    def _look_again(self, entry: _Entry, look: Callable[[], Seen]) -> None:
+    def _look_again(self, entry: _Entry, look: Callable[[], Seen[Any, Any]]) -> None:
         seen, failure = entry.seen, None
         try:
             seen = look()

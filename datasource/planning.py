@@ -5,13 +5,12 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..committers.batch_writes import batch_write_id
 from ..committers.checkpoint_copies import DigestOf
-from ..committers.contract import Batch, StreamKey
+from ..committers.contract import Batch, ContentT, PayloadT, StreamKey
 from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.landing import Retry
@@ -22,10 +21,10 @@ from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
 from .decoupled_planning import plan_decoupled_batch
 from .event_time import event_time_column
-from .new_query import check_new_query, origins_of
+from .new_query import check_new_query
 from .options.common import LakeOptions
 from .settings import register
-from .sinks.sink import Sink, check_same_table
+from .sinks.sink import Destination, Sink, check_same_table, mode_of
 from .stores import borrow_store
 from .types import arrow_schema
 
@@ -36,7 +35,9 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
 
 
-def plan_stream_batch(sink: Sink[Any], schema: StructType, overwrite: bool) -> BatchPlan:
+def plan_stream_batch(
+    sink: Sink[PayloadT, ContentT], schema: StructType, overwrite: bool
+) -> BatchPlan[PayloadT, ContentT]:
     """Recover what is pending, decide whether to write the running batch, and say how.
 
     Raises:
@@ -51,13 +52,13 @@ def plan_stream_batch(sink: Sink[Any], schema: StructType, overwrite: bool) -> B
 
 
 def plan_batch(
-    sink: Sink[Any],
+    sink: Sink[PayloadT, ContentT],
     store: SqlManifestStore,
     batch: Batch,
     rows: pa.Schema,
     overwrite: bool,
     digest_of: DigestOf = lambda _: None,
-) -> BatchPlan:
+) -> BatchPlan[PayloadT, ContentT]:
     """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`.
 
     Args:
@@ -78,18 +79,17 @@ def plan_batch(
         raise
     if decision is Action.SKIP:
         return BatchPlan(batch)
-    planned = sink.plan_table(table, rows, overwrite, batch.batch_id)
-    register(sink, store, batch.stream, planned.content.table_id)
-    content = replace(planned.content, origins=origins_of(sink.options))
-    return BatchPlan(batch, planned.files, content, event_time=event_time)
+    planned = table.plan_batch(rows, mode_of(overwrite), batch.batch_id)
+    register(sink, store, batch.stream, planned.target_id)
+    return BatchPlan(batch, planned.writers, planned.content, event_time=event_time)
 
 
 def plan_batch_write(
-    sink: Sink[Any],
+    sink: Sink[PayloadT, ContentT],
     schema: StructType,
     overwrite: bool,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-) -> BatchPlan:
+) -> BatchPlan[PayloadT, ContentT]:
     """Plan a batch write: a stream of one batch, under an id that no other write has."""
     if sink.options.is_decoupled:
         raise ConfigurationError(
@@ -99,17 +99,17 @@ def plan_batch_write(
     rows = arrow_schema(schema)
     event_time = event_time_column(rows, sink.options.event_time)
     began_at, write = now(), uuid.uuid4()
-    planned = sink.plan_table(sink.open_table(), rows, overwrite, batch_id=0)
-    write_id = batch_write_id(began_at, planned.content.table_id, str(write))
+    planned = sink.open_table().plan_batch(rows, mode_of(overwrite), batch_id=0)
+    write_id = batch_write_id(began_at, planned.target_id, str(write))
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
-    return BatchPlan(batch, planned.files, planned.content, run_id=write_id, event_time=event_time)
+    return BatchPlan(batch, planned.writers, planned.content, run_id=write_id, event_time=event_time)
 
 
 def retry(options: LakeOptions) -> Retry:
     return Retry(attempts_max=options.commit_attempts_max)
 
 
-def open_checkpoint(sink: Sink[Any]) -> Checkpoint:
+def open_checkpoint(sink: Destination) -> Checkpoint:
     """The query's checkpoint."""
     location = sink.options.checkpoint_location
     if location is None:

@@ -25,7 +25,7 @@ ROWS_PER_BATCH = 10_000
 class RowStreamWriter(StreamWriter, DataSourceStreamWriter):
     """See `StreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
 
-    def __init__(self, sink: Sink[Any], plan: BatchPlan | None, schema: StructType) -> None:
+    def __init__(self, sink: Sink[Any, Any], plan: BatchPlan[Any, Any] | None, schema: StructType) -> None:
         super().__init__(sink, plan)
         self._schema = schema
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .options.common import LakeOptions
-from .sinks.sink import Sink
+from .sinks.sink import Destination
 
 if TYPE_CHECKING:
     from ..committers.contract import StreamKey
     from ..committers.store.sql import SqlManifestStore
 
 
-def register(sink: Sink[Any], store: SqlManifestStore, stream: StreamKey, table_id: str = "") -> None:
+def register(sink: Destination, store: SqlManifestStore, stream: StreamKey, table_id: str = "") -> None:
     """Make the stream known, with all that its delivery needs. Driver only."""
     options = sink.options
     store.register(stream, sink.kind, options.query_name, table_id, settings=settings_of(options))

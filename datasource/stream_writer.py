@@ -32,15 +32,15 @@ class StreamWriter:
         plan: the plan of the batch at hand; None in the commit process, which writes nothing
     """
 
-    def __init__(self, sink: Sink[Any], plan: BatchPlan | None) -> None:
-        self._sink: Sink[Any] | None = sink
+    def __init__(self, sink: Sink[Any, Any], plan: BatchPlan[Any, Any] | None) -> None:
+        self._sink: Sink[Any, Any] | None = sink
         self._plan = plan
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to the executors: not the sink, which may hold the catalog's credentials."""
         return {**self.__dict__, "_sink": None}
 
-    def _driver_side(self) -> Sink[Any]:
+    def _driver_side(self) -> Sink[Any, Any]:
         if self._sink is None:
             raise PenstockError("Spark commits with a stream writer that it has shipped to executors.")
         return self._sink
@@ -75,7 +75,9 @@ class StreamWriter:
         abort_batch(self._driver_side(), committables_in(messages))
 
 
-def _checked(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[CommittableMessage]:
+def _checked(
+    messages: Sequence[WriterCommitMessage | None], batch_id: int
+) -> list[CommittableMessage[Any, Any]]:
     """All messages of the batch, one per task.
 
     Spark's continuous mode is accepted for Python sinks but never calls `write`: its commits come with

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from penstock.committers.contract import ManifestRecord, TableCommitter, Token
+from penstock.committers.contract import Committer, ManifestRecord, Token
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import ConfigurationError
 from penstock.committers.iceberg.address import IcebergAddress
@@ -78,7 +78,7 @@ class DemoStream(ABC):
     def _scanned(self) -> str: ...
 
     @abstractmethod
-    def _table(self) -> TableCommitter: ...
+    def _table(self) -> Committer: ...
 
     @abstractmethod
     def data_files(self) -> set[Path]:
@@ -121,7 +121,7 @@ class DeltaStream(DemoStream):
     def _scanned(self) -> str:
         return str(self.table)
 
-    def _table(self) -> TableCommitter:
+    def _table(self) -> Committer:
         return DeltaTableCommitter(str(self.table))
 
     def data_files(self) -> set[Path]:
@@ -141,7 +141,7 @@ class IcebergStream(DemoStream):
     def _scanned(self) -> str:
         return open_iceberg(self.warehouse, ICEBERG_TABLE).metadata_location
 
-    def _table(self) -> TableCommitter:
+    def _table(self) -> Committer:
         catalog = CatalogConfig.of(None, {}, warehouse=str(self.warehouse))
         return IcebergTableCommitter(catalog, IcebergAddress(catalog.address_name, ICEBERG_TABLE))
 

@@ -52,7 +52,7 @@ def check(
     """
     with duckdb_reader.connect() if connection is None else nullcontext(connection) as reader:
         version = table.read(reader)
-        missing = duckdb_reader.missing_files(reader, version.live, version.stored)
+        missing = duckdb_reader.missing(reader, version.live, version.stored)
         relation = f"(FROM {version.relation} LIMIT 0)" if missing else version.relation
         rows, lost, doubled = _count_rows(reader, relation, source, columns)
     return Observation(

@@ -92,7 +92,7 @@ def stored_files(connection: DuckDBPyConnection, folder: str) -> set[str]:
     return _glob(connection, f"{glob.escape(folder)}/**/*.parquet")
 
 
-def missing_files(connection: DuckDBPyConnection, paths: Iterable[str], stored: set[str]) -> list[str]:
+def missing(connection: DuckDBPyConnection, paths: Iterable[str], stored: set[str]) -> list[str]:
     """Which of these files are not in storage; those in `stored` are."""
     return [path for path in sorted(paths) if path not in stored and not _exists(connection, path)]
 

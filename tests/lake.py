@@ -17,19 +17,18 @@ from tests.committers.lakes import LAKES, IcebergLake
 from tests.tables import rows
 
 from penstock.committers.cleanup import CleanableTable, Cleanup, Found, StoredFile
-from penstock.committers.contract import Batch, DataFile, Manifest, ManifestState, StreamKey
+from penstock.committers.contract import AttemptId, Batch, DataFile, Manifest, ManifestState, Mode, StreamKey
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.terms import parse_partition_spec
-from penstock.committers.lake_manifest import build_manifest, decode
+from penstock.committers.lake_manifest import PlannedFiles, build_manifest, decode
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.planning import plan_batch_write
-from penstock.datasource.sinks.sink import PlannedTable, Sink
+from penstock.datasource.sinks.sink import FileTableSink
 from penstock.datasource.task import TaskAttempt
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames, parse_file_name
+from penstock.writers.plan import parse_file_name
 
 NOW = datetime.now(timezone.utc)
 OLD, YOUNG = timedelta(days=30), timedelta(days=1)
@@ -71,9 +70,9 @@ class Lake:
         self.register()
 
     @property
-    def sink(self) -> Sink[Any]:
+    def sink(self) -> FileTableSink:
         sink: Any = self.lake.sink()
-        partitioned: Sink[Any] = type(sink)(replace(sink.options, **_PARTITIONED[self.kind]))
+        partitioned: FileTableSink = type(sink)(replace(sink.options, **_PARTITIONED[self.kind]))
         return partitioned
 
     @property
@@ -87,9 +86,9 @@ class Lake:
     def register(self) -> None:
         self.store.register(self.stream, self.kind, "ids", self.table_id)
 
-    def plan(self, mode: str = "append") -> PlannedTable:
+    def plan(self, mode: Mode = "append") -> PlannedFiles:
         """Creates the table if it is not there."""
-        return self.sink.plan_table(self.committer(), SCHEMA, mode == "overwrite", 0)
+        return self.sink.open_table().plan_batch(SCHEMA, mode, 0)
 
     def lose_store(self) -> None:
         self.store.close()
@@ -106,12 +105,11 @@ class Lake:
     def write(self, batch_id: int, age: timedelta = OLD) -> list[DataFile]:
         """The files of one task attempt, one per table partition."""
         self.runs += 1
-        names = FileNames(self.query_id, f"run-{self.runs}", batch_id, 0, 0)
-        writer = DataFileWriter(self.planned.files, names)
+        writer = self.planned.writers.open(AttemptId(self.query_id, f"run-{self.runs}", batch_id, 0, 0))
         ids = range(self.ids + 1, self.ids + 1 + len(DAYS))
         self.ids += len(DAYS)
         writer.write(pa.record_batch([pa.array(ids, pa.int64()), pa.array(DAYS)], schema=SCHEMA))
-        files = list(writer.close())
+        files = list(writer.finish())
         for file in files:
             self.set_age(file.path, age)
         return files
@@ -131,7 +129,7 @@ class Lake:
     def set_age(self, path: str, age: timedelta) -> None:
         os.utime(self.table / path, 2 * ((NOW - age).timestamp(),))
 
-    def prepare(self, batch_id: int, files: Iterable[DataFile], mode: str = "append") -> Manifest:
+    def prepare(self, batch_id: int, files: Iterable[DataFile], mode: Mode = "append") -> Manifest:
         content = self.plan(mode).content.with_files(list(files))
         manifest = build_manifest(self.batch(batch_id), content)
         self.runs += 1
@@ -139,7 +137,7 @@ class Lake:
         self.store.prepare(manifest, f"run-{self.runs}")
         return manifest
 
-    def commit(self, batch_id: int, files: Iterable[DataFile], mode: str = "append") -> None:
+    def commit(self, batch_id: int, files: Iterable[DataFile], mode: Mode = "append") -> None:
         self.prepare(batch_id, files, mode)
         self.recover()
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
-from penstock.committers.contract import Batch, Committable, StreamKey
+from penstock.committers.contract import AttemptId, Batch, Committable, DataFiles, StreamKey
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_stream_batch
 from penstock.datasource.planning import plan_batch, store_url
-from penstock.datasource.sinks.sink import Sink
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
+from penstock.datasource.sinks.sink import FileTableSink
 
 
 @dataclass
 class SinkStream:
     """The option `store` of the sink says where its manifests are."""
 
-    sink: Sink[Any]
+    sink: FileTableSink
     query_id: str = "q0"
     next_batch: int = 0
 
@@ -35,14 +33,14 @@ class SinkStream:
             StreamKey(self.query_id, self.sink.table_uri), self.next_batch, f"{self.next_batch:064x}"
         )
         planned = self._plan(batch, schema or rows.schema)
-        assert planned.files is not None, "the batch is in the table already"
-        writer = DataFileWriter(planned.files, FileNames(self.query_id, "run", batch.batch_id, 0, 0))
+        assert planned.writers is not None, "the batch is in the table already"
+        writer = planned.writers.open(AttemptId(self.query_id, "run", batch.batch_id, 0, 0))
         for part in rows.to_batches():
             writer.write(part)
-        committable = Committable(batch, "run", 0, 0, writer.close())
+        committable = Committable(batch, "run", 0, 0, writer.finish())
         commit_stream_batch(self.sink, [CommittableMessage(committable, planned.content)])
         self.next_batch += 1
 
-    def _plan(self, batch: Batch, schema: pa.Schema) -> BatchPlan:
+    def _plan(self, batch: Batch, schema: pa.Schema) -> BatchPlan[DataFiles, LakeManifest]:
         with open_store(store_url(self.sink.options)) as store:
             return plan_batch(self.sink, store, batch, schema, overwrite=False)

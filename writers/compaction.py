@@ -132,7 +132,7 @@ def rewrite_group(plan: WritePlan, names: FileNames, group: RewriteGroup) -> tup
     try:
         for batch in _Sources(filesystem, root, group.sources, plan.file_schema).batches():
             writer.write(batch)
-        files = writer.close()
+        files = writer.finish()
         _check_rows(group, files)
     except BaseException as error:
         writer.abort()

@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from ..committers.contract import DataFile
+from ..committers.contract import DataFiles
 from ..committers.crash_points import reach
 from .background import Background
 from .buffers import RowBuffers, RowGroup
@@ -25,7 +25,7 @@ ARRAY_BYTES_MAX = 2**31 - 1
 class DataFileWriter:
     """Writes the rows of one task attempt into closed, durable data files that no table names yet.
 
-    Runs on an executor: one instance per task attempt, `write` per Arrow batch, then `close`, or `abort`
+    Runs on an executor: one instance per task attempt, `write` per Arrow batch, then `finish`, or `abort`
     if the task fails. Files lie under the plan's location, where the table format puts each. Rows gather
     until they are a quarter of `buffer_bytes_max`, or a row group if all are of one table partition. Then
     they are split by table partition, and what is due is encoded, beside the caller, who meanwhile brings
@@ -83,7 +83,7 @@ class DataFileWriter:
         self._arrived_rows += rows.num_rows
         self._arrived_bytes += size
 
-    def close(self) -> tuple[DataFile, ...]:
+    def finish(self) -> DataFiles:
         """Write what waits and close all files; they survive a loss of power. No rows, no file."""
         self._background.wait()
         self._background.stop()

@@ -7,14 +7,18 @@ import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..committers.contract import SortField
+from ..committers.contract import AttemptId, SortField
 from ..committers.errors import ConfigurationError
 from .columns import Path, parquet_columns, with_small_offsets
 from .sorting import sort_problems
 from .table_format import TableFormat
+
+if TYPE_CHECKING:
+    from .data_files import DataFileWriter
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
@@ -80,6 +84,12 @@ class WritePlan:
         problems = [*_size_problems(self), *_codec_problems(self), *_column_problems(self)]
         if problems:
             raise ConfigurationError(" ".join(problems))
+
+    def open(self, attempt: AttemptId) -> DataFileWriter:
+        """See `TaskWriterFactory`."""
+        from .data_files import DataFileWriter
+
+        return DataFileWriter(self, FileNames.of(attempt))
 
     @property
     def row_schema(self) -> pa.Schema:
@@ -181,6 +191,10 @@ class FileNames:
                 f"The query id '{self.query_id}' cannot be part of a file name;"
                 " use letters, digits, '-' and '_' only."
             )
+
+    @classmethod
+    def of(cls, attempt: AttemptId) -> FileNames:
+        return cls(attempt.query_id, attempt.run_id, attempt.batch_id, attempt.partition, attempt.attempt)
 
     def name(self, sequence: int, compression: str) -> FileName:
         """The attempt's file number `sequence`, counted from 0."""

@@ -29,12 +29,12 @@ from ..checkpoint_copies import CheckpointCopies
 from ..contract import (
     AlreadyCommitted,
     Committed,
+    Committer,
     Manifest,
     ManifestRecord,
     ManifestState,
     ManifestStore,
     StreamKey,
-    TableCommitter,
     Token,
 )
 from ..decision import Action, Position, decide, position_of
@@ -122,7 +122,7 @@ class StreamDelivery:
         stream: StreamKey,
         store: ManifestStore,
         deliveries: DeliveryStore,
-        table: TableCommitter,
+        table: Committer,
         policy: DeliveryPolicy,
         *,
         compact: Compactor | None = None,
@@ -229,7 +229,7 @@ class StreamDelivery:
         """Commit a delivery that somebody has prepared; None if it had to be abandoned."""
         token = self._table.token(self._stream.query_id)
         if position_of(token, delivery.manifest.batch) is Position.BEHIND:
-            missing = self._table.missing_files(delivery.manifest)
+            missing = self._table.missing(delivery.manifest)
             if missing:  # if they were rewritten, the batches still have theirs
                 reason = f"{len(missing)} of its {delivery.manifest.files} files are gone, first {missing[0]}"
                 self._deliveries.abandon(delivery, reason)
@@ -298,7 +298,7 @@ class StreamDelivery:
     # Before the commit ------------------------------------------------------------------------------
 
     def _check_files(self, manifest: Manifest) -> None:
-        missing = self._table.missing_files(manifest)
+        missing = self._table.missing(manifest)
         if missing:
             error = TableChangedError(
                 f"{len(missing)} of the {manifest.files} files of batches {manifest.batches[0].batch_id} to "

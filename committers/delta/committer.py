@@ -32,7 +32,17 @@ from deltalake import CommitProperties, Field
 from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Batch, CheckToken, Committed, Conflict, Manifest, Outcome, Token
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    CheckToken,
+    Committed,
+    Conflict,
+    DataFiles,
+    Manifest,
+    Outcome,
+    Token,
+)
 from ..delivery.merge import check_none_landed
 from ..errors import (
     NEXT_TRY,
@@ -55,7 +65,7 @@ from .log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from .log_entry import append_entry
 from .log_files import is_local
 from .plan import NewTable, check_partitioning, create_table, in_words
-from .schema import DeltaTarget, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
+from .schema import DeltaTableLayout, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
 from .table import (
     KIND,
     app_versions_of,
@@ -74,11 +84,16 @@ _COMMITS_LOOKED_BACK = 50
 """For a batch before the last one: asked for only if its checkpoint or store was copied or put back."""
 
 
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
 class DeltaTableCommitter:
     """Commits manifests to one Delta table. Runs on the driver and in the delivery process, one per call.
 
     A batch lands at most once per (query, batch id), whoever else commits to the table meanwhile. Data
-    files are not opened, and whether they are there is for the caller to ask (`missing_files`) unless the
+    files are not opened, and whether they are there is for the caller to ask (`missing`) unless the
     table was vacuumed since the batch was planned.
 
     Args:
@@ -96,7 +111,7 @@ class DeltaTableCommitter:
         *,
         views: TableViews = VIEWS,
         log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options or {})
@@ -117,7 +132,7 @@ class DeltaTableCommitter:
         evolve: bool = False,
         overwrite: bool = False,
         batch_id: int = 0,
-    ) -> DeltaTarget:
+    ) -> DeltaTableLayout:
         """What a batch with these columns is written into; creates the table if it is not there.
 
         Called on the driver before any data moves. Adds no column yet: the commit does.
@@ -146,7 +161,7 @@ class DeltaTableCommitter:
         check_partitioning(table, partition_by)
         return plan_target(table, fields, evolve=evolve, created=created)
 
-    def target_of(self, content: LakeManifest) -> DeltaTarget | None:
+    def target_of(self, content: LakeManifest) -> DeltaTableLayout | None:
         """What files like these are written into, as the table is now; None if it takes none of them.
 
         Why it takes none is for `commit` to say.
@@ -314,7 +329,7 @@ class DeltaTableCommitter:
 
     def _check_not_vacuumed(self, manifest: Manifest) -> None:
         """A vacuum with a short retention deletes files that are not committed yet."""
-        missing = self.missing_files(manifest)
+        missing = self.missing(manifest)
         if missing:
             raise RetryableError(
                 f"The Delta table {self._uri} was vacuumed while batch {manifest.batch.batch_id} of query "
@@ -411,7 +426,7 @@ class DeltaTableCommitter:
 
     # Files ----------------------------------------------------------------------------------------
 
-    def missing_files(self, manifest: Manifest) -> Sequence[str]:
+    def missing(self, manifest: Manifest) -> Sequence[str]:
         """Files that the manifest names and that are gone.
 
         Raises:
@@ -419,6 +434,10 @@ class DeltaTableCommitter:
         """
         content = decode(manifest, KIND)
         return self._files().missing([file.path for file in content.files])
+
+    def discard(self, payloads: Iterable[DataFiles]) -> int:
+        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+        return self.delete_files(file.path for files in payloads for file in files)
 
     def delete_files(self, paths: Iterable[str]) -> int:
         """Delete uncommitted data files; the number deleted. Files already gone are no error."""

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
-from ..contract import DataFile
+from ..contract import DataFile, Mode
 from ..errors import SchemaMismatchError
-from ..lake_manifest import LakeManifest, Mode
+from ..lake_manifest import LakeManifest
 from .table import KIND
 from .table_state import TableState
 
@@ -26,7 +26,7 @@ STATISTICS_COLUMNS_DEFAULT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaTarget:
+class DeltaTableLayout:
     """What a batch is written into. Planned on the driver before any data moves; pickles."""
 
     table_id: str
@@ -77,7 +77,7 @@ def fields_of(schema_json: str) -> list[dict[str, Any]]:
 
 def plan_target(
     table: TableState, source: Sequence[Mapping[str, Any]], *, evolve: bool, created: bool
-) -> DeltaTarget:
+) -> DeltaTableLayout:
     """What a batch with these columns is written into.
 
     Raises:
@@ -96,7 +96,7 @@ def plan_target(
     )
 
 
-def target_of_files(table: TableState, content: LakeManifest) -> DeltaTarget:
+def target_of_files(table: TableState, content: LakeManifest) -> DeltaTableLayout:
     """What further files with the schema of these are written into: as the table wants files now.
 
     Raises:
@@ -115,10 +115,10 @@ def _target(
     new_columns: tuple[str, ...],
     source_columns: tuple[str | None, ...],
     created: bool,
-) -> DeltaTarget:
+) -> DeltaTableLayout:
     properties = table.metadata().configuration
     statistics_columns = properties.get("delta.dataSkippingStatsColumns")
-    return DeltaTarget(
+    return DeltaTableLayout(
         table_id=str(table.metadata().id),
         table_version=table.version(),
         schema=pa.schema(Schema.from_json(schema_json).to_arrow()),

@@ -17,7 +17,17 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Batch, CheckToken, Committed, Conflict, Manifest, Outcome, Token
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    CheckToken,
+    Committed,
+    Conflict,
+    DataFiles,
+    Manifest,
+    Outcome,
+    Token,
+)
 from ..delivery.merge import check_none_landed
 from ..error_causes import retryable
 from ..errors import (
@@ -52,14 +62,14 @@ from .table import (
     noted_origin,
     version_of,
 )
-from .target import KIND, NO_SNAPSHOT, IcebergTarget
+from .target import KIND, NO_SNAPSHOT, IcebergTableLayout
 
 
 class IcebergTableCommitter:
     """Commits manifests to one branch of one Iceberg table. Runs on the driver and in the delivery process.
 
     A batch lands at most once per (query, batch id), whoever else commits to the table meanwhile. Data files
-    are not opened, and whether they are there is for the caller to ask (`missing_files`).
+    are not opened, and whether they are there is for the caller to ask (`missing`).
 
     Args:
         catalog: how to open the catalog
@@ -81,7 +91,7 @@ class IcebergTableCommitter:
         evolve: bool = False,
         overwrite: bool = False,
         batch_id: int = 0,
-    ) -> IcebergTarget:
+    ) -> IcebergTableLayout:
         """What a batch with these columns is written into; creates the table and the branch if not there.
 
         Called on the driver before any data moves. Adds no column yet: the commit does.
@@ -105,7 +115,7 @@ class IcebergTableCommitter:
         self._first_look = ensure_branch(table, self._address)
         return plan_target(self._first_look, source, self._address.branch, evolve=evolve, created=created)
 
-    def target_of(self, content: LakeManifest) -> IcebergTarget | None:
+    def target_of(self, content: LakeManifest) -> IcebergTableLayout | None:
         """What files like these are written into, as the table is now; None if it takes none of them.
 
         Why it takes none is for `commit` to say.
@@ -327,7 +337,7 @@ class IcebergTableCommitter:
 
     # Files ----------------------------------------------------------------------------------------
 
-    def missing_files(self, manifest: Manifest) -> Sequence[str]:
+    def missing(self, manifest: Manifest) -> Sequence[str]:
         """Files that the manifest names and that are gone; all of them if there is no table.
 
         Raises:
@@ -340,6 +350,10 @@ class IcebergTableCommitter:
             return paths
         check_location(table, manifest, content)
         return iceberg_files(content.location, self._io(table)).missing(paths)
+
+    def discard(self, payloads: Iterable[DataFiles]) -> int:
+        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+        return self.delete_files(file.path for files in payloads for file in files)
 
     def delete_files(self, paths: Iterable[str]) -> int:
         """Delete uncommitted data files; the number deleted. Files already gone are no error."""

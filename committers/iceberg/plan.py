@@ -19,12 +19,12 @@ from .arrow import arrow_schema
 from .catalog import io_properties
 from .fit import check_files_fit
 from .schema import fields_of, match, paths_of
-from .target import NO_SNAPSHOT, IcebergTarget, ParquetSettings
+from .target import NO_SNAPSHOT, IcebergTableLayout, ParquetSettings
 
 
 def plan_target(
     table: Table, source: pa.Schema, branch: str, *, evolve: bool, created: bool
-) -> IcebergTarget:
+) -> IcebergTableLayout:
     """What a batch with these columns is written into.
 
     Raises:
@@ -45,7 +45,7 @@ def plan_target(
     )
 
 
-def target_of_files(table: Table, content: LakeManifest) -> IcebergTarget:
+def target_of_files(table: Table, content: LakeManifest) -> IcebergTableLayout:
     """What further files with the schema of these are written into, beside them: as the table wants files
     now.
 
@@ -72,7 +72,7 @@ def _target(
     table_version: int,
     location: str,
     created: bool,
-) -> IcebergTarget:
+) -> IcebergTableLayout:
     """
     Args:
         schema: the files': columns of the table may have other names since, but not other field ids
@@ -81,7 +81,7 @@ def _target(
     properties = metadata.properties
     is_object_storage = properties.get("write.object-storage.enabled", "false").lower() == "true"
     is_partitioned_there = properties.get("write.object-storage.partitioned-paths", "true").lower() == "true"
-    return IcebergTarget(
+    return IcebergTableLayout(
         table_id=str(metadata.table_uuid),
         table_version=table_version,
         schema=arrow_schema(schema),

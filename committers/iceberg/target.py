@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ..contract import DataFile, PartitionField, SortField
-from ..lake_manifest import Kind, LakeManifest, Mode
+from ..contract import DataFile, Mode, PartitionField, SortField
+from ..lake_manifest import Kind, LakeManifest
 
 KIND: Kind = "iceberg"
 
@@ -41,7 +41,7 @@ class ParquetSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergTarget:
+class IcebergTableLayout:
     """What a batch is written into. Planned on the driver before any data moves; pickles.
 
     Holds no catalog: nothing here can commit.

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ from ...writers.compaction_process import Outcome, RewriteProcess, try_rewrite
 from ...writers.plan import FileNames, WritePlan
 
 if TYPE_CHECKING:
-    from ..sinks.sink import Sink
+    from ..sinks.sink import FileTable, FileTableSink
     from .turns import OpenSpark
 
 logger = get_logger(__name__)
@@ -65,8 +65,8 @@ class LocalCompactor:
 
     def __init__(
         self,
-        sink: Sink[Any],
-        table: Any,
+        sink: FileTableSink,
+        table: FileTable,
         *,
         processes: int | None = None,
         on_progress: OnProgress | None = None,
@@ -141,7 +141,12 @@ class SparkCompactor:
     """
 
     def __init__(
-        self, sink: Sink[Any], table: Any, open_spark: OpenSpark, *, on_progress: OnProgress | None = None
+        self,
+        sink: FileTableSink,
+        table: FileTable,
+        open_spark: OpenSpark,
+        *,
+        on_progress: OnProgress | None = None,
     ) -> None:
         self._sink = sink
         self._table = table
@@ -203,7 +208,7 @@ class _SparkTask:
 
 
 def _compact(
-    sink: Sink[Any], table: Any, manifest: Manifest, run_id: str, rewrite: _Rewrite
+    sink: FileTableSink, table: FileTable, manifest: Manifest, run_id: str, rewrite: _Rewrite
 ) -> Manifest | None:
     content = decode(manifest)
     plan = _plan(sink, table, content)
@@ -218,12 +223,12 @@ def _compact(
     return _with_files(manifest, content, groups, new_files)
 
 
-def _plan(sink: Sink[Any], table: Any, content: LakeManifest) -> WritePlan | None:
+def _plan(sink: FileTableSink, table: FileTable, content: LakeManifest) -> WritePlan | None:
     """None if nothing can be rewritten: that is no reason not to deliver the files as they are."""
     if len(content.files) < 2:
         return None
     try:
-        return sink.rewrite_plan(table, content)
+        return table.rewrite_plan(content)
     except ConfigurationError as error:
         logger.warning("The files of %s are delivered as they are, not compacted: %s", sink.table_uri, error)
         return None

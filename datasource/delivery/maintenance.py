@@ -21,7 +21,7 @@ from ...committers.lake_manifest import decode
 from ...writers.compaction import SMALL
 from ...writers.plan import parse_file_name
 from ..options.common import TARGET_FILE_BYTES
-from ..sinks.sink import Sink
+from ..sinks.sink import FileTableSink
 from ..table_access import unknown_kind
 from .rewriting import VisibleRewriter
 
@@ -144,7 +144,7 @@ def _is_within(step: Step, last: datetime | None, now: datetime) -> bool:
 
 
 def maintenance_of(
-    sink: Sink[Any],
+    sink: FileTableSink,
     store: SqlManifestStore,
     stream: StreamKey,
     policy: MaintenancePolicy,
@@ -195,7 +195,7 @@ class _Around:
         sink = self.sink
         rewriter = VisibleRewriter(
             self.stream.query_id,
-            lambda content: sink.rewrite_plan(sink.open_table(), content),
+            lambda content: sink.open_table().rewrite_plan(content),
             stop=self.stop,
         )
         target = sink.options.target_file_bytes or TARGET_FILE_BYTES

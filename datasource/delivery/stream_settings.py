@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError, ManifestCorruptError, shown
 from ..options.parsing import Option, not_storable
-from ..sinks.sink import Sink
+from ..sinks.sink import FileTableSink
 from ..table_access import TableAccess, unknown_kind
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ class StreamSettings:
         return self.delivery == DECOUPLED
 
 
-def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> Sink[Any]:
+def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> FileTableSink:
     """The sink of the stream's query, with the secrets of this process.
 
     Raises:
         ConfigurationError: the settings have options that Penstock does not keep there or name another table,
             or the kind is not known.
     """
-    sink: Sink[Any]
+    sink: FileTableSink
     if stream.kind == "delta":
         from ..options import delta
         from ..sinks.delta import DeltaSink
@@ -106,7 +106,7 @@ def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[s
         )
 
 
-def _check_table(stream: StreamKey, sink: Sink[Any]) -> None:
+def _check_table(stream: StreamKey, sink: FileTableSink) -> None:
     if sink.table_uri != stream.table_uri:
         raise ConfigurationError(
             f"The settings of query {stream.query_id} in the manifest store name the table "

@@ -8,11 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...committers.errors import PenstockError
 from ...committers.safe_text import get_logger
-from ..sinks.sink import Sink
+from ..sinks.sink import FileTableSink
 from ..table_access import TableAccess, cleanable_table
 from .maintenance import Maintenance, MaintenancePolicy, maintenance_of
 from .sources import SOURCES_GRACE, remove_sources
@@ -36,7 +36,7 @@ class Upkeep:
         self,
         store: SqlManifestStore,
         stream: StreamStatus,
-        sink: Sink[Any],
+        sink: FileTableSink,
         access: TableAccess,
         clock: Callable[[], datetime],
         stop: Callable[[], bool],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...committers.contract import Manifest
 from ...committers.delivery.contract import Lease
@@ -24,7 +24,7 @@ from ...committers.errors import (
 from ...committers.landing import Retry
 from ...committers.safe_text import get_logger
 from ..checkpoint import Checkpoint
-from ..sinks.sink import Sink, check_same_table
+from ..sinks.sink import FileTable, FileTableSink, check_same_table
 from .lease import HeldLease
 from .stream_settings import StreamSettings, build_sink
 from .turns import DeliveryOrder, Landing, Surroundings, Turn
@@ -47,7 +47,7 @@ class StreamWorker:
         self._around = around
         self._settings_text: str | None = None
         self._settings = StreamSettings()
-        self._sink: Sink[Any] | None = None
+        self._sink: FileTableSink | None = None
         self._policy = DeliveryPolicy()
         self._upkeep: Upkeep | None = None
         self._upkeep_at = time.monotonic()
@@ -225,13 +225,13 @@ class StreamWorker:
 
     # What it delivers with --------------------------------------------------------------------------
 
-    def _opened_sink(self) -> Sink[Any]:
+    def _opened_sink(self) -> FileTableSink:
         if self._sink is None:
             self._sink = build_sink(self.stream, self._settings, self._around.access)
             self._policy = self._sink.options.delivery_policy
         return self._sink
 
-    def _compactor(self, held: HeldLease, sink: Sink[Any], table: Any) -> Compactor | None:
+    def _compactor(self, held: HeldLease, sink: FileTableSink, table: FileTable) -> Compactor | None:
         from .compaction import LocalCompactor, SparkCompactor
 
         def on_progress(done: int, groups: int) -> None:

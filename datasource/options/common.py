@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from ...committers.delivery.policy import DeliveryPolicy
+from ...committers.origins import origin
 from ...committers.safe_text import has_credentials
+from ...writers.local_path import local_path
 from .parsing import MIB, Option, columns, count, duration_s, flag, one_of, properties, size, text
 
 TARGET_FILE_BYTES = 128 * MIB
@@ -285,3 +288,16 @@ OPTIONS = (
         "Default 86,400 (a day).",
     ),
 )
+
+
+def origins_of(options: LakeOptions) -> tuple[str, ...]:
+    """What the query's commits note in the table: its checkpoint directory and, if it has one, its name."""
+    checkpoint = normalized_location(options.checkpoint_location or "")
+    named = [origin("name", options.query_name)] if options.query_name else []
+    return (*([origin("checkpoint", checkpoint)] if checkpoint else []), *named)
+
+
+def normalized_location(location: str) -> str:
+    """One spelling for one directory."""
+    local = local_path(location) if location else None
+    return posixpath.normpath(local) if local else location.replace("s3a://", "s3://", 1).rstrip("/")

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import SortField
-from ...committers.delta.committer import DeltaTableCommitter
+from ...committers.contract import Mode, Planned, SortField
+from ...committers.delta.committer import DeltaTableCommitter, now_ms
+from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.table import KIND
+from ...committers.delta.view import VIEWS, TableViews
+from ...committers.lake_manifest import LakeManifest, PlannedFiles
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.local_path import local_path
 from ...writers.plan import ROW_GROUP_ROWS, WritePlan
-from ..options.common import COMPRESSION, TARGET_FILE_BYTES
+from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
 from ..options.delta import DeltaOptions
-from .sink import PlannedTable, leading
+from .file_table import FileTableTarget
+from .sink import leading
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.delta.schema import DeltaTarget
-    from ...committers.lake_manifest import LakeManifest
+    from ...committers.delta.schema import DeltaTableLayout
     from ...committers.store.sql import SqlManifestStore
 
 
@@ -42,51 +45,8 @@ class DeltaSink:
             return posixpath.normpath(local)
         return self.options.path.replace("s3a://", "s3://", 1).rstrip("/")
 
-    def open_table(self) -> DeltaTableCommitter:
-        return DeltaTableCommitter(self.table_uri, self.options.storage_options)
-
-    def plan_table(
-        self, table: DeltaTableCommitter, rows: pa.Schema, overwrite: bool, batch_id: int
-    ) -> PlannedTable:
-        options = self.options
-        partition_by = _as_spelt(options.partition_by, rows)
-        check_partition_columns(rows, partition_by or ())
-        target = table.plan(
-            rows,
-            partition_by=partition_by,
-            create=options.create_table,
-            properties=options.table_properties,
-            evolve=options.add_columns,
-            overwrite=overwrite,
-            batch_id=batch_id,
-        )
-        check_partition_columns(target.schema, target.partition_by)
-        files = self._write_plan(target, options.sort_within)
-        return PlannedTable(files, target.content((), "overwrite" if overwrite else "append"))
-
-    def rewrite_plan(self, table: DeltaTableCommitter, content: LakeManifest) -> WritePlan | None:
-        target = table.target_of(content)
-        if target is None:
-            return None
-        columns = [name for name in target.schema.names if name not in target.partition_by]
-        return self._write_plan(target, leading(self.options.sort_within, columns))
-
-    def _write_plan(self, target: DeltaTarget, sort_within: tuple[str, ...]) -> WritePlan:
-        options = self.options
-        return WritePlan(
-            location=self.table_uri,
-            storage_options=dict(options.storage_options),
-            schema=target.schema,
-            table_format=DeltaFormat(
-                target.partition_by, target.statistics_columns, target.statistics_columns_max
-            ),
-            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
-            row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
-            compression=options.compression or COMPRESSION,
-            max_open_partitions=options.max_open_partitions,
-            buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((name,)) for name in _as_spelt(sort_within, target.schema) or ()]),
-        )
+    def open_table(self) -> DeltaTarget:
+        return DeltaTarget(self.table_uri, self.options)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """A remote location is reached with the options given as `storage.*`."""
@@ -94,6 +54,71 @@ class DeltaSink:
 
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
         """Nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
+
+
+class DeltaTarget(FileTableTarget, DeltaTableCommitter):
+    """The target of a stream into a Delta table, with the options of its query. See `Target`.
+
+    Args:
+        views, log_checkpoints, now_ms: as in `DeltaTableCommitter`
+    """
+
+    def __init__(
+        self,
+        table_uri: str,
+        options: DeltaOptions,
+        *,
+        views: TableViews = VIEWS,
+        log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
+        now_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        super().__init__(
+            table_uri, options.storage_options, views=views, log_checkpoints=log_checkpoints, now_ms=now_ms
+        )
+        self._table_uri = table_uri
+        self._query = options
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        options = self._query
+        partition_by = _as_spelt(options.partition_by, rows)
+        check_partition_columns(rows, partition_by or ())
+        layout = self.plan(
+            rows,
+            partition_by=partition_by,
+            create=options.create_table,
+            properties=options.table_properties,
+            evolve=options.add_columns,
+            overwrite=mode == "overwrite",
+            batch_id=batch_id,
+        )
+        check_partition_columns(layout.schema, layout.partition_by)
+        content = replace(layout.content((), mode), origins=origins_of(options))
+        return Planned(self._write_plan(layout, options.sort_within), content, content.table_id)
+
+    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+        """See `FileTable`."""
+        layout = self.target_of(content)
+        if layout is None:
+            return None
+        columns = [name for name in layout.schema.names if name not in layout.partition_by]
+        return self._write_plan(layout, leading(self._query.sort_within, columns))
+
+    def _write_plan(self, layout: DeltaTableLayout, sort_within: tuple[str, ...]) -> WritePlan:
+        options = self._query
+        return WritePlan(
+            location=self._table_uri,
+            storage_options=dict(options.storage_options),
+            schema=layout.schema,
+            table_format=DeltaFormat(
+                layout.partition_by, layout.statistics_columns, layout.statistics_columns_max
+            ),
+            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
+            row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
+            compression=options.compression or COMPRESSION,
+            max_open_partitions=options.max_open_partitions,
+            buffer_bytes_max=options.buffer_bytes_max,
+            sort=tuple([SortField((name,)) for name in _as_spelt(sort_within, layout.schema) or ()]),
+        )
 
 
 def _as_spelt(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] | None:

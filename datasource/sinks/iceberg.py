@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from ...committers.contract import SortField
+from ...committers.contract import Mode, Planned, SortField
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, known_properties, redacted
 from ...committers.iceberg.committer import IcebergTableCommitter
@@ -14,19 +14,20 @@ from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from ...committers.iceberg.new_table import NewTable
 from ...committers.iceberg.properties import EXPIRE_PROPERTY
 from ...committers.iceberg.table import load
-from ...committers.iceberg.target import KIND, IcebergTarget
+from ...committers.iceberg.target import KIND, IcebergTableLayout
+from ...committers.lake_manifest import LakeManifest, PlannedFiles
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan
-from ..options.common import COMPRESSION, TARGET_FILE_BYTES
+from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
 from ..options.iceberg import IcebergOptions
-from .sink import PlannedTable, leading
+from .file_table import FileTableTarget
+from .sink import leading
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.lake_manifest import LakeManifest
     from ...committers.store.sql import SqlManifestStore
 
 BATCHES_PER_MAINTENANCE = 10
@@ -68,54 +69,8 @@ class IcebergSink:
     def address(self) -> IcebergAddress:
         return self._address
 
-    def open_table(self) -> IcebergTableCommitter:
-        return IcebergTableCommitter(self._catalog, self._address)
-
-    def plan_table(
-        self, table: IcebergTableCommitter, rows: pa.Schema, overwrite: bool, batch_id: int
-    ) -> PlannedTable:
-        target = table.plan(
-            rows, self._new, evolve=self.options.add_columns, overwrite=overwrite, batch_id=batch_id
-        )
-        content = target.content((), "overwrite" if overwrite else "append")
-        return PlannedTable(self._write_plan(target, self.options.sort_within), content)
-
-    def rewrite_plan(self, table: IcebergTableCommitter, content: LakeManifest) -> WritePlan | None:
-        target = table.target_of(content)
-        if target is None:
-            return None
-        return self._write_plan(target, leading(self.options.sort_within, target.schema.names))
-
-    def _write_plan(self, target: IcebergTarget, sort_within: tuple[str, ...]) -> WritePlan:
-        """What the query asks for goes before what the table says, and that before the defaults."""
-        options, parquet = self.options, target.parquet
-        by_name = {name.lower(): name for name in target.schema.names}
-        asked = tuple([SortField((by_name.get(name.lower(), name),)) for name in sort_within])
-        return WritePlan(
-            location=target.data_location,
-            storage_options=dict(target.io_properties),
-            schema=target.schema,
-            table_format=IcebergFormat(
-                target.partitioning,
-                target.metrics,
-                target.is_object_storage_layout,
-                target.has_partition_paths,
-            ),
-            target_file_bytes=options.target_file_bytes or parquet.target_file_bytes or TARGET_FILE_BYTES,
-            row_group_rows=options.row_group_rows or parquet.row_group_rows or ROW_GROUP_ROWS,
-            row_group_bytes=parquet.row_group_bytes,
-            compression=options.compression or parquet.compression or COMPRESSION,
-            compression_level=None if options.compression else parquet.compression_level,
-            max_open_partitions=options.max_open_partitions,
-            buffer_bytes_max=options.buffer_bytes_max,
-            sort=asked or target.sort_order,
-            parquet=ParquetOptions(
-                page_bytes=parquet.page_bytes,
-                page_rows=parquet.page_rows,
-                dictionary_bytes=parquet.dictionary_bytes,
-                bloom_columns=parquet.bloom_columns,
-            ),
-        )
+    def open_table(self) -> IcebergTarget:
+        return IcebergTarget(self._catalog, self._address, self._new, self.options)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """A remote location is reached with what the options `catalog.*` say about files."""
@@ -140,4 +95,65 @@ class IcebergSink:
             ExpiryPolicy(self.options.snapshots_max, self.options.snapshot_grace_s),
             now=lambda: datetime.now(timezone.utc),
             in_short=lambda error: redacted(error, known_properties(self._catalog)),
+        )
+
+
+class IcebergTarget(FileTableTarget, IcebergTableCommitter):
+    """The target of a stream into an Iceberg table, with the options of its query. See `Target`."""
+
+    def __init__(
+        self, catalog: CatalogConfig, address: IcebergAddress, new: NewTable, options: IcebergOptions
+    ) -> None:
+        super().__init__(catalog, address)
+        self._new = new
+        self._query = options
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        options = self._query
+        layout = self.plan(
+            rows,
+            self._new,
+            evolve=options.add_columns,
+            overwrite=mode == "overwrite",
+            batch_id=batch_id,
+        )
+        content = replace(layout.content((), mode), origins=origins_of(options))
+        return Planned(self._write_plan(layout, options.sort_within), content, content.table_id)
+
+    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+        """See `FileTable`."""
+        layout = self.target_of(content)
+        if layout is None:
+            return None
+        return self._write_plan(layout, leading(self._query.sort_within, layout.schema.names))
+
+    def _write_plan(self, layout: IcebergTableLayout, sort_within: tuple[str, ...]) -> WritePlan:
+        """What the query asks for goes before what the table says, and that before the defaults."""
+        options, parquet = self._query, layout.parquet
+        by_name = {name.lower(): name for name in layout.schema.names}
+        asked = tuple([SortField((by_name.get(name.lower(), name),)) for name in sort_within])
+        return WritePlan(
+            location=layout.data_location,
+            storage_options=dict(layout.io_properties),
+            schema=layout.schema,
+            table_format=IcebergFormat(
+                layout.partitioning,
+                layout.metrics,
+                layout.is_object_storage_layout,
+                layout.has_partition_paths,
+            ),
+            target_file_bytes=options.target_file_bytes or parquet.target_file_bytes or TARGET_FILE_BYTES,
+            row_group_rows=options.row_group_rows or parquet.row_group_rows or ROW_GROUP_ROWS,
+            row_group_bytes=parquet.row_group_bytes,
+            compression=options.compression or parquet.compression or COMPRESSION,
+            compression_level=None if options.compression else parquet.compression_level,
+            max_open_partitions=options.max_open_partitions,
+            buffer_bytes_max=options.buffer_bytes_max,
+            sort=asked or layout.sort_order,
+            parquet=ParquetOptions(
+                page_bytes=parquet.page_bytes,
+                page_rows=parquet.page_rows,
+                dictionary_bytes=parquet.dictionary_bytes,
+                bloom_columns=parquet.bloom_columns,
+            ),
         )

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from ...committers.contract import StreamKey, TableCommitter
+from ...committers.contract import (
+    Committer,
+    ContentT,
+    ContentT_contra,
+    DataFiles,
+    Manifest,
+    Mode,
+    PayloadT,
+    StreamKey,
+    Target,
+)
 from ...committers.errors import TableChangedError
 from ...committers.lake_manifest import LakeManifest
 from ...writers.plan import WritePlan
 from ..options.common import LakeOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyarrow.fs import FileSystem
 
     from ...committers.store.sql import SqlManifestStore, WrittenTable
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTable:
-    """The table that a batch goes into, looked at, checked, and created if it was not there."""
-
-    files: WritePlan
-    """For the tasks."""
-    content: LakeManifest
-    """What the batch will do to the table, its files left out."""
-
-
-class LakeTable(TableCommitter, Protocol):
-    """A table committer that knows its table from another."""
+@runtime_checkable
+class Identified(Protocol):
+    """A target that can be told from another one under the same address."""
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
         """
         Raises:
             TableChangedError: the table is not the one with `table_id`, or has lost what the query delivered.
         """
-        ...
-
-    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
-        """The first of the origins from which another query has committed to the table; None if none has."""
-        ...
-
-    def has_rows(self) -> bool:
-        """False if there is no table, or it certainly has no rows. May cost what the table has in files."""
         ...
 
     def accept(self, query_id: str) -> None:
@@ -55,11 +46,53 @@ class LakeTable(TableCommitter, Protocol):
         ...
 
 
-TableT = TypeVar("TableT", bound=LakeTable)
+@runtime_checkable
+class Remembering(Committer, Protocol):
+    """A target that notes which queries have written it."""
+
+    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+        """The first of the origins from which another query has committed to the table; None if none has."""
+        ...
+
+    def has_rows(self) -> bool:
+        """False if there is no table, or it certainly has no rows. May cost what the table has in files."""
+        ...
 
 
-class Sink(Protocol[TableT]):
-    """One stream's way into a table of one format, made from its options. Driver only: it may hold secrets.
+@runtime_checkable
+class Ordered(Protocol[ContentT_contra]):
+    """A target whose batches may depend on those before them that are not committed yet."""
+
+    def target_id_of(self, manifest: Manifest) -> str:
+        """The id of the target that the manifest was planned for."""
+        ...
+
+    def check_follows(self, content: ContentT_contra, pending: Iterable[Manifest]) -> None:
+        """
+        Args:
+            content: of a batch that is about to be written
+            pending: the prepared batches before it
+
+        Raises:
+            RetryableError: they must be delivered first.
+        """
+        ...
+
+
+class LakeTable(Identified, Remembering, Protocol):
+    """A committer of a file table, by its address alone: for the command line."""
+
+
+class FileTable(Identified, Remembering, Ordered[LakeManifest], Target[DataFiles, LakeManifest], Protocol):
+    """The target of a stream into a file table."""
+
+    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+        """How files that replace these are written; None if the table takes none of them any more."""
+        ...
+
+
+class Destination(Protocol):
+    """Where one stream goes, by its options. Driver only: it may hold secrets.
 
     Pickles, for Spark commits in another process than it plans in.
     """
@@ -77,26 +110,6 @@ class Sink(Protocol[TableT]):
         """One spelling for one table, without secrets."""
         ...
 
-    def open_table(self) -> TableT:
-        """A committer that looks at the table when first asked."""
-        ...
-
-    def plan_table(self, table: TableT, rows: pa.Schema, overwrite: bool, batch_id: int) -> PlannedTable:
-        """Check that the table takes rows of this schema; create it if it is not there.
-
-        Args:
-            table: from `open_table` of the same sink
-        """
-        ...
-
-    def rewrite_plan(self, table: TableT, content: LakeManifest) -> WritePlan | None:
-        """How files that take the place of these are written; None if the table takes none of them any more.
-
-        Args:
-            table: from `open_table` of the same sink
-        """
-        ...
-
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """The file system that a checkpoint is on, and its path there."""
         ...
@@ -104,6 +117,25 @@ class Sink(Protocol[TableT]):
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
         """Keep the table fast, after a batch has landed. Failing loses nothing: the next batch does it."""
         ...
+
+
+class Sink(Destination, Protocol[PayloadT, ContentT]):
+    """A destination that opens its target."""
+
+    def open_table(self) -> Target[PayloadT, ContentT]:
+        """A target that looks at the table when first asked."""
+        ...
+
+
+class FileTableSink(Destination, Protocol):
+    """A `Sink` into a file table."""
+
+    def open_table(self) -> FileTable: ...
+
+
+def mode_of(overwrite: bool) -> Mode:
+    """The mode of a batch, from what Spark says of it."""
+    return "overwrite" if overwrite else "append"
 
 
 def leading(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
@@ -114,7 +146,7 @@ def leading(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
     return tuple(takewhile(lambda name: name.lower() in lower, names))
 
 
-def check_same_table(table: LakeTable, stream: StreamKey, written: WrittenTable | None) -> None:
+def check_same_table(table: Committer, stream: StreamKey, written: WrittenTable | None) -> None:
     """The table must be the one that the stream's committed batches went into, and still claim to hold them.
 
     Args:
@@ -123,6 +155,8 @@ def check_same_table(table: LakeTable, stream: StreamKey, written: WrittenTable 
     Raises:
         TableChangedError: it is another one, or was put back to before the stream's last batch.
     """
+    if not isinstance(table, Identified):
+        return
     if written is None:  # the store may have been lost: the table itself knows
         table.check_unchanged(stream.query_id, None, None)
         return

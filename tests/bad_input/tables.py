@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import duckdb
 import polars as pl
@@ -30,7 +30,7 @@ from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.planning import plan_batch_write
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import Sink
+from penstock.datasource.sinks.sink import FileTableSink
 from penstock.datasource.task import TaskAttempt
 
 
@@ -45,7 +45,7 @@ class LakeTable(Protocol):
         """Where all of its files are."""
         ...
 
-    def sink(self, options: Mapping[str, str]) -> Sink[Any]: ...
+    def sink(self, options: Mapping[str, str]) -> FileTableSink: ...
 
     @property
     def relation(self) -> str:

@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
-from penstock.committers.contract import Batch, DataFile, Manifest, Outcome, StreamKey
+from penstock.committers.contract import Batch, DataFile, Manifest, Mode, Outcome, StreamKey
 from penstock.committers.delta.committer import DeltaTableCommitter
-from penstock.committers.delta.schema import DeltaTarget
+from penstock.committers.delta.schema import DeltaTableLayout
 from penstock.committers.delta.view import TableViews
-from penstock.committers.lake_manifest import Mode, build_manifest
+from penstock.committers.lake_manifest import build_manifest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -57,7 +57,7 @@ class DeltaStream:
         file = self.write(target, ids)
         return build_manifest(self.batch(batch_id, offsets), target.content([file], mode))
 
-    def write(self, target: DeltaTarget, ids: Sequence[int]) -> DataFile:
+    def write(self, target: DeltaTableLayout, ids: Sequence[int]) -> DataFile:
         """One file below the location: `id` as given, all other columns NULL."""
         columns = [field for field in target.schema if field.name not in target.partition_by]
         rows = pa.table(

@@ -18,30 +18,31 @@ from tests.committers.lakes import LakeTable
 
 from penstock.committers import crash_points
 from penstock.committers.contract import (
+    AttemptId,
     Batch,
     CheckToken,
     Committable,
     Conflict,
     DataFile,
+    DataFiles,
     Manifest,
     ManifestStore,
+    Mode,
     Outcome,
+    PayloadCommitter,
+    Planned,
     StreamKey,
-    TableCommitter,
     Token,
 )
 from penstock.committers.errors import CommitStateUnknownError
-from penstock.committers.lake_manifest import Mode, build_manifest
+from penstock.committers.lake_manifest import LakeManifest, PlannedFiles, build_manifest
 from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import abort_batch
 from penstock.datasource.planning import plan_batch
-from penstock.datasource.sinks.sink import LakeTable as SinkTable
-from penstock.datasource.sinks.sink import PlannedTable
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
+from penstock.datasource.sinks.sink import FileTable as SinkTable
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -119,8 +120,8 @@ class Query:
         return Batch(self.stream, batch_id, digest)
 
     def committer(
-        self, store: ManifestStore, table: TableCommitter | None = None, attempts_max: int = 20
-    ) -> TwoPhaseCommitter:
+        self, store: ManifestStore, table: PayloadCommitter[DataFiles] | None = None, attempts_max: int = 20
+    ) -> TwoPhaseCommitter[DataFiles]:
         """As a new process has it; it never waits."""
         return TwoPhaseCommitter(
             store, table or self.open_table(), Retry(attempts_max=attempts_max), sleep=lambda _seconds: None
@@ -130,21 +131,20 @@ class Query:
         table: SinkTable = self.lake.sink().open_table()
         return table
 
-    def plan(self, store: SqlManifestStore, batch: Batch, *, evolve: bool = False) -> PlannedTable | None:
+    def plan(self, store: SqlManifestStore, batch: Batch, *, evolve: bool = False) -> PlannedFiles | None:
         """What the planner does before any task runs; None if the tasks are to skip the batch."""
         sink = self.lake.sink(evolve=evolve)
         plan = plan_batch(sink, store, batch, self.schema, self.mode == "overwrite")
-        return None if plan.files is None or plan.content is None else PlannedTable(plan.files, plan.content)
+        if plan.writers is None or plan.content is None:
+            return None
+        return Planned(plan.writers, plan.content, plan.content.table_id)
 
-    def sink_plan(self, batch_id: int) -> PlannedTable:
+    def sink_plan(self, batch_id: int) -> PlannedFiles:
         """How the batch is to be written, without a look at what is pending."""
         sink = self.lake.sink()
-        planned: PlannedTable = sink.plan_table(
-            sink.open_table(), self.schema, self.mode == "overwrite", batch_id
-        )
-        return planned
+        return sink.open_table().plan_batch(self.schema, self.mode, batch_id)
 
-    def write(self, planned: PlannedTable | None, batch: Batch, run_id: str, parts: Iterable[Ids]) -> Written:
+    def write(self, planned: PlannedFiles | None, batch: Batch, run_id: str, parts: Iterable[Ids]) -> Written:
         """What the tasks do, one for each of `parts`."""
         committables = [
             Committable(
@@ -152,22 +152,20 @@ class Query:
                 run_id=run_id,
                 partition=partition,
                 attempt=0,
-                files=() if planned is None else self._write_task(planned, batch, run_id, partition, ids),
-                skipped=planned is None,
+                payload=None if planned is None else self._write_task(planned, batch, run_id, partition, ids),
             )
             for partition, ids in enumerate(parts)
         ]
         return Written(planned, tuple(committables))
 
     def _write_task(
-        self, planned: PlannedTable, batch: Batch, run_id: str, partition: int, ids: Ids
+        self, planned: PlannedFiles, batch: Batch, run_id: str, partition: int, ids: Ids
     ) -> tuple[DataFile, ...]:
-        names = FileNames(self.query_id, run_id, batch.batch_id, partition, attempt=0)
-        writer = DataFileWriter(planned.files, names)
+        writer = planned.writers.open(AttemptId(self.query_id, run_id, batch.batch_id, partition, attempt=0))
         others = [pa.nulls(len(ids), field.type) for field in self.schema if field.name != "id"]
         try:
             writer.write(pa.record_batch([pa.array(ids, pa.int64()), *others], schema=self.schema))
-            return writer.close()
+            return writer.finish()
         except Exception:
             writer.abort()
             raise
@@ -188,7 +186,7 @@ class Query:
         return written
 
     def commit_or_abort(
-        self, store: SqlManifestStore, written: Written, table: TableCommitter | None = None
+        self, store: SqlManifestStore, written: Written, table: PayloadCommitter[DataFiles] | None = None
     ) -> None:
         """Spark's side of phase two: a commit that raises is followed by an abort with all messages."""
         try:
@@ -197,12 +195,16 @@ class Query:
             self.abort(written.committables)
             raise
 
-    def abort(self, committables: Sequence[Committable | None]) -> None:
+    def abort(self, committables: Sequence[Committable[DataFiles] | None]) -> None:
         """As Spark asks for it: None stands for a task that has failed."""
-        messages = [None if one is None else CommittableMessage(one, None) for one in committables]
+        messages: list[CommittableMessage[DataFiles, LakeManifest] | None] = [
+            None if one is None else CommittableMessage(one, None) for one in committables
+        ]
         abort_batch(self.lake.sink(), messages)
 
-    def commit(self, store: ManifestStore, written: Written, table: TableCommitter | None = None) -> None:
+    def commit(
+        self, store: ManifestStore, written: Written, table: PayloadCommitter[DataFiles] | None = None
+    ) -> None:
         committer = self.committer(store, table)
         if written.planned is None:
             committer.confirm_skipped(written.batch)
@@ -214,8 +216,8 @@ class Query:
 class Written:
     """What the tasks of one batch have handed back."""
 
-    planned: PlannedTable | None
-    committables: tuple[Committable, ...]
+    planned: PlannedFiles | None
+    committables: tuple[Committable[DataFiles], ...]
 
     @property
     def batch(self) -> Batch:
@@ -223,7 +225,7 @@ class Written:
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        return tuple(file for committable in self.committables for file in committable.files)
+        return tuple(file for committable in self.committables for file in committable.payload or ())
 
     @property
     def paths(self) -> set[str]:
@@ -254,7 +256,10 @@ class FaultyTable:
     """A table committer whose `commit` goes wrong; all else reaches the real one."""
 
     def __init__(
-        self, table: TableCommitter, fault: Fault, in_flight: Callable[[Strand], None] | None = None
+        self,
+        table: PayloadCommitter[DataFiles],
+        fault: Fault,
+        in_flight: Callable[[Strand], None] | None = None,
     ) -> None:
         """`in_flight` takes what is still on its way, for the test to let it arrive."""
         self._table = table
@@ -265,11 +270,11 @@ class FaultyTable:
     def token(self, query_id: str) -> Token | None:
         return self._table.token(query_id)
 
-    def missing_files(self, manifest: Manifest) -> Sequence[str]:
-        return self._table.missing_files(manifest)
+    def missing(self, manifest: Manifest) -> Sequence[str]:
+        return self._table.missing(manifest)
 
-    def delete_files(self, paths: Iterable[str]) -> int:
-        return self._table.delete_files(paths)
+    def discard(self, payloads: Iterable[DataFiles]) -> int:
+        return self._table.discard(payloads)
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         self.commits += 1
@@ -317,7 +322,7 @@ class ForgetfulStore:
 class BusyTable(FaultyTable):
     """Another writer takes the version, the first `conflicts` times."""
 
-    def __init__(self, table: TableCommitter, conflicts: int) -> None:
+    def __init__(self, table: PayloadCommitter[DataFiles], conflicts: int) -> None:
         super().__init__(table, Fault.NONE)
         self._conflicts = conflicts
 

@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from penstock.committers.contract import (
     AlreadyCommitted,
+    AttemptId,
     Batch,
     Committable,
     Committed,
+    DataFiles,
     Manifest,
     ManifestState,
     StreamKey,
@@ -26,15 +28,15 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.datasource.sinks.sink import mode_of
+from penstock.writers.plan import WritePlan
 
 
 class WrittenBatch(NamedTuple):
     """A batch whose tasks have succeeded, not prepared yet."""
 
     manifest: Manifest
-    committables: list[Committable]
+    committables: list[Committable[DataFiles]]
     plan: WritePlan
 
 
@@ -65,14 +67,15 @@ class IcebergQuery:
         with open_store(self.store_url) as store:
             table = self.sink.open_table()
             assert TwoPhaseCommitter(store, table).begin(batch) is Action.WRITE
-            planned = self.sink.plan_table(table, rows.schema, overwrite, batch_id)
+            planned = table.plan_batch(rows.schema, mode_of(overwrite), batch_id)
             store.register(self.key, self.sink.kind, table_id=planned.content.table_id)
-        writer = DataFileWriter(planned.files, FileNames(self.query_id, "run", batch_id, 0, 0))
+        writer = planned.writers.open(AttemptId(self.query_id, "run", batch_id, 0, 0))
         for part in rows.to_batches():
             writer.write(part)
-        files = writer.close()
+        files = writer.finish()
         manifest = build_manifest(batch, planned.content.with_files(files))
-        return WrittenBatch(manifest, [Committable(batch, "run", 0, 0, files)], planned.files)
+        assert isinstance(planned.writers, WritePlan)
+        return WrittenBatch(manifest, [Committable(batch, "run", 0, 0, files)], planned.writers)
 
     def commit(self, written: WrittenBatch) -> Committed | AlreadyCommitted:
         with open_store(self.store_url) as store:
@@ -82,7 +85,7 @@ class IcebergQuery:
         with open_store(self.store_url) as store:
             return self._committer(store).recovery.recover(self.key)
 
-    def _committer(self, store: SqlManifestStore) -> TwoPhaseCommitter:
+    def _committer(self, store: SqlManifestStore) -> TwoPhaseCommitter[DataFiles]:
         """Waits for nothing."""
         retry = Retry(self.options.commit_attempts_max)
         return TwoPhaseCommitter(store, self.sink.open_table(), retry, sleep=lambda _: None)

@@ -22,17 +22,23 @@ from pyiceberg.table.snapshots import Snapshot
 from tests.committers.lakes import named_files
 from tests.tables import IcebergOnDisk, rows
 
-from penstock.committers.contract import Batch, Conflict, DataFile, Manifest, Outcome, StreamKey
+from penstock.committers.contract import (
+    AttemptId,
+    Batch,
+    Conflict,
+    DataFile,
+    Manifest,
+    Mode,
+    Outcome,
+    StreamKey,
+)
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.catalog import EMBEDDED_NAME, CatalogConfig
 from penstock.committers.iceberg.committer import IcebergTableCommitter
 from penstock.committers.iceberg.terms import parse_partition_spec
-from penstock.committers.lake_manifest import Mode, build_manifest
+from penstock.committers.lake_manifest import PlannedFiles, build_manifest
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import PlannedTable
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -78,8 +84,8 @@ class IcebergStream:
         digest = hashlib.sha256(f"{batch_id} {offsets}".encode()).hexdigest()
         return Batch(StreamKey(self.query_id, self.sink.table_uri), batch_id, digest)
 
-    def plan(self, mode: Mode = "append", schema: pa.Schema | None = None) -> PlannedTable:
-        return self.sink.plan_table(self.committer(), schema or self.schema, mode == "overwrite", 0)
+    def plan(self, mode: Mode = "append", schema: pa.Schema | None = None) -> PlannedFiles:
+        return self.sink.open_table().plan_batch(schema or self.schema, mode, 0)
 
     def prepare(
         self,
@@ -171,20 +177,20 @@ class IcebergStream:
 
 
 def write(
-    planned: PlannedTable,
+    planned: PlannedFiles,
     schema: pa.Schema,
     query_id: str,
     batch_id: int,
     ids: Sequence[int],
     values: dict[str, Any],
 ) -> Sequence[DataFile]:
-    writer = DataFileWriter(planned.files, FileNames(query_id, f"run-{next(_runs)}", batch_id, 0, 0))
+    writer = planned.writers.open(AttemptId(query_id, f"run-{next(_runs)}", batch_id, 0, 0))
     constants = [f for f in schema if f.name != "id"]
     columns = [pa.array([values.get(f.name)] * len(ids), f.type) for f in constants]
     writer.write(
         pa.record_batch([pa.array(ids, pa.int64()), *columns], names=["id", *(f.name for f in constants)])
     )
-    return writer.close()
+    return writer.finish()
 
 
 # What breaks ----------------------------------------------------------------------------------------

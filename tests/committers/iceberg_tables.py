@@ -19,7 +19,7 @@ from penstock.committers.iceberg.arrow import arrow_schema
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.committers.iceberg.new_table import NewTable, open_or_create
 from penstock.committers.iceberg.plan import plan_target
-from penstock.committers.iceberg.target import IcebergTarget
+from penstock.committers.iceberg.target import IcebergTableLayout
 from penstock.committers.iceberg.terms import parse_partition_spec, parse_sort_order
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
@@ -57,7 +57,7 @@ class Tables:
     def load(self, name: str = "db.t") -> Table:
         return open_catalog(self.config).load_table(name)
 
-    def plan(self, source: pa.Schema, *, evolve: bool = False, branch: str = "main") -> IcebergTarget:
+    def plan(self, source: pa.Schema, *, evolve: bool = False, branch: str = "main") -> IcebergTableLayout:
         return plan_target(self.load(), source, branch, evolve=evolve, created=False)
 
     def append(self, ids: list[int], *, name: str = "db.t", partition: Record | None = None) -> None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -21,7 +21,7 @@ from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import Sink
+from penstock.datasource.sinks.sink import FileTableSink
 
 
 class LakeTable(Protocol):
@@ -32,7 +32,7 @@ class LakeTable(Protocol):
         """Does a commit see that others have deleted uncommitted files since the batch was prepared?"""
         ...
 
-    def sink(self, *, evolve: bool = False) -> Sink[Any]: ...
+    def sink(self, *, evolve: bool = False) -> FileTableSink: ...
 
     @property
     def on_disk(self) -> TableOnDisk: ...

@@ -20,6 +20,7 @@ from penstock.committers import cleanup
 from penstock.committers.cleanup import Found, StoredFile, Verdict, judge, settled_batches
 from penstock.committers.contract import (
     ManifestState,
+    Mode,
     Token,
 )
 from penstock.committers.delta.cleanup import DeltaCleanableTable
@@ -420,7 +421,7 @@ class History:
     def run(self, step: str) -> None:
         getattr(self, step.replace(" ", "_"))()
 
-    def commit(self, mode: str = "append") -> None:
+    def commit(self, mode: Mode = "append") -> None:
         self.lake.recover()
         self.lake.commit(self.next_batch, self.lake.write(self.next_batch), mode)
         self.next_batch += 1

@@ -37,6 +37,7 @@ from penstock.committers.compaction import (
 )
 from penstock.committers.contract import (
     AlreadyCommitted,
+    AttemptId,
     Batch,
     Conflict,
     DataFile,
@@ -55,9 +56,8 @@ from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.partitions import serialize
-from penstock.writers.plan import FileNames, parse_file_name
+from penstock.writers.plan import parse_file_name
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 POLICY = CompactionPolicy(target_file_bytes=128 * 1024**2, small_file_bytes=96 * 1024**2)
@@ -73,7 +73,7 @@ def compactable(lake: Lake) -> CompactableTable:
 
 def rewriter(lake: Lake) -> VisibleRewriter:
     sink = lake.sink
-    return VisibleRewriter(lake.query_id, lambda content: sink.rewrite_plan(sink.open_table(), content))
+    return VisibleRewriter(lake.query_id, lambda content: sink.open_table().rewrite_plan(content))
 
 
 def compaction(
@@ -636,10 +636,10 @@ def test_partition_values_come_back_as_they_were_written(tmp_path: Path, kind: s
         options = IcebergOptions(warehouse=str(tmp_path / "w"), table="a.b", partition_spec=spec)
         sink = IcebergSink(options)
         table = IcebergCompactableTable(sink.catalog, sink.address, "q")
-    planned = sink.plan_table(sink.open_table(), rows.schema, False, 0)
-    writer = DataFileWriter(planned.files, FileNames("q", "run", 0, 0, 0))
+    planned = sink.open_table().plan_batch(rows.schema, "append", 0)
+    writer = planned.writers.open(AttemptId("q", "run", 0, 0, 0))
     writer.write(rows)
-    written = writer.close()
+    written = writer.finish()
     batch = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
     sink.open_table().commit(build_manifest(batch, planned.content.with_files(written)))
     seen = table.look()

@@ -17,19 +17,20 @@ from tests.committers.lakes import LAKES, DeltaLake, LakeTable
 from penstock import testing
 from penstock.committers.contract import (
     Batch,
+    DataFiles,
     Manifest,
     ManifestRecord,
     ManifestState,
+    PayloadCommitter,
     StreamKey,
-    TableCommitter,
     Token,
 )
 from penstock.committers.decision import Action
 from penstock.committers.decoupled import DecoupledCommitter
 from penstock.committers.errors import CheckpointMismatchError, FencedError, RetryableError
+from penstock.committers.lake_manifest import PlannedFiles
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.datasource.sinks.sink import PlannedTable
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 
@@ -40,7 +41,7 @@ class UnreachableTable(FaultyTable):
     def token(self, query_id: str) -> Token | None:
         raise RetryableError("the catalog is down")
 
-    def missing_files(self, manifest: Manifest) -> list[str]:
+    def missing(self, manifest: Manifest) -> list[str]:
         raise RetryableError("the storage is down")
 
 
@@ -57,10 +58,10 @@ class Stream:
     def batch(self, batch_id: int, offsets: object = "") -> Batch:
         return self.query.batch(batch_id, offsets)
 
-    def committer(self, table: TableCommitter | None = None) -> DecoupledCommitter:
+    def committer(self, table: PayloadCommitter[DataFiles] | None = None) -> DecoupledCommitter[DataFiles]:
         return DecoupledCommitter(self.store, table or self.query.open_table())
 
-    def coupled(self) -> TwoPhaseCommitter:
+    def coupled(self) -> TwoPhaseCommitter[DataFiles]:
         return TwoPhaseCommitter(self.store, self.query.open_table())
 
     def unreachable(self) -> UnreachableTable:
@@ -71,7 +72,7 @@ class Stream:
 
     def write(self, batch: Batch, run_id: str, ids: list[int]) -> Written:
         sink = self.query.lake.sink()
-        planned: PlannedTable = sink.plan_table(sink.open_table(), SCHEMA, False, batch.batch_id)
+        planned: PlannedFiles = sink.open_table().plan_batch(SCHEMA, "append", batch.batch_id)
         return self.query.write(planned, batch, run_id, [ids])
 
     def prepare(self, written: Written) -> None:

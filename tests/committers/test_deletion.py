@@ -21,6 +21,7 @@ from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.files import TableFiles
 from penstock.committers.iceberg.files import iceberg_files
 from penstock.writers.compaction import delete_files
+from penstock.writers.plan import WritePlan
 
 OUTSIDE = ("../v1", "/v1", "a/../../v1", "%2e%2e/v1", "%252E%252e/v1", "./../v1", "../t2/a", "")
 
@@ -136,7 +137,8 @@ def test_a_compaction_takes_back_only_files_of_the_table(tmp_path: Path) -> None
     (tmp_path / "v1").touch()
     (lake.table / "new").touch()
     paths = ["../v1", f"{tmp_path}/v1", "new"]
-    delete_files(lake.planned.files, [DataFile(path, 1, 1) for path in paths])
+    assert isinstance(lake.planned.writers, WritePlan)
+    delete_files(lake.planned.writers, [DataFile(path, 1, 1) for path in paths])
     assert (tmp_path / "v1").exists()
     assert not (lake.table / "new").exists()
     lake.store.close()

@@ -33,9 +33,11 @@ from penstock.committers.contract import (
     AlreadyCommitted,
     CheckToken,
     Committed,
+    Committer,
+    DataFiles,
     Manifest,
     ManifestState,
-    TableCommitter,
+    PayloadCommitter,
 )
 from penstock.committers.delivery.contract import Lease
 from penstock.committers.delivery.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
@@ -52,7 +54,7 @@ from penstock.committers.errors import (
 from penstock.committers.lake_manifest import build_manifest, decode
 from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.sinks.sink import check_same_table
+from penstock.datasource.sinks.sink import check_same_table, mode_of
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -88,7 +90,7 @@ class Stream:
         sink = self.query.lake.sink(evolve=evolve)
         batch = self.query.batch(batch_id, offsets)
         is_overwrite = self.query.mode == "overwrite"
-        planned = sink.plan_table(sink.open_table(), self.query.schema, is_overwrite, batch_id)
+        planned = sink.open_table().plan_batch(self.query.schema, mode_of(is_overwrite), batch_id)
         written = self.query.write(planned, batch, run_id, [ids])
         self.store.register(batch.stream, sink.kind, "", planned.content.table_id, SETTINGS)
         self.store.claim(batch.stream, run_id)
@@ -96,7 +98,10 @@ class Stream:
         return written
 
     def delivery(
-        self, table: TableCommitter | None = None, compact: Compactor | None = None, **others: Any
+        self,
+        table: PayloadCommitter[DataFiles] | None = None,
+        compact: Compactor | None = None,
+        **others: Any,
     ) -> StreamDelivery:
         """As a delivery process has it for one round; never waits."""
         opened = self.query.open_table()
@@ -390,7 +395,7 @@ def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -
 # Failing ----------------------------------------------------------------------------------------------
 
 
-def refuse(batch_id: int, error: PenstockError) -> Callable[[TableCommitter], TableCommitter]:
+def refuse(batch_id: int, error: PenstockError) -> Callable[[PayloadCommitter[DataFiles]], Committer]:
     """A table that takes all batches but this one."""
 
     class Refusing(FaultyTable):
@@ -473,7 +478,7 @@ def test_a_batch_that_was_given_up_for_its_replay_holds_back_those_behind_it(str
 def test_missing_files_stop_the_delivery_and_say_what_to_do(stream: Stream) -> None:
     written = stream.prepare(0, [0])
     stream.prepare(1, [1])
-    stream.query.open_table().delete_files(written.paths)
+    stream.query.open_table().discard([written.files])
     for _ in range(stream.policy.tries_max + 2):
         stream.clock.forward(100)
         ended = stream.deliver()
@@ -574,7 +579,7 @@ def test_an_unfinished_delivery_whose_files_are_gone_is_let_go(stream: Stream) -
     written = stream.prepare(0, [0])
     with crash_at("deliver.prepared"):
         stream.deliver()
-    stream.query.open_table().delete_files(written.paths)
+    stream.query.open_table().discard([written.files])
     ended = stream.deliver()
     assert isinstance(ended, Failed)
     assert isinstance(ended.error, TableChangedError)
@@ -636,7 +641,7 @@ def test_a_token_that_the_store_has_never_heard_of_marks_nothing(stream: Stream,
 class ForgetfulTable(FaultyTable):
     """A table whose history is gone: of an earlier batch it only knows that the token has passed it."""
 
-    def __init__(self, table: TableCommitter) -> None:
+    def __init__(self, table: PayloadCommitter[DataFiles]) -> None:
         super().__init__(table, Fault.NONE)
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Any:

@@ -316,11 +316,11 @@ def test_missing_files_are_named_and_deleting_them_twice_is_no_error(stream: Del
     other = stream.prepare(0, [2])
     (path,) = [file.name for file in Path(stream.uri).glob("*.parquet") if _holds(file, 1)]
     committer = stream.committer()
-    assert committer.missing_files(manifest) == []
+    assert committer.missing(manifest) == []
     assert committer.delete_files([path, "never/there.parquet"]) == 1
     assert committer.delete_files([path]) == 0
-    assert committer.missing_files(manifest) == [path]
-    assert committer.missing_files(other) == []
+    assert committer.missing(manifest) == [path]
+    assert committer.missing(other) == []
 
 
 def _holds(file: Path, number: int) -> bool:

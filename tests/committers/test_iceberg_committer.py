@@ -73,7 +73,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(stream: IcebergStream,
     with pytest.raises(ManifestCorruptError, match="not a location of the table"):
         stream.committer().commit(planted)
     with pytest.raises(ManifestCorruptError, match="not a location of the table"):
-        stream.committer().missing_files(planted)
+        stream.committer().missing(planted)
     assert stream.committer().target_of(decode(planted)) is None
     assert isinstance(stream.committer().commit(manifest), Committed)
 
@@ -514,19 +514,19 @@ def test_missing_files_are_named_and_deleting_them_twice_is_no_error(stream: Ice
     spec = stream.partitioned("name")
     manifest = spec.prepare(0, [1], name="a/b %c")
     committer = stream.committer()
-    assert committer.missing_files(manifest) == []
+    assert committer.missing(manifest) == []
     (path,) = (path.removeprefix("data/") for path in stream.on_disk.data_files())
     assert committer.delete_files([path, "never/there.parquet"]) == 1
     assert committer.delete_files([path]) == 0
-    assert committer.missing_files(manifest) == [path]
+    assert committer.missing(manifest) == [path]
 
 
 def test_without_a_table_all_files_are_missing_and_none_is_deleted(stream: IcebergStream) -> None:
     manifest = stream.prepare(0, [1])
     stream.catalog.drop_table(stream.name)
     committer = stream.committer()
-    assert len(committer.missing_files(manifest)) == 1
-    assert committer.delete_files(committer.missing_files(manifest)) == 0
+    assert len(committer.missing(manifest)) == 1
+    assert committer.delete_files(committer.missing(manifest)) == 0
 
 
 def test_150_commits_keep_manifests_and_metadata_files_few(stream: IcebergStream) -> None:

@@ -514,7 +514,7 @@ def test_rows_are_sorted_within_partitions_as_the_table_says(tmp_path: Path) -> 
 def row_groups(table: Table, written: WrittenBatch) -> list[list[Row]]:
     found = []
     for committable in written.committables:
-        for file in committable.files:
+        for file in committable.payload or ():
             parquet = pq.ParquetFile(local(f"{table.location()}/data/{file.path}"))
             found += [parquet.read_row_group(at).to_pylist() for at in range(parquet.num_row_groups)]
     return found
@@ -529,7 +529,7 @@ def test_write_properties_of_the_table_are_followed(
     names = [generator.randbytes(20).hex() for _ in range(60_000)]
     rows = pa.table({"id": pa.array(range(60_000), pa.int64()), "name": names})
     written = query_into("write_properties", tmp_path).run(0, rows)
-    files = [file for committable in written.committables for file in committable.files]
+    files = [file for committable in written.committables for file in committable.payload or ()]
     assert len(files) >= 2
     assert all(file.size_bytes < 1.4 * 2**20 for file in files)
     for file in files[:-1]:
@@ -558,7 +558,7 @@ def test_files_lie_where_object_storage_wants_them(tmp_path: Path) -> None:
     table = load("object_storage", tmp_path)
     rows = [{"id": 7, "name": name} for name in "abcd"]
     written = query_into("object_storage", tmp_path).run(0, as_spark_has_them(rows, table))
-    files = [file for committable in written.committables for file in committable.files]
+    files = [file for committable in written.committables for file in committable.payload or ()]
     assert len(files) == 4
     for file in files:
         assert re.fullmatch(r"[01]{4}/[01]{4}/[01]{4}/[01]{8}/name=[abcd]/penstock-[^/]*", file.path)

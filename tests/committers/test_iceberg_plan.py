@@ -15,7 +15,7 @@ from penstock.committers.errors import ConfigurationError
 from penstock.committers.iceberg.branch import ensure_branch
 from penstock.committers.iceberg.catalog import CatalogConfig
 from penstock.committers.iceberg.plan import plan_target
-from penstock.committers.iceberg.target import NO_SNAPSHOT, IcebergTarget, ParquetSettings
+from penstock.committers.iceberg.target import NO_SNAPSHOT, IcebergTableLayout, ParquetSettings
 
 NESTED = pa.schema(
     [
@@ -36,7 +36,7 @@ def tables(tmp_path: Path) -> Tables:
 
 def _target(
     tables: Tables, properties: dict[str, str] | None = None, source: pa.Schema = SCHEMA
-) -> IcebergTarget:
+) -> IcebergTableLayout:
     """Properties as others set them, after the table was created."""
     table, _ = tables.create(source)
     if properties:

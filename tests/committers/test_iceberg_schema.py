@@ -40,7 +40,7 @@ from penstock.committers.iceberg.arrow import FIELD_ID_KEY
 from penstock.committers.iceberg.catalog import open_catalog
 from penstock.committers.iceberg.fit import check_files_fit
 from penstock.committers.iceberg.schema import column_path
-from penstock.committers.iceberg.target import IcebergTarget
+from penstock.committers.iceberg.target import IcebergTableLayout
 from penstock.writers.conform import check_fits
 
 
@@ -304,7 +304,7 @@ def test_a_column_with_a_dot_in_its_name_is_added_as_one(tables: Tables) -> None
 # By field id -------------------------------------------------------------------------------------------
 
 
-def _fits(tables: Tables, target: IcebergTarget) -> list[str]:
+def _fits(tables: Tables, target: IcebergTableLayout) -> list[str]:
     return check_files_fit(tables.load().metadata, target.content((), "append"))
 
 
@@ -451,7 +451,7 @@ def test_new_columns_are_lacking_until_they_are_there(tables: Tables) -> None:
     assert _fits(tables, target) == list(target.new_columns)
 
 
-def _evolving(tables: Tables) -> IcebergTarget:
+def _evolving(tables: Tables) -> IcebergTableLayout:
     tables.create()
     return tables.plan(pa.schema([("id", pa.int64()), ("extra", INNER), ("more", pa.int64())]), evolve=True)
 

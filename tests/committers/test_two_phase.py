@@ -899,7 +899,7 @@ def test_a_batch_that_is_delivered_while_its_files_are_looked_for_is_no_loss(
     prepare_only(query, store)
 
     class DeliveredMeanwhile(FaultyTable):
-        def missing_files(self, manifest: Manifest) -> list[str]:
+        def missing(self, manifest: Manifest) -> list[str]:
             assert store.finish(manifest.batch, COMMITTED, table_version=1)
             return ["gone.parquet"]
 
@@ -1048,9 +1048,7 @@ def test_a_twin_that_lands_while_the_planner_looks_is_no_mismatch(
 
     planned = query.committer(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
     assert planned is Action.WRITE
-    written = query.write(
-        query.lake.sink().plan_table(query.open_table(), SCHEMA, False, 0), batch, "r1", PARTS
-    )
+    written = query.write(query.open_table().plan_batch(SCHEMA, "append", 0), batch, "r1", PARTS)
     query.commit(store, written)
     assert holds(query, store, [1, 2, 3, 4])
 
@@ -1314,7 +1312,7 @@ def test_a_rollback_is_noticed_and_can_be_accepted_when_the_store_was_lost(
         with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
             query.plan(new, query.batch(2))
         assert [known.key for known in new.streams()] == [query.stream]
-        now = query.lake.sink().plan_table(query.open_table(), SCHEMA, False, 2).content
+        now = query.open_table().plan_batch(SCHEMA, "append", 2).content
         new.accept_table(query.stream, now.table_id, now.table_version)
         query.open_table().accept(query.query_id)
         query.run(new, query.batch(2), [[4]], "r2")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.committers.contract import Batch, Committable, StreamKey
+from penstock.committers.contract import Batch, Committable, DataFiles, StreamKey
 from penstock.committers.errors import RetryableError, TableChangedError
 from penstock.committers.store.sql import SqlManifestStore, WrittenTable, open_store
 from penstock.datasource.batch_plan import CommittableMessage
@@ -42,7 +42,7 @@ class Planner:
     def run(self, batch_id: int, rows: pa.Schema = ID) -> None:
         batch = Batch(StreamKey("q", self.sink.table_uri), batch_id, f"{batch_id:064x}")
         plan = plan_decoupled_batch(self.sink, self.store, batch, rows, False, plans=self.plans)
-        committable = Committable(batch, "r", 0, 0, ())
+        committable: Committable[DataFiles] = Committable(batch, "r", 0, 0, ())
         commit_batch(self.sink, self.store, [CommittableMessage(committable, plan.content)])
 
 

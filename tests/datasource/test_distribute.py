@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from tests.spark.conftest import spark as spark_in_utc
-from tests.spark.formats import DeltaLakeTable, IcebergLakeTable, LakeTable
+from tests.spark.formats import DeltaLakeTable, FileTable, IcebergLakeTable
 from tests.spark.id_stream import IdStream
 
 import penstock
@@ -120,7 +120,7 @@ def mixed(spark: SparkSession, ids: int = 2000) -> DataFrame:
     return rows.repartition(TASKS)
 
 
-def files_written(table: LakeTable, rows: DataFrame, **options: str) -> int:
+def files_written(table: FileTable, rows: DataFrame, **options: str) -> int:
     rows.write.format(table.source).options(**table.options, **options).mode("append").save()
     return len(table.on_disk.data_files())
 
@@ -134,7 +134,7 @@ def test_a_batch_writes_one_file_for_each_partition(spark: SparkSession, tmp_pat
     assert sorted(rows_of(brought)) == sorted(rows_of(plain))
 
 
-def rows_of(table: LakeTable) -> Sequence[tuple[object, ...]]:
+def rows_of(table: FileTable) -> Sequence[tuple[object, ...]]:
     from tests.tables import rows
 
     return rows(table.on_disk, "id, day")

@@ -64,16 +64,16 @@ def test_the_column_is_found_without_case_and_refused_by_name() -> None:
 def test_the_manifest_has_the_oldest_event_of_all_tasks(tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
     sink = DeltaSink(DeltaOptions(path=str(tmp_path / "t"), event_time="t"))
-    planned = sink.plan_table(sink.open_table(), schema, False, 0)
+    planned = sink.open_table().plan_batch(schema, "append", 0)
     batch = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
-    plan = BatchPlan(batch, planned.files, planned.content, event_time="t")
+    plan = BatchPlan(batch, planned.writers, planned.content, event_time="t")
     parts: tuple[list[datetime | None], ...] = ([LATER], [AT], [None], [])
     messages = [
         plan.write([pa.record_batch([pa.array(part, schema[0].type)], schema=schema)], task(number))
         for number, part in enumerate(parts)
     ]
     assert [message.committable.oldest_event_at for message in messages] == [LATER, AT, None, None]
-    assert manifest_of(messages).oldest_event_at == AT
+    assert manifest_of(sink.open_table(), messages).oldest_event_at == AT
     assert DeltaTable(str(tmp_path / "t")).version() == 0
 
 

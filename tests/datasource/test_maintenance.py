@@ -258,7 +258,7 @@ def test_files_of_pending_batches_survive_it_all(lake: Lake) -> None:
     run(lake)
     for file in orphans:
         assert not (lake.table / file.path).exists(), "what nothing names is deleted"
-    assert lake.committer().missing_files(pending) == []
+    assert lake.committer().missing(pending) == []
     lake.recover()
     assert len(lake.rows()) == 2 * (BATCHES + 1)
 
@@ -316,7 +316,7 @@ def test_files_with_other_columns_are_looked_at_once(lake: Lake, monkeypatch: py
     monkeypatch.setattr(rewriting, "_layout_in", look)
     sink = lake.sink
     rewriter = rewriting.VisibleRewriter(
-        lake.query_id, lambda content: sink.rewrite_plan(sink.open_table(), content)
+        lake.query_id, lambda content: sink.open_table().rewrite_plan(content)
     )
     planned = lake.plan()
     files = tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
@@ -335,7 +335,7 @@ def test_a_failure_leaves_no_new_file(lake: Lake) -> None:
         return calls.pop()(*args)
 
     rewriter = rewriting.VisibleRewriter(
-        lake.query_id, lambda content: sink.rewrite_plan(sink.open_table(), content), rewrite=rewrite
+        lake.query_id, lambda content: sink.open_table().rewrite_plan(content), rewrite=rewrite
     )
     first, second = lake.write(BATCHES), lake.write(BATCHES)
     before = lake.on_disk()

@@ -21,7 +21,7 @@ from penstock.committers.store.sql import OtherQuery, SqlManifestStore, open_sto
 from penstock.datasource import planning
 from penstock.datasource.cli.app import app
 from penstock.datasource.planning import plan_batch, store_url
-from penstock.datasource.sinks.sink import Sink
+from penstock.datasource.sinks.sink import FileTableSink
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 SAME_CHECKPOINT = "of an earlier query with the same checkpoint directory"
@@ -36,13 +36,13 @@ class Queries:
     folder: Path
     caplog: pytest.LogCaptureFixture
 
-    def sink(self, checkpoint: str = "cp", **options: str) -> Sink[Any]:
+    def sink(self, checkpoint: str = "cp", **options: str) -> FileTableSink:
         (self.folder / checkpoint).mkdir(exist_ok=True)
         sink: Any = self.lake.sink()
         names = ("path", "warehouse", "table")
         table = {name: getattr(sink.options, name) for name in names if hasattr(sink.options, name)}
         given = {**table, "checkpointLocation": str(self.folder / checkpoint), **options}
-        made: Sink[Any] = type(sink)(type(sink.options).parse(given))
+        made: FileTableSink = type(sink)(type(sink.options).parse(given))
         return made
 
     def run(self, query_id: str, **options: str) -> SinkStream:
@@ -119,7 +119,7 @@ def test_a_query_that_has_begun_is_not_refused(queries: Queries) -> None:
 
     with open_store(store_url(stream.sink.options)) as store:  # a replay
         batch = Batch(StreamKey("q2", stream.sink.table_uri), 0, "0" * 64)
-        assert plan_batch(stream.sink, store, batch, ROWS.schema, overwrite=False).files is None
+        assert plan_batch(stream.sink, store, batch, ROWS.schema, overwrite=False).writers is None
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_no_warning_where_each_batch_replaces_the_table(queries: Queries) -> Non
     sink = queries.sink(newQuery="refuse")
     with open_store(store_url(sink.options)) as store:
         batch = Batch(StreamKey("q2", sink.table_uri), 0, "0" * 64)
-        assert plan_batch(sink, store, batch, ROWS.schema, overwrite=True).files is not None
+        assert plan_batch(sink, store, batch, ROWS.schema, overwrite=True).writers is not None
 
 
 def test_no_warning_after_an_iceberg_rollback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from penstock.committers.contract import StreamKey, Token
+from penstock.committers.contract import DataFiles, StreamKey, Token
 from penstock.committers.errors import RetryableError, TableChangedError
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.plan_cache import PLANS_MAX, REFRESH_S, PlanCache, PlanKey, Seen
 from penstock.datasource.sinks.delta import DeltaSink
@@ -31,21 +32,21 @@ def hands() -> Hands:
     return Hands()
 
 
-def key(query_id: str = "q", **options: Any) -> PlanKey:
+def key(query_id: str = "q", **options: Any) -> PlanKey[DataFiles, LakeManifest]:
     sink = DeltaSink(DeltaOptions(path="/lake/t", **options))
     return PlanKey(StreamKey(query_id, sink.table_uri), sink, ROWS, overwrite=False)
 
 
-def seen(batch_id: int) -> Seen:
+def seen(batch_id: int) -> Seen[DataFiles, LakeManifest]:
     return Seen(cast("Any", None), Token(batch_id, ""))
 
 
-def never() -> Seen:
+def never() -> Seen[DataFiles, LakeManifest]:
     raise AssertionError("nobody asked for a look")
 
 
-def fails_with(error: BaseException) -> Callable[[], Seen]:
-    def look() -> Seen:
+def fails_with(error: BaseException) -> Callable[[], Seen[DataFiles, LakeManifest]]:
+    def look() -> Seen[DataFiles, LakeManifest]:
         raise error
 
     return look

@@ -12,11 +12,14 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from tests.s3_server import BUCKET, s3_client, s3_server
 
 from penstock import ConfigurationError, SchemaMismatchError
+from penstock.committers.contract import DataFiles
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.planning import open_checkpoint, plan_batch_write, store_url
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.writers.delta.table_format import DeltaFormat
+from penstock.writers.plan import WritePlan
 
 
 def test_the_store_is_in_a_local_checkpoint(tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def test_one_table_has_one_spelling(path: str, uri: str) -> None:
     assert DeltaSink(DeltaOptions(path=path)).table_uri == uri
 
 
-def plan(table: Path, **options: str) -> BatchPlan:
+def plan(table: Path, **options: str) -> BatchPlan[DataFiles, LakeManifest]:
     schema = StructType([StructField("id", LongType()), StructField("Price", DoubleType())])
     sink = DeltaSink(DeltaOptions.parse({"path": str(table), **options}))
     return plan_batch_write(sink, schema, overwrite=False)
@@ -83,9 +86,9 @@ def test_a_table_partitioned_by_what_has_no_spelling_is_refused(tmp_path: Path) 
 
 
 def test_columns_in_options_are_found_without_case_as_in_spark(tmp_path: Path) -> None:
-    files = plan(tmp_path / "t", partitionby="ID", sortwithin="price").files
+    files = plan(tmp_path / "t", partitionby="ID", sortwithin="price").writers
 
-    assert files is not None
+    assert isinstance(files, WritePlan)
     assert isinstance(files.table_format, DeltaFormat)
     assert files.table_format.partition_by == ("id",)
     assert [field.column for field in files.sort] == [("Price",)]

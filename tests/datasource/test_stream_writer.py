@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock import DeltaDataSource, IcebergDataSource, PenstockError
-from penstock.committers.contract import Batch, Committable, StreamKey
+from penstock.committers.contract import Batch, Committable, DataFiles, StreamKey
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import checked_committables
 from penstock.datasource.options.delta import DeltaOptions
@@ -55,20 +56,22 @@ def task(query_id: str = "q", batch_id: int = 7) -> TaskAttempt:
 @pytest.mark.parametrize("other", [task(query_id="other"), task(batch_id=8)])
 def test_a_task_of_another_batch_than_planned_is_refused(other: TaskAttempt) -> None:
     """Its rows would land under the wrong token."""
-    plan = BatchPlan(BATCH)
+    plan: BatchPlan[DataFiles, LakeManifest] = BatchPlan(BATCH)
     plan.check_task(task())
 
     with pytest.raises(PenstockError, match="directory that Spark uses"):
         plan.check_task(other)
 
 
-def message(partition: int, run_id: str = "r", digest: str = "d1") -> CommittableMessage:
+def message(
+    partition: int, run_id: str = "r", digest: str = "d1"
+) -> CommittableMessage[DataFiles, LakeManifest]:
     batch = Batch(BATCH.stream, BATCH.batch_id, digest)
-    return CommittableMessage(Committable(batch, run_id, partition, attempt=0, files=()), None)
+    return CommittableMessage(Committable(batch, run_id, partition, attempt=0, payload=()), None)
 
 
 @pytest.mark.parametrize("other", [message(0), message(1, run_id="r2"), message(1, digest="d2")])
-def test_tasks_that_do_not_agree_are_refused(other: CommittableMessage) -> None:
+def test_tasks_that_do_not_agree_are_refused(other: CommittableMessage[DataFiles, LakeManifest]) -> None:
     assert len(checked_committables([message(0), message(1)])) == 2
 
     with pytest.raises(PenstockError, match="do not agree"):

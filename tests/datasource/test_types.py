@@ -415,7 +415,7 @@ def write(case: Written, path: Path) -> tuple[pa.Table, Path]:
     plan = WritePlan(str(path), {}, arrow_schema(spark_schema(case)), DeltaFormat())
     writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
     writer.write(rows.to_batches()[0])
-    (file,) = writer.close()
+    (file,) = writer.finish()
     statistics = json.loads(file.statistics)
     has_bounds = "v" in statistics["minValues"]
     assert has_bounds == (case.bounds != "none")

@@ -12,9 +12,9 @@ from tests.filters.rows import DELTA_PARTITIONS, ICEBERG_PARTITIONS, ROW_GROUPS,
 from penstock.committers.contract import Batch, DataFile, StreamKey
 from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.committers.lake_manifest import build_manifest
-from penstock.datasource.sinks.sink import Sink
+from penstock.datasource.sinks.sink import FileTableSink
 from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
+from penstock.writers.plan import FileNames, WritePlan
 
 
 def write_lake(kind: str, folder: Path, *, partitioned: bool) -> LakeTable:
@@ -25,23 +25,24 @@ def write_lake(kind: str, folder: Path, *, partitioned: bool) -> LakeTable:
     files: list[DataFile] = []
     for attempt, (name, (_, row_group_rows)) in enumerate(ROW_GROUPS.items()):
         batches = list(rows(name))
-        planned = sink.plan_table(table, batches[0].schema, False, 0)
-        plan = replace(planned.files, row_group_rows=row_group_rows)
+        planned = table.plan_batch(batches[0].schema, "append", 0)
+        assert isinstance(planned.writers, WritePlan)
+        plan = replace(planned.writers, row_group_rows=row_group_rows)
         writer = DataFileWriter(plan, FileNames("q", "run", 0, 0, attempt))
         for batch in batches:
             writer.write(batch)
-        files += writer.close()
+        files += writer.finish()
     batch_of_files = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
     table.commit(build_manifest(batch_of_files, planned.content.with_files(files)))
     return lake
 
 
-def _partitioned(sink: Sink[Any]) -> Sink[Any]:
+def _partitioned(sink: FileTableSink) -> FileTableSink:
     one: Any = sink
     spec: dict[str, Any] = (
         {"partition_by": DELTA_PARTITIONS}
         if "partition_by" in one.options.__dataclass_fields__
         else {"partition_spec": parse_partition_spec(ICEBERG_PARTITIONS)}
     )
-    partitioned: Sink[Any] = type(one)(replace(one.options, **spec))
+    partitioned: FileTableSink = type(one)(replace(one.options, **spec))
     return partitioned

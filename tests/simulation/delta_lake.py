@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -29,22 +30,43 @@ from tests.simulation.lake import RewritePlan, Seen
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
 
+from penstock.committers.contract import Mode
 from penstock.committers.delta import cleanup, files, history, plan, table
 from penstock.committers.delta.cleanup import DeltaCleanableTable
-from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.delta.log_checkpoints import LogCheckpoints
 from penstock.committers.delta.table import KIND
 from penstock.committers.delta.view import TableViews
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.lake_manifest import LakeManifest, PlannedFiles
 from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.sink import PlannedTable
+from penstock.datasource.sinks.delta import DeltaSink, DeltaTarget
 
 ROWS = pa.schema([("id", pa.int64())])
 WIDER_ROWS = ROWS.append(pa.field("extra", pa.string()))
 
 _OF_OTHERS = "-of-others.parquet"
+
+
+class SimulatedDelta(DeltaTarget):
+    """The product's target, with the columns that the simulation writes."""
+
+    def __init__(self, lake: DeltaSimLake) -> None:
+        super().__init__(
+            lake.table_uri,
+            DeltaOptions(path=lake.table_uri),
+            views=lake._views(),
+            log_checkpoints=LogCheckpoints(clock=lambda: 0.0),
+            now_ms=lambda: lake.log.now_ms,
+        )
+        self._lake = lake
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        is_wider = self._lake.wider_from is not None and batch_id >= self._lake.wider_from
+        self._query = replace(self._query, add_columns=is_wider)
+        return super().plan_batch(WIDER_ROWS if is_wider else ROWS, mode, batch_id)
+
+    def rewrite_plan(self, content: LakeManifest) -> Any:
+        return None if self.target_of(content) is None else RewritePlan()
 
 
 class DeltaSimLake:
@@ -88,13 +110,8 @@ class DeltaSimLake:
             patch.setattr(cleanup, "pq", SimpleNamespace(ParquetFile=CheckpointFile))
             yield
 
-    def open_table(self) -> DeltaTableCommitter:
-        return DeltaTableCommitter(
-            self.table_uri,
-            views=self._views(),
-            log_checkpoints=LogCheckpoints(clock=lambda: 0.0),
-            now_ms=lambda: self.log.now_ms,
-        )
+    def open_table(self) -> SimulatedDelta:
+        return SimulatedDelta(self)
 
     def _views(self) -> TableViews:
         """Each actor is a process, and remembers what it has seen itself."""
@@ -105,14 +122,6 @@ class DeltaSimLake:
 
     def new_views(self) -> TableViews:
         return TableViews(lambda: self._scheduler.now, lambda _uri, _options: FakeLogFiles(self.log))
-
-    def plan_table(self, table: DeltaTableCommitter, batch_id: int) -> PlannedTable:
-        is_wider = self.wider_from is not None and batch_id >= self.wider_from
-        sink = DeltaSink(DeltaOptions(path=self.table_uri, add_columns=is_wider))
-        return sink.plan_table(table, WIDER_ROWS if is_wider else ROWS, False, batch_id)
-
-    def rewrite_plan(self, table: Any, content: LakeManifest) -> RewritePlan | None:
-        return None if table.target_of(content) is None else RewritePlan()
 
     def cleanable_table(self, store: Any) -> DeltaCleanableTable:
         return DeltaCleanableTable(self.table_uri, {})

@@ -29,22 +29,20 @@ from tests.simulation.lake import RewritePlan, Seen
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
-from penstock.committers.contract import DataFile
+from penstock.committers.contract import DataFile, Mode
 from penstock.committers.deletion import Gate
 from penstock.committers.files import TableFiles
 from penstock.committers.iceberg import catalog, cleanup, committer, expiry, new_table, snapshot, table
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
-from penstock.committers.iceberg.committer import IcebergTableCommitter
 from penstock.committers.iceberg.data_files import iceberg_data_files
 from penstock.committers.iceberg.fit import check_files_fit
 from penstock.committers.iceberg.plan import plan_target
 from penstock.committers.iceberg.table import line_of, load_if_there, version_of
-from penstock.committers.iceberg.target import IcebergTarget
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.iceberg.target import IcebergTableLayout
+from penstock.committers.lake_manifest import LakeManifest, PlannedFiles
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks import iceberg as sink
-from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import PlannedTable
+from penstock.datasource.sinks.iceberg import IcebergSink, IcebergTarget
 
 TABLE = ("sales", "orders")
 ROWS = pa.schema([("id", pa.int64())])
@@ -56,6 +54,19 @@ TABLE_PROPERTIES = {"commit.manifest.min-count-to-merge": "3", "write.metadata.p
 """So that a history of a few batches has merged manifests, and old metadata files to delete."""
 
 _NO_STATISTICS = json.dumps({**{name: {} for name in METRICS}, "split_offsets": [4]})
+
+
+class SimulatedIceberg(IcebergTarget):
+    """The product's target, with the columns that the simulation writes."""
+
+    def __init__(self, sink: IcebergSink) -> None:
+        super().__init__(sink.catalog, sink.address, sink._new, sink.options)
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        return super().plan_batch(ROWS, mode, batch_id)
+
+    def rewrite_plan(self, content: LakeManifest) -> Any:
+        return None if self.target_of(content) is None else RewritePlan()
 
 
 class IcebergSimLake:
@@ -116,14 +127,8 @@ class IcebergSimLake:
     def data_location(self) -> str:
         return f"{self._state.location_of(TABLE)}/data"
 
-    def open_table(self) -> IcebergTableCommitter:
-        return self._sink.open_table()
-
-    def plan_table(self, table: Any, batch_id: int) -> PlannedTable:
-        return self._sink.plan_table(table, ROWS, overwrite=False, batch_id=batch_id)
-
-    def rewrite_plan(self, table: Any, content: LakeManifest) -> RewritePlan | None:
-        return None if table.target_of(content) is None else RewritePlan()
+    def open_table(self) -> SimulatedIceberg:
+        return SimulatedIceberg(self._sink)
 
     def cleanable_table(self, store: Any) -> IcebergCleanableTable:
         catalog, address = self._sink._catalog, self._sink._address
@@ -242,7 +247,7 @@ def _remembering_fit() -> Any:
 
 def _remembering_target() -> Any:
     """Nobody alters the columns, layout or write properties of a table: only its version changes."""
-    known: dict[Any, IcebergTarget] = {}
+    known: dict[Any, IcebergTableLayout] = {}
 
     def target(table: Table, source: pa.Schema, branch: str, *, evolve: bool, created: bool) -> Any:
         key = table.metadata.table_uuid

@@ -12,8 +12,7 @@ from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.cleanup import CleanableTable
-from penstock.committers.lake_manifest import LakeManifest
-from penstock.datasource.sinks.sink import LakeTable, PlannedTable
+from penstock.datasource.sinks.sink import FileTable
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,12 @@ class SimulatedLake(Protocol):
         """What the paths of data files are relative to."""
         ...
 
-    def open_table(self) -> LakeTable:
-        """The product's committer, as a new process has it."""
-        ...
+    def open_table(self) -> FileTable:
+        """The product's target, as a new process has it.
 
-    def plan_table(self, table: Any, batch_id: int) -> PlannedTable:
-        """Check the table, create it if it is not there; only `content` of the result counts."""
-        ...
-
-    def rewrite_plan(self, table: Any, content: LakeManifest) -> Any:
-        """What compaction of these files goes by, as far as it is simulated; None if it cannot be."""
+        Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_plan` has no
+        more than compaction asks for.
+        """
         ...
 
     def cleanable_table(self, store: Any) -> CleanableTable:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.lake import Seen
 from tests.simulation.manifest_store import SimulatedStore
@@ -159,7 +160,7 @@ class Others:
         lake = self.world.lake
         self.world.scheduler.tell("accepts the table as it is")
         query.is_accepted = True
-        now = lake.plan_table(lake.open_table(), 0).content
+        now = lake.open_table().plan_batch(pa.schema([]), "append", 0).content
         query.store.accept_table(query.stream, now.table_id, now.table_version)
         lake.open_table().accept(query.checkpoint.query_id)
         Recovery(query.store, lake.open_table()).accept_pending(query.stream)

@@ -18,7 +18,14 @@ from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, Unreacha
 from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.committers.contract import Batch, Committable, DataFile, ManifestState, StreamKey
+from penstock.committers.contract import (
+    Batch,
+    Committable,
+    DataFile,
+    DataFiles,
+    ManifestState,
+    StreamKey,
+)
 from penstock.committers.errors import CheckpointMismatchError
 from penstock.committers.lake_manifest import LakeManifest
 from penstock.committers.store.sql import SqlManifestStore
@@ -28,7 +35,7 @@ from penstock.datasource.decoupled_planning import plan_decoupled_batch
 from penstock.datasource.options.common import LakeOptions
 from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
-from penstock.datasource.sinks.sink import LakeTable, PlannedTable
+from penstock.datasource.sinks.sink import FileTable
 from penstock.datasource.task import TaskAttempt
 from penstock.writers.plan import FileNames
 
@@ -60,14 +67,8 @@ class SimulatedSink:
     def table_uri(self) -> str:
         return self.lake.table_uri
 
-    def open_table(self) -> LakeTable:
+    def open_table(self) -> FileTable:
         return self.lake.open_table()
-
-    def plan_table(self, table: LakeTable, rows: pa.Schema, overwrite: bool, batch_id: int) -> PlannedTable:
-        return self.lake.plan_table(table, batch_id)
-
-    def rewrite_plan(self, table: LakeTable, content: LakeManifest) -> Any:
-        return self.lake.rewrite_plan(table, content)
 
     def open_filesystem(self, location: str) -> Any:
         raise NotImplementedError("the checkpoint of a simulation is in memory")
@@ -161,7 +162,7 @@ class Driver:
         if plan.content is not None:
             self._check_prepared(newest)
 
-    def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan:
+    def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan[DataFiles, LakeManifest]:
         """A copy of the checkpoint that is refused has not given up what the other one waits for."""
         self._connection.last_given_up = None
         try:
@@ -171,7 +172,7 @@ class Driver:
             assert given_up is None, f"batch {batch.batch_id} is refused, and has given up {given_up}"
             raise
 
-    def _plan(self, batch: Batch) -> BatchPlan:
+    def _plan(self, batch: Batch) -> BatchPlan[DataFiles, LakeManifest]:
         def digest_of(batch_id: int) -> str:
             return batch_of(self._checkpoint, batch_id, self._sink.table_uri).digest
 
@@ -220,7 +221,7 @@ class Driver:
             if scheduler.rng.random() < 0.7:
                 scheduler.arrive(request)
 
-    def _abort(self, messages: Sequence[CommittableMessage | None]) -> None:
+    def _abort(self, messages: Sequence[CommittableMessage[DataFiles, LakeManifest] | None]) -> None:
         """Spark logs what an abort raises, and ends the query with the first error."""
         self._scheduler.step("spark: abort")
         try:
@@ -230,7 +231,9 @@ class Driver:
 
     # Tasks -------------------------------------------------------------------------------------------
 
-    def _run_tasks(self, plan: BatchPlan, batch_id: int) -> list[CommittableMessage]:
+    def _run_tasks(
+        self, plan: BatchPlan[DataFiles, LakeManifest], batch_id: int
+    ) -> list[CommittableMessage[DataFiles, LakeManifest]]:
         """The messages in the order of the partitions, one of each."""
         ids, count = self._checkpoint.ids(batch_id), self._start.partitions
         tasks = [Task(self, plan, batch_id, partition, ids[partition::count]) for partition in range(count)]
@@ -255,15 +258,16 @@ class Driver:
         name = f"{self._run_id}.task{number}"
         return self._scheduler.spawn(name, lambda: task.attempt(attempt))
 
-    def write(self, plan: BatchPlan, task: TaskAttempt, ids: Sequence[int]) -> CommittableMessage:
+    def write(
+        self, plan: BatchPlan[DataFiles, LakeManifest], task: TaskAttempt, ids: Sequence[int]
+    ) -> CommittableMessage[DataFiles, LakeManifest]:
         """What a task attempt does: `BatchPlan.write`, with files that are nothing but ids."""
         plan.check_task(task)
         names = FileNames(
             plan.batch.stream.query_id, task.run_id, plan.batch.batch_id, task.partition, task.attempt
         )
-        files = () if plan.content is None else self._write_files(names, ids)
-        skipped = plan.content is None
-        committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files, skipped)
+        files = None if plan.content is None else self._write_files(names, ids)
+        committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files)
         return CommittableMessage(committable, plan.content, plan.digest_before)
 
     def _write_files(self, names: FileNames, ids: Sequence[int]) -> tuple[DataFile, ...]:
@@ -286,11 +290,16 @@ class Task:
     """One partition of one batch, with all its attempts: the first to end well has its message heard."""
 
     def __init__(
-        self, driver: Driver, plan: BatchPlan, batch_id: int, partition: int, ids: Sequence[int]
+        self,
+        driver: Driver,
+        plan: BatchPlan[DataFiles, LakeManifest],
+        batch_id: int,
+        partition: int,
+        ids: Sequence[int],
     ) -> None:
         self.batch_id = batch_id
         self.partition = partition
-        self.message: CommittableMessage | None = None
+        self.message: CommittableMessage[DataFiles, LakeManifest] | None = None
         self._driver = driver
         self._plan = plan
         self._ids = ids

@@ -404,7 +404,7 @@ def test_clean_up_sees_files_and_names(table: Side) -> None:
     token = table.cleanable().tokens(["q", "another"])
     assert {query_id: one.batch_id for query_id, one in token.items()} == {"q": 3}
     assert table.committer.delete_files(["b2-0.parquet", "not there"]) == 1
-    assert table.committer.missing_files(orphan) == ["b2-0.parquet"]
+    assert table.committer.missing(orphan) == ["b2-0.parquet"]
 
 
 # Lost answers ---------------------------------------------------------------------------------------

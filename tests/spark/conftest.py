@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.formats import FORMATS, DeltaLakeTable, IcebergLakeTable, LakeTable, lake_table
+from tests.spark.formats import FORMATS, DeltaLakeTable, FileTable, IcebergLakeTable, lake_table
 from tests.spark.id_stream import IdStream
 from tests.spark.processes import SHORT_LIVED
 
@@ -33,13 +33,13 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(params=FORMATS)
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> FileTable:
     """The place of a table, in each format."""
     return lake_table(request.param, tmp_path)
 
 
 @pytest.fixture
-def ids(spark: SparkSession, tmp_path: Path, table: LakeTable) -> IdStream:
+def ids(spark: SparkSession, tmp_path: Path, table: FileTable) -> IdStream:
     """A stream into each format."""
     return IdStream(spark, tmp_path, table)
 

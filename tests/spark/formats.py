@@ -16,7 +16,7 @@ from tests.tables import DeltaOnDisk, IcebergOnDisk, TableOnDisk
 FORMATS = ("delta", "iceberg")
 
 
-class LakeTable(Protocol):
+class FileTable(Protocol):
     """A table of one format, in a folder of the test."""
 
     @property
@@ -132,5 +132,5 @@ class IcebergLakeTable:
         table.manage_snapshots().rollback_to_snapshot(table.history()[0].snapshot_id).commit()
 
 
-def lake_table(kind: str, folder: Path) -> LakeTable:
+def lake_table(kind: str, folder: Path) -> FileTable:
     return DeltaLakeTable(folder / "table") if kind == "delta" else IcebergLakeTable(folder / "warehouse")

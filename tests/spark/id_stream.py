@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from tests.spark.formats import LakeTable
+from tests.spark.formats import FileTable
 from tests.tables import rows
 
 from penstock import testing
@@ -23,7 +23,7 @@ class IdStream:
 
     rows_per_file = 100
 
-    def __init__(self, spark: SparkSession, root: Path, table: LakeTable) -> None:
+    def __init__(self, spark: SparkSession, root: Path, table: FileTable) -> None:
         self.spark = spark
         self.root = root
         self.source = root / "source"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from tests.spark.formats import DeltaLakeTable, LakeTable
+from tests.spark.formats import DeltaLakeTable, FileTable
 from tests.tables import rows
 
 pytestmark = pytest.mark.spark
@@ -15,15 +15,15 @@ def ids(spark: SparkSession, first: int, last: int) -> DataFrame:
     return spark.range(first, last, numPartitions=2).withColumn("even", f.col("id") % 2 == 0)
 
 
-def write(rows: DataFrame, table: LakeTable, mode: str, **options: str) -> None:
+def write(rows: DataFrame, table: FileTable, mode: str, **options: str) -> None:
     rows.write.format(table.source).mode(mode).options(**table.options, **options).save()
 
 
-def read(table: LakeTable) -> list[object]:
+def read(table: FileTable) -> list[object]:
     return [number for (number,) in rows(table.on_disk, "id")]
 
 
-def test_append_adds_rows(spark: SparkSession, table: LakeTable) -> None:
+def test_append_adds_rows(spark: SparkSession, table: FileTable) -> None:
     write(ids(spark, 0, 100), table, "append", **{table.partitioning: "even"})
     write(ids(spark, 100, 150), table, "append")
 
@@ -32,7 +32,7 @@ def test_append_adds_rows(spark: SparkSession, table: LakeTable) -> None:
     assert folders == {"even=true", "even=false"}
 
 
-def test_overwrite_replaces_all_rows_in_one_commit(spark: SparkSession, table: LakeTable) -> None:
+def test_overwrite_replaces_all_rows_in_one_commit(spark: SparkSession, table: FileTable) -> None:
     write(ids(spark, 0, 100), table, "append")
     before = table.on_disk.versions()
     write(ids(spark, 7, 9), table, "overwrite")
@@ -41,7 +41,7 @@ def test_overwrite_replaces_all_rows_in_one_commit(spark: SparkSession, table: L
     assert table.on_disk.versions() == before + 1
 
 
-def test_an_empty_append_adds_no_commit(spark: SparkSession, table: LakeTable) -> None:
+def test_an_empty_append_adds_no_commit(spark: SparkSession, table: FileTable) -> None:
     write(ids(spark, 0, 10), table, "append")
     versions = table.on_disk.versions()
     write(ids(spark, 0, 0), table, "append")
@@ -49,7 +49,7 @@ def test_an_empty_append_adds_no_commit(spark: SparkSession, table: LakeTable) -
     assert table.on_disk.versions() == versions
 
 
-def test_a_failed_write_leaves_the_table_as_it_was(spark: SparkSession, table: LakeTable) -> None:
+def test_a_failed_write_leaves_the_table_as_it_was(spark: SparkSession, table: FileTable) -> None:
     write(ids(spark, 0, 10), table, "append")
     failing = ids(spark, 10, 20).coalesce(1)
     failing = failing.withColumn("even", f.expr("if(id = 19, raise_error('nineteen'), even)"))
@@ -67,7 +67,7 @@ def test_wrong_options_are_refused(spark: SparkSession, delta_table: DeltaLakeTa
         write(ids(spark, 0, 10), delta_table, "append", createTable="false")
 
 
-def test_other_columns_are_refused_with_both_schemas(spark: SparkSession, table: LakeTable) -> None:
+def test_other_columns_are_refused_with_both_schemas(spark: SparkSession, table: FileTable) -> None:
     write(ids(spark, 0, 10), table, "append")
     with pytest.raises(Exception, match="SchemaMismatchError") as refused:
         write(ids(spark, 10, 20).withColumn("id", f.col("id").cast("string")), table, "append")

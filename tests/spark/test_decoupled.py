@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.spark.formats import DeltaLakeTable, LakeTable
+from tests.spark.formats import DeltaLakeTable, FileTable
 from tests.spark.id_stream import IdStream, write_ids
 from typer.testing import CliRunner
 
@@ -47,7 +47,7 @@ def states(ids: IdStream) -> dict[int, ManifestState]:
         return {record.batch.batch_id: record.state for record in reversed(records)}
 
 
-def log_of(table: LakeTable) -> Path:
+def log_of(table: FileTable) -> Path:
     """What every look at the table needs: Delta's log, the Iceberg catalog's database."""
     place = Path(table.options[table.place])
     return place / "_delta_log" if table.place == "path" else place / "catalog.sqlite"

@@ -19,16 +19,15 @@ import pyarrow as pa
 import pytest
 from tests.datasource.delivery.backlogs import QUERY, DecoupledLake, wait_until
 from tests.lake import DAYS, SCHEMA, YOUNG
-from tests.spark.formats import LakeTable
+from tests.spark.formats import FileTable
 from tests.spark.id_stream import write_ids
 from tests.spark.processes import SHORT_LIVED, DriverProcess
 
 from penstock import testing
-from penstock.committers.contract import DataFile
+from penstock.committers.contract import AttemptId, DataFile, Mode
 from penstock.committers.crash_points import DELIVERY_POINTS
-from penstock.datasource.sinks.sink import PlannedTable, Sink
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
+from penstock.committers.lake_manifest import PlannedFiles
+from penstock.datasource.sinks.sink import FileTableSink
 
 pytestmark = [pytest.mark.kills, pytest.mark.slow]
 
@@ -60,22 +59,22 @@ class GrowingLake(DecoupledLake):
     schema = SCHEMA
 
     @property
-    def sink(self) -> Sink[Any]:
+    def sink(self) -> FileTableSink:
         sink: Any = super().sink
-        growing: Sink[Any] = type(sink)(replace(sink.options, add_columns=True))
+        growing: FileTableSink = type(sink)(replace(sink.options, add_columns=True))
         return growing
 
-    def plan(self, mode: str = "append") -> PlannedTable:
-        return self.sink.plan_table(self.committer(), self.schema, mode == "overwrite", 0)
+    def plan(self, mode: Mode = "append") -> PlannedFiles:
+        return self.sink.open_table().plan_batch(self.schema, mode, 0)
 
     def write(self, batch_id: int, age: timedelta = YOUNG) -> list[DataFile]:
         self.runs += 1
-        writer = DataFileWriter(self.plan().files, FileNames(QUERY, f"run-{self.runs}", batch_id, 0, 0))
+        writer = self.plan().writers.open(AttemptId(QUERY, f"run-{self.runs}", batch_id, 0, 0))
         ids = pa.array(range(self.ids + 1, self.ids + 1 + len(DAYS)), pa.int64())
         self.ids += len(DAYS)
         columns = [ids, pa.array(DAYS), *[ids for _ in self.schema.names[2:]]]
         writer.write(pa.record_batch(columns, schema=self.schema))
-        return list(writer.close())
+        return list(writer.finish())
 
     def add_column(self) -> None:
         self.schema = self.schema.append(pa.field("twice", pa.int64()))
@@ -159,7 +158,7 @@ FILES = 6
 
 
 @pytest.mark.spark
-def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table: LakeTable) -> None:
+def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table: FileTable) -> None:
     """The driver is killed once its last batch is durable, and never comes back; so is a delivery process."""
     if table.source == "penstock.iceberg" and ROUNDS == 1:
         pytest.skip("one round of kills runs a Spark for Delta only; PENSTOCK_KILLS=3 takes both")
@@ -183,7 +182,7 @@ def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table:
     assert not (checkpoint / "commits" / str(FILES - 1)).exists()
 
 
-def _driver(table: LakeTable, source: Path, checkpoint: Path, folder: Path, point: str) -> DriverProcess:
+def _driver(table: FileTable, source: Path, checkpoint: Path, folder: Path, point: str) -> DriverProcess:
     arguments = [table.source, str(source), str(checkpoint)]
     options = {
         **table.options,

@@ -28,6 +28,8 @@ from tests.spark.id_stream import IdStream
 from tests.tables import rows
 
 import penstock
+from penstock.committers.contract import DataFiles
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.batch_writer import BatchWriter
 from penstock.datasource.task import TaskAttempt
@@ -144,14 +146,14 @@ class WatchedPlan:
     The secrets come in a file, each written backwards: here, the scan would find itself.
     """
 
-    def __init__(self, plan: BatchPlan, folder: str) -> None:
+    def __init__(self, plan: BatchPlan[DataFiles, LakeManifest], folder: str) -> None:
         self._plan = plan
         self._folder = folder
 
     def check_task(self, task: TaskAttempt) -> None:
         self._plan.check_task(task)
 
-    def write(self, batches: Iterable[Any], task: TaskAttempt) -> CommittableMessage:
+    def write(self, batches: Iterable[Any], task: TaskAttempt) -> CommittableMessage[DataFiles, LakeManifest]:
         backwards = json.loads(Path(self._folder, "secrets").read_text())
         found = {key for text in texts() for key in backwards if backwards[key][::-1] in text}
         Path(self._folder, f"task-{task.attempt}").write_text(json.dumps(sorted(found)))

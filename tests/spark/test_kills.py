@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.spark.formats import LakeTable
+from tests.spark.formats import FileTable
 from tests.spark.id_stream import write_ids
 from tests.spark.processes import SHORT_LIVED, DriverProcess
 from tests.tables import rows
@@ -54,7 +54,7 @@ def test_the_kills_cover_every_crash_point() -> None:
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
-    kill_round: int, store: str, tmp_path: Path, table: LakeTable, request: pytest.FixtureRequest
+    kill_round: int, store: str, tmp_path: Path, table: FileTable, request: pytest.FixtureRequest
 ) -> None:
     if ROUNDS == 1 and (store == "postgres" or table.source == "penstock.iceberg"):
         pytest.skip("one round of kills runs on Delta and SQLite only; PENSTOCK_KILLS=3 takes both of each")
@@ -85,7 +85,7 @@ class KilledStream:
     The next driver starts its Spark while the one before is on its way to its end, and then waits.
     """
 
-    def __init__(self, root: Path, table: LakeTable, store_url: str, kills: Sequence[str]) -> None:
+    def __init__(self, root: Path, table: FileTable, store_url: str, kills: Sequence[str]) -> None:
         self.source = root / "source"
         self.store_url = store_url
         self._root = root

@@ -53,7 +53,7 @@ def test_every_encoding_is_read_in_columns(
     writer = DataFileWriter(plan_of(tmp_path, expected.schema), FileNames("query", "run", 0, 0, 0))
     for batch in expected.to_batches(max_chunksize=10_000):
         writer.write(batch)
-    writer.close()
+    writer.finish()
 
     frame = spark.read.parquet(str(tmp_path))
     assert "ColumnarToRow" in frame._jdf.queryExecution().executedPlan().toString()
@@ -71,7 +71,7 @@ def test_rows_with_nan_are_found(
     rows = pa.table({"x": values, "s": pa.array([{"x": x} for x in values])})
     writer = DataFileWriter(plan_of(tmp_path, rows.schema), FileNames("query", "run", 0, 0, 0))
     writer.write(rows.to_batches()[0])
-    writer.close()
+    writer.finish()
     frame = spark.read.parquet(str(tmp_path))
     for place in ("x", "s.x"):
         for where in (f"{place} > 5", f"{place} = double('NaN')", f"{place} >= double('Infinity')"):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyspark.sql.datasource
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.formats import LakeTable
+from tests.spark.formats import FileTable
 from tests.tables import rows
 
 import penstock
@@ -31,7 +31,7 @@ spark.range(10).write.format("penstock.delta").mode("append").save(sys.argv[1])
 """
 
 
-def test_a_class_is_registered_by_itself(spark: SparkSession, table: LakeTable) -> None:
+def test_a_class_is_registered_by_itself(spark: SparkSession, table: FileTable) -> None:
     of_table = {one.name(): one for one in (penstock.DeltaDataSource, penstock.IcebergDataSource)}
     spark.dataSource.register(of_table[table.source])
     spark.range(3).write.format(table.source).mode("append").options(**table.options).save()

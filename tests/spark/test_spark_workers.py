@@ -17,6 +17,8 @@ from pyspark.sql.types import StructType
 from tests.spark.id_stream import IdStream
 
 import penstock
+from penstock.committers.contract import DataFiles
+from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.task import TaskAttempt
 
@@ -53,14 +55,14 @@ class CountingDataSource(penstock.DeltaDataSource):
 
 
 class CountingPlan:
-    def __init__(self, plan: BatchPlan, counts: Path) -> None:
+    def __init__(self, plan: BatchPlan[DataFiles, LakeManifest], counts: Path) -> None:
         self._plan = plan
         self._counts = counts
 
     def check_task(self, task: TaskAttempt) -> None:
         self._plan.check_task(task)
 
-    def write(self, batches: Iterable[Any], task: TaskAttempt) -> CommittableMessage:
+    def write(self, batches: Iterable[Any], task: TaskAttempt) -> CommittableMessage[DataFiles, LakeManifest]:
         with self._counts.open("a") as file:
             file.write(f"task {searched()}\n")
         return self._plan.write(batches, task)

@@ -93,7 +93,7 @@ def test_a_sound_table_has_no_problems(lake: LakeTable) -> None:
 
 def test_a_table_that_is_new_has_no_problems(tmp_path: Path, lake: LakeTable) -> None:
     new = type(lake)(tmp_path / "new")  # type: ignore[call-arg]
-    Query(new).lake.sink().plan_table(Query(new).open_table(), pa.schema([("id", pa.int64())]), False, 0)
+    Query(new).open_table().plan_batch(pa.schema([("id", pa.int64())]), "append", 0)
     found = _check(new, "(SELECT 1 AS id WHERE false)")
     assert (found.rows, found.problems) == (0, [])
 

@@ -27,7 +27,7 @@ def write_one(
     writer = DataFileWriter(plan, FileNames("query", "run", 7, partition, 12))
     for batch in rows.to_batches(max_chunksize=1000):
         writer.write(batch)
-    return writer.close()
+    return writer.finish()
 
 
 def commit(path: str, schema: pa.Schema, files: Sequence[DataFile], **options: Any) -> None:

@@ -68,7 +68,7 @@ class IcebergTable:
         writer = DataFileWriter(plan or self.plan(), names)
         for batch in rows.to_batches(max_chunksize=batch_rows):
             writer.write(batch)
-        files = writer.close()
+        files = writer.finish()
         self.append(files)
         return files
 

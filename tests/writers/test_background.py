@@ -47,7 +47,7 @@ def test_rows_are_taken_in_while_a_row_group_is_encoded(
     writer.write(ROWS)
     writer.write(ROWS.slice(0, 1))
     more_rows.set()
-    (file,) = writer.close()
+    (file,) = writer.finish()
     assert came_in_time == [True, True]
     assert file.rows == GROUP_ROWS + 1
 
@@ -67,7 +67,7 @@ def test_rows_are_taken_in_while_those_of_many_table_partitions_are_written(
     for _ in range(9):
         writer.write(rows.slice(0, 100))
     more_rows.set()
-    files = writer.close()
+    files = writer.finish()
     assert all(came_in_time)
     assert sum(file.rows for file in files) == 1000 + 9 * 100
 
@@ -102,7 +102,7 @@ def test_an_error_while_encoding_comes_with_the_next_call(
     writer.write(ROWS)
     writer.write(ROWS)
     with pytest.raises(OSError, match="No space left"):
-        writer.write(ROWS) if last == "write" else writer.close()
+        writer.write(ROWS) if last == "write" else writer.finish()
     writer.abort()
     assert not list(tmp_path.rglob("*.parquet"))
 

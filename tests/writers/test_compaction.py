@@ -47,7 +47,7 @@ def write(plan: WritePlan, rows: pa.Table, attempt: int) -> tuple[DataFile, ...]
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, attempt))
     for batch in rows.to_batches():
         writer.write(batch)
-    return writer.close()
+    return writer.finish()
 
 
 def write_pieces(plan: WritePlan, rows: pa.Table, size: int) -> list[DataFile]:

@@ -87,7 +87,7 @@ def test_every_row_is_in_one_file_whatever_the_bounds(
     table = numbers(rows, partitions)
     writer = writer_of(path, table.schema, partition_by=("p",) if partitioned else (), **options)
     write_all(writer, table, 90)
-    files = writer.close()
+    files = writer.finish()
     assert sorted(file.path for file in files) == sorted(
         str(found.relative_to(path)) for found in leftovers(path)
     )
@@ -109,14 +109,14 @@ def test_every_row_is_in_one_file_whatever_the_bounds(
 def test_partition_columns_are_not_in_the_file(tmp_path: Path) -> None:
     writer = writer_of(tmp_path, numbers(1).schema, partition_by=("p",))
     write_all(writer, numbers(1))
-    (file,) = writer.close()
+    (file,) = writer.finish()
     assert pq.read_schema(tmp_path / file.path).names == ["id"]
 
 
 def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
     writer = writer_of(tmp_path, numbers(1).schema, row_group_rows=1000)
     write_all(writer, numbers(2500))
-    (file,) = writer.close()
+    (file,) = writer.finish()
     footer = pq.read_metadata(tmp_path / file.path)
     assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [1000, 1000, 500]
 
@@ -125,7 +125,7 @@ def test_files_are_rolled_near_the_target_size(tmp_path: Path) -> None:
     rows = pa.table({"v": [os.urandom(50) for _ in range(20_000)]})
     writer = writer_of(tmp_path, rows.schema, target_file_bytes=200_000)
     write_all(writer, rows, 1000)
-    sizes = [file.size_bytes for file in writer.close()]
+    sizes = [file.size_bytes for file in writer.finish()]
     assert len(sizes) == 6
     assert all(170_000 < size < 230_000 for size in sizes[:-1])
 
@@ -137,7 +137,7 @@ def test_no_more_files_are_open_than_allowed(tmp_path: Path) -> None:
     for batch in table.to_batches(max_chunksize=100):
         writer.write(batch)
         opened.append(open_parquet_files())
-    writer.close()
+    writer.finish()
     assert max(opened) == 3
     assert read_ids(tmp_path) == list(range(2000))
 
@@ -147,7 +147,7 @@ def test_a_table_partition_has_one_file_though_its_rows_come_in_turn(tmp_path: P
     table = numbers(30_000, 300)
     writer = writer_of(tmp_path, table.schema, partition_by=("p",), buffer_bytes_max=48_000)
     write_all(writer, table, 3000)
-    files = writer.close()
+    files = writer.finish()
     assert len(files) == 300
     assert sum(pq.read_metadata(tmp_path / file.path).num_row_groups for file in files) > 600
     assert read_ids(tmp_path) == list(range(30_000))
@@ -163,7 +163,7 @@ def test_the_largest_files_are_closed_when_open_ones_take_too_much_memory(
     for batch in table.to_batches(max_chunksize=100):
         writer.write(batch)
         opened.append(open_parquet_files())
-    files = writer.close()
+    files = writer.finish()
     assert max(opened) <= 10
     assert read_ids(tmp_path) == list(range(30_000))
     row_groups = [pq.read_metadata(tmp_path / file.path).num_row_groups for file in files]
@@ -186,7 +186,7 @@ def test_no_more_text_is_split_at_once_than_an_array_can_hold(
     rows = pa.table({"text": ["x" * 1024] * 4000, "p": [0] * 4000})
     writer = writer_of(tmp_path, rows.schema, partition_by=("p",), buffer_bytes_max=1024**3)
     write_all(writer, rows)
-    assert sum(file.rows for file in writer.close()) == 4000
+    assert sum(file.rows for file in writer.finish()) == 4000
     assert 4 <= len(sizes) <= 6
     assert max(sizes) <= 1024**2
 
@@ -227,7 +227,7 @@ def test_what_waits_for_its_upload_to_an_object_store_counts_as_memory(
         (tmp_path / f"p={partition}").mkdir()  # which an object store does not need
     writer = DataFileWriter(plan, NAMES, (filesystem, str(tmp_path) if is_local else ""))
     write_all(writer, rows)
-    files = writer.close()
+    files = writer.finish()
     assert sum(file.rows for file in files) == 4000
     assert files_min <= len(files) <= files_max
 
@@ -236,7 +236,7 @@ def test_row_groups_are_sorted_nulls_last(tmp_path: Path) -> None:
     rows = pa.table({"a": [2, 1, None, 1], "b": ["x", "z", "y", "a"]})
     writer = writer_of(tmp_path, rows.schema, sort_within=("a", "b"))
     writer.write(rows.to_batches()[0])
-    (file,) = writer.close()
+    (file,) = writer.finish()
     assert pl.read_parquet(tmp_path / file.path).rows() == [(1, "a"), (1, "z"), (2, "x"), (None, "y")]
 
 
@@ -244,7 +244,7 @@ def test_row_groups_are_sorted_nulls_last(tmp_path: Path) -> None:
 def test_compressions_are_read_by_others(compression: str, tmp_path: Path) -> None:
     writer = writer_of(tmp_path, numbers(1).schema, compression=compression)
     write_all(writer, numbers(500))
-    (file,) = writer.close()
+    (file,) = writer.finish()
     assert pl.read_parquet(tmp_path / file.path)["id"].to_list() == list(range(500))
     codec = pq.read_metadata(tmp_path / file.path).row_group(0).column(0).compression
     assert codec == {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
@@ -253,7 +253,7 @@ def test_compressions_are_read_by_others(compression: str, tmp_path: Path) -> No
 def test_no_rows_no_file(tmp_path: Path) -> None:
     writer = writer_of(tmp_path / "table", numbers(1).schema)
     writer.write(pa.RecordBatch.from_pylist([], schema=numbers(1).schema))
-    assert writer.close() == ()
+    assert writer.finish() == ()
     assert not (tmp_path / "table").exists()
 
 
@@ -264,7 +264,7 @@ def test_timestamps_are_stored_as_microseconds_utc_or_local(tmp_path: Path) -> N
     schema = pa.schema([("z", pa.timestamp("us", "UTC")), ("n", pa.timestamp("us"))])
     writer = writer_of(tmp_path, schema)
     writer.write(rows.to_batches()[0])
-    (file,) = writer.close()
+    (file,) = writer.finish()
     zoned, local = (pq.ParquetFile(tmp_path / file.path).schema.column(i) for i in range(2))
     assert zoned.physical_type == local.physical_type == "INT64"
     assert "isAdjustedToUTC=true, timeUnit=microseconds" in str(zoned.logical_type)
@@ -279,7 +279,7 @@ def test_encodings_are_read_by_others(values: Any, tmp_path: Path) -> None:
     rows = rows.append_column("day", rows["int32"].cast(pa.date32()))
     writer = writer_of(tmp_path, rows.schema)
     write_all(writer, rows, 5000)
-    (file,) = writer.close()
+    (file,) = writer.finish()
     encodings = pq.read_metadata(tmp_path / file.path).row_group(0).column(2).encodings
     assert ("RLE_DICTIONARY" if values[-1] < 7 else "DELTA_BINARY_PACKED") in encodings
     by_duckdb = duckdb.sql(f"SELECT * FROM read_parquet('{tmp_path}/*.parquet')").pl()
@@ -306,7 +306,7 @@ def test_abort_leaves_nothing(tmp_path: Path) -> None:
 def test_abort_after_close_leaves_nothing(tmp_path: Path) -> None:
     writer = writer_of(tmp_path, numbers(1).schema)
     write_all(writer, numbers(500))
-    writer.close()
+    writer.finish()
     writer.abort()
     assert leftovers(tmp_path) == []
 
@@ -339,10 +339,10 @@ def test_a_file_of_the_same_name_is_never_overwritten(tmp_path: Path) -> None:
     """Another attempt under the same ids may have been committed."""
     first, second = (writer_of(tmp_path, numbers(1).schema) for _ in range(2))
     write_all(first, numbers(10))
-    (file,) = first.close()
+    (file,) = first.finish()
     write_all(second, numbers(500))
     with pytest.raises(RetryableError, match=file.path):
-        second.close()
+        second.finish()
     second.abort()
     assert read_ids(tmp_path) == list(range(10))
 
@@ -365,7 +365,7 @@ def test_files_and_directories_are_synced_before_the_last_crash_point(
     monkeypatch.setattr(os, "fsync", spy)
     writer = writer_of(tmp_path, numbers(1).schema, partition_by=("p",))
     write_all(writer, numbers(10, 2))
-    files = writer.close()
+    files = writer.finish()
     expected = {str(tmp_path), str(tmp_path / "p=0"), str(tmp_path / "p=1")}
     assert expected | {str(tmp_path / file.path) for file in files} == {path.rstrip("/") for path in synced}
 
@@ -375,7 +375,7 @@ def test_crash_points_are_reached_once_in_order(tmp_path: Path, reached: list[tu
     write_all(writer, numbers(500, 3))
     assert reached == [("write.file_open", 7)]
     assert sum(path.stat().st_size for path in leftovers(tmp_path)) > 0
-    writer.close()
+    writer.finish()
     assert reached == [("write.file_open", 7), ("write.files_closed", 7)]
 
 
@@ -398,5 +398,5 @@ def test_the_file_system_can_be_given(tmp_path: Path) -> None:
     plan = delta_plan("s3://nowhere/table", numbers(1).schema)
     writer = DataFileWriter(plan, NAMES, (LocalFileSystem(), str(tmp_path)))
     write_all(writer, numbers(10))
-    writer.close()
+    writer.finish()
     assert read_ids(tmp_path) == list(range(10))

@@ -28,7 +28,7 @@ def written(plan: WritePlan, rows: pa.Table, batch_rows: int = 10_000) -> list[p
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
     for batch in rows.to_batches(max_chunksize=batch_rows):
         writer.write(batch)
-    return [pq.read_metadata(Path(plan.location) / file.path) for file in writer.close()]
+    return [pq.read_metadata(Path(plan.location) / file.path) for file in writer.finish()]
 
 
 def columns(footer: pq.FileMetaData) -> dict[str, pq.ColumnChunkMetaData]:

@@ -99,7 +99,7 @@ def test_partitioned_files_on_azure_are_read_through_the_table(root: str, azure:
 def check_that_odd_names_are_read(uri: str, options: dict[str, str]) -> None:
     """Odd characters in addresses and directories mean the same to the writer, the log and the readers."""
     rows = pa.table({"id": range(len(VALUES)), "p": VALUES})
-    files = write(uri, rows, options, partition_by=("p",)).close()
+    files = write(uri, rows, options, partition_by=("p",)).finish()
     commit(uri, rows, files, options)
     found = DeltaTable(uri, storage_options=options).to_pyarrow_table()
     assert found.sort_by("id").select(["id", "p"]).to_pylist() == rows.to_pylist()
@@ -109,14 +109,14 @@ def test_polars_reads_plain_partition_values_on_s3(storage_options: dict[str, st
     """On object stores polars does not find paths with any character that URLs escape."""
     rows = pa.table({"id": [1, 2, 3], "p": ["JFK", "2024-01-01", None]})
     uri = "s3://lake/plain"
-    commit(uri, rows, write(uri, rows, storage_options, partition_by=("p",)).close(), storage_options)
+    commit(uri, rows, write(uri, rows, storage_options, partition_by=("p",)).finish(), storage_options)
     frame = pl.scan_delta(uri, storage_options=storage_options)
     assert frame.sort("id").select("id", "p").collect().to_dicts() == rows.to_pylist()
 
 
 def test_a_big_file_on_s3_is_uploaded_in_parts(storage_options: dict[str, str]) -> None:
     rows = pa.table({"v": pa.array(range(1_500_000)).cast(pa.float64())})
-    (file,) = write("s3://lake/big", rows, storage_options, compression="none").close()
+    (file,) = write("s3://lake/big", rows, storage_options, compression="none").finish()
     head = s3_client(storage_options).head_object(Bucket="lake", Key=f"big/{file.path}")
     assert head["ContentLength"] == file.size_bytes > 10_000_000
 
@@ -157,7 +157,7 @@ def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
     plan = WritePlan("s3://lake/wh/db/t/data", properties, schema, table_format)
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
     writer.write(pa.record_batch({"v": VALUES}))
-    files = writer.close()
+    files = writer.finish()
     assert len(keys(storage_options, "wh/db/t/data/")) == len(files) == len(VALUES)
     by_polars = [
         pl.read_parquet(f"{plan.location}/{file.path}", storage_options=storage_options)["v"].to_list()

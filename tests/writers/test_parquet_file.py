@@ -78,7 +78,7 @@ def write(plan: WritePlan, rows: pa.Table) -> pq.ParquetFile:
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
     for batch in rows.to_batches(max_chunksize=1000):
         writer.write(batch)
-    (file,) = writer.close()
+    (file,) = writer.finish()
     return pq.ParquetFile(Path(plan.location.removeprefix("file://")) / file.path)
 
 

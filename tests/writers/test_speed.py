@@ -49,7 +49,7 @@ def ours(rows: pa.Table, path: Path) -> None:
     writer = DataFileWriter(delta_plan(path, rows.schema), FileNames("query", "run", 0, 0, 0))
     for batch in rows.to_batches(BATCH_ROWS):
         writer.write(batch)
-    writer.close()
+    writer.finish()
 
 
 def processor_seconds(write: Callable[[pa.Table, Path], None], rows: pa.Table, path: Path) -> float:

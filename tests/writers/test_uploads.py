@@ -212,7 +212,7 @@ def noise(size_bytes: int) -> pa.Table:
 @pytest.mark.parametrize("partitions", [1, 20])
 def test_a_small_file_takes_a_request_or_two(lake: Lake, partitions: int) -> None:
     """Delta's are put where none is; Iceberg's file I/O cannot do that, so somebody looks first."""
-    files = lake.writer(numbers(40, partitions)).close()
+    files = lake.writer(numbers(40, partitions)).finish()
     assert len(files) == partitions
     assert sorted(lake.requests()) == sorted(lake.for_a_file * partitions)
     assert lake.values() == list(range(40))
@@ -220,7 +220,7 @@ def test_a_small_file_takes_a_request_or_two(lake: Lake, partitions: int) -> Non
 
 def test_a_large_file_goes_up_in_parts(lake: Lake) -> None:
     rows = noise(3 * PART_BYTES)
-    (file,) = lake.writer(rows, row_group_rows=500_000, buffer_bytes_max=1_000_000).close()
+    (file,) = lake.writer(rows, row_group_rows=500_000, buffer_bytes_max=1_000_000).finish()
     assert file.size_bytes > 2 * PART_BYTES
     requests = lake.requests()
     assert requests.count("HEAD") == 1
@@ -230,11 +230,11 @@ def test_a_large_file_goes_up_in_parts(lake: Lake) -> None:
 
 @pytest.mark.parametrize("rows", [numbers(40, 3), noise(2 * PART_BYTES)], ids=["small", "large"])
 def test_a_file_that_is_there_is_not_overwritten(lake: Lake, rows: pa.Table) -> None:
-    files = lake.writer(numbers(10, len(rows["p"].unique()))).close()
+    files = lake.writer(numbers(10, len(rows["p"].unique()))).finish()
     before = lake.values()
     second = lake.writer(rows)
     with pytest.raises(RetryableError, match=f"{files[0].path}|{files[-1].path}"):
-        second.close()
+        second.finish()
     second.abort()
     assert lake.values() == before == list(range(10))
 
@@ -242,12 +242,12 @@ def test_a_file_that_is_there_is_not_overwritten(lake: Lake, rows: pa.Table) -> 
 def test_abort_leaves_a_file_that_may_be_anothers(lake: Lake) -> None:
     """Under the same name, with the same content: overwritten or not, it has to stay."""
     first, second = (lake.writer(numbers(10)) for _ in range(2))
-    files = first.close()
+    files = first.finish()
     if lake.is_delta:
-        assert second.close() == files
+        assert second.finish() == files
     else:
         with pytest.raises(RetryableError, match="exists already"):
-            second.close()
+            second.finish()
     second.abort()
     assert lake.values() == list(range(10))
 
@@ -263,7 +263,7 @@ def test_abort_leaves_nothing(lake: Lake, rows: pa.Table) -> None:
 
 def test_abort_after_close_leaves_nothing(lake: Lake) -> None:
     writer = lake.writer(numbers(40, 3))
-    assert len(writer.close()) == len(lake.keys()) == 3
+    assert len(writer.finish()) == len(lake.keys()) == 3
     writer.abort()
     assert lake.keys() == []
 
@@ -273,7 +273,7 @@ def test_a_lost_answer_loses_no_file(lake: Lake, fault: Fault) -> None:
     """The client sends it again, to where its own file may be by now."""
     writer = lake.writer(numbers(40, 2))
     lake.proxy.spend(fault, on="PUT")
-    files = writer.close()
+    files = writer.finish()
     assert lake.proxy.spent()
     assert len(files) == len(lake.keys()) == 2
     assert lake.values() == list(range(40))
@@ -284,7 +284,7 @@ def test_a_file_that_is_refused_is_an_error_of_the_system(lake: Lake) -> None:
     writer = lake.writer(numbers(40, 2))
     lake.proxy.spend(*DENIED, on="PUT")
     with pytest.raises(OSError, match=r"(?i)403|denied") as raised:
-        writer.close()
+        writer.finish()
     assert len(str(raised.value).splitlines()) < 5
     lake.proxy.spend()
     writer.abort()
@@ -355,7 +355,7 @@ def test_small_files_are_read_whole_when_they_are_compacted(lake: Lake) -> None:
     """Of Iceberg's Arrow asks for the size, though that is known."""
     rows = numbers(10)
     plan = lake.plan(rows.schema)
-    files = [file for attempt in range(5) for file in lake.writer(rows, attempt).close()]
+    files = [file for attempt in range(5) for file in lake.writer(rows, attempt).finish()]
     sources = tuple(replace(file, statistics="") for file in files)
     lake.requests()
     group = RewriteGroup(0, sources[0].partition_values, sources)
@@ -405,7 +405,7 @@ def crowded() -> Iterator[str]:
 def test_files_go_up_beside_each_other_and_beside_python(kind: str, crowded: str) -> None:
     """Four at least. The server, which is Python, could not answer to a client that keeps Python's lock."""
     lake = LakeOnS3(Server(crowded, LossyProxy(crowded), RequestLog(io.BytesIO())), kind)
-    assert len(lake.writer(numbers(40, 4)).close()) == 4
+    assert len(lake.writer(numbers(40, 4)).finish()) == 4
 
 
 class Slow:
@@ -466,7 +466,7 @@ def write_to(storage: Slow, rows: pa.Table, **options: Any) -> int:
     writer = DataFileWriter(plan, NAMES, (cast("Any", storage), ""))
     for batch in rows.to_batches(max_chunksize=200):
         writer.write(batch)
-    return len(writer.close())
+    return len(writer.finish())
 
 
 def test_what_is_on_its_way_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:

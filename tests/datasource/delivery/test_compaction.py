@@ -20,7 +20,7 @@ from tests.readers import duckdb_with_delta, duckdb_with_iceberg
 from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
 
 from penstock.committers import crash_points
-from penstock.committers.contract import Batch, Committed, Manifest, StreamKey
+from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, Mode, StreamKey
 from penstock.committers.delivery.merge import merge
 from penstock.committers.errors import RetryableError
 from penstock.committers.iceberg.terms import parse_partition_spec
@@ -30,9 +30,8 @@ from penstock.datasource.options.delta import DeltaOptions
 from penstock.datasource.options.iceberg import IcebergOptions
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import Sink
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames, parse_file_name
+from penstock.datasource.sinks.sink import FileTableSink
+from penstock.writers.plan import parse_file_name
 
 FORMATS = ("delta", "iceberg")
 NAN = float("nan")
@@ -83,21 +82,23 @@ def row(n: int) -> dict[str, Any]:
 class Backlog:
     """Batches of a stream that are prepared, each of several small files."""
 
-    def __init__(self, sink: Sink[Any], schema: pa.Schema = SCHEMA, batches: int = 6, rows: int = 8) -> None:
+    def __init__(
+        self, sink: FileTableSink, schema: pa.Schema = SCHEMA, batches: int = 6, rows: int = 8
+    ) -> None:
         self.sink = sink
         self.stream = StreamKey("q0", sink.table_uri)
         self.manifests = [self.prepare(number, schema, rows) for number in range(batches)]
 
-    def prepare(self, number: int, schema: pa.Schema, rows: int, mode: str = "append") -> Manifest:
-        planned = self.sink.plan_table(self.sink.open_table(), schema, mode == "overwrite", number)
-        writer = DataFileWriter(planned.files, FileNames("q0", "run", number, 0, number))
+    def prepare(self, number: int, schema: pa.Schema, rows: int, mode: Mode = "append") -> Manifest:
+        planned = self.sink.open_table().plan_batch(schema, mode, number)
+        writer = planned.writers.open(AttemptId("q0", "run", number, 0, number))
         values = [row(n) for n in range(number * rows, (number + 1) * rows)]
         given = [{name: value[name] for name in schema.names} for value in values]
         writer.write(pa.RecordBatch.from_pylist(given, schema))
         batch = Batch(self.stream, number, f"{number:064x}")
         event = datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=number)
         return replace(
-            build_manifest(batch, planned.content.with_files(writer.close())), oldest_event_at=event
+            build_manifest(batch, planned.content.with_files(writer.finish())), oldest_event_at=event
         )
 
     @property
@@ -168,7 +169,7 @@ def test_a_compacted_iceberg_table_has_the_rows_of_one_that_is_not(tmp_path: Pat
     check_same_rows("iceberg", tmp_path, lambda folder: iceberg_sink(folder, partition_spec=parsed))
 
 
-def check_same_rows(kind: str, folder: Path, sink_in: Callable[[Path], Sink[Any]]) -> None:
+def check_same_rows(kind: str, folder: Path, sink_in: Callable[[Path], FileTableSink]) -> None:
     plain, compacted = Backlog(sink_in(folder / "plain")), Backlog(sink_in(folder / "compacted"))
     partitions = {file.partition_values for file in decode(plain.merged).files}
     manifest = compacted.compact()
@@ -206,7 +207,7 @@ def backlog(kind: str, tmp_path: Path) -> Backlog:
     return Backlog(partitioned_sink(kind, tmp_path))
 
 
-def partitioned_sink(kind: str, folder: Path, **options: Any) -> Sink[Any]:
+def partitioned_sink(kind: str, folder: Path, **options: Any) -> FileTableSink:
     if kind == "delta":
         return delta_sink(folder, partition_by=("flag",), **options)
     return iceberg_sink(folder, partition_spec=parse_partition_spec("flag"), **options)
@@ -327,7 +328,7 @@ def test_a_table_that_was_created_again_has_none_rewritten(
     """With the same columns: only its id is another."""
     LAKES[kind](tmp_path).forget()
     merged = backlog.merged
-    backlog.sink.plan_table(backlog.sink.open_table(), SCHEMA, False, 0)
+    backlog.sink.open_table().plan_batch(SCHEMA, "append", 0)
     assert backlog.compactor()(merged, "delivery-1") is None
 
 
@@ -420,7 +421,7 @@ def storage() -> Iterator[dict[str, str]]:
         yield options
 
 
-def sink_on_s3(kind: str, folder: Path, storage: Mapping[str, str]) -> Sink[Any]:
+def sink_on_s3(kind: str, folder: Path, storage: Mapping[str, str]) -> FileTableSink:
     if kind == "delta":
         return DeltaSink(DeltaOptions(path=f"s3://{BUCKET}/table", storage_options=dict(storage)))
     properties = {
@@ -432,7 +433,7 @@ def sink_on_s3(kind: str, folder: Path, storage: Mapping[str, str]) -> Sink[Any]
     return IcebergSink(IcebergOptions(table="lake.ids", catalog="local", catalog_properties=properties))
 
 
-def ids_on_s3(sink: Sink[Any], storage: dict[str, str]) -> Sequence[int]:
+def ids_on_s3(sink: FileTableSink, storage: dict[str, str]) -> Sequence[int]:
     if isinstance(sink, DeltaSink):
         return pl.scan_delta(sink.table_uri, storage_options=storage).collect()["id"].to_list()
     assert isinstance(sink, IcebergSink)

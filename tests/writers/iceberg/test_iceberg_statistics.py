@@ -63,7 +63,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
         writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0), (unsynced, ""))
         for batch in rows.to_batches():
             writer.write(batch)
-        (file,) = writer.close()
+        (file,) = writer.finish()
         return json.loads(file.statistics), pq.read_metadata(location / file.path)
 
     return write_one
