@@ -10,10 +10,12 @@ from ..committers.safe_text import get_logger
 from .arrow_batches import cut_by_rows
 from .delta import DeltaDataSource
 from .iceberg import IcebergDataSource
+from .plug_ins import BUILT_IN, plug_ins
 from .start_settings import WITHOUT_BOUNDS_CHECKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 logger = get_logger(__name__)
 
@@ -21,7 +23,7 @@ DATA_SOURCES = (DeltaDataSource, IcebergDataSource)
 
 
 def register(spark: SparkSession, *, tune: bool = True) -> None:
-    """Register every data source of Penstock with the session, once per session.
+    """Register every data source of Penstock, and of installed plug-ins, with the session, once per session.
 
     In local mode Spark's Python workers shall be this very Python, where Penstock is installed, unless
     something else was asked for: Spark's own default is the `python3` on the PATH. On a cluster Penstock
@@ -32,11 +34,16 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
             Python about twice as fast (see `arrow_batches`); what the session has set already stays
     """
     _use_this_python_in_local_mode(spark)
-    for data_source in DATA_SOURCES:
+    for data_source in [*DATA_SOURCES, *_other_data_sources()]:
         spark.dataSource.register(data_source)
     if tune:
         cut_by_rows(spark)
     _warn_of_a_shared_server(spark)
+
+
+def _other_data_sources() -> list[type[DataSource]]:
+    """Of other packages; see `plug_ins`."""
+    return [entry.load().data_source() for entry in plug_ins() if entry.name not in BUILT_IN]
 
 
 def _use_this_python_in_local_mode(spark: SparkSession) -> None:

@@ -20,7 +20,8 @@ from ..checkpoint import Checkpoint
 from ..delivery.lease import HeldLease
 from ..delivery.stream_settings import StreamSettings, build_sink
 from ..delivery.turns import new_holder
-from ..table_access import TableAccess, cleanable_table, open_table
+from ..destinations import stored_table
+from ..table_access import TableAccess
 
 LEASE_S = 60.0
 LEASE_WAIT_S = 15.0
@@ -43,7 +44,7 @@ def last_in_table(stream: StreamStatus, access: TableAccess) -> int:
         RetryableError: it cannot be read now.
     """
     try:
-        token = open_table(stream, access).token(stream.key.query_id)
+        token = stored_table(stream, access).committer().token(stream.key.query_id)
     except TableChangedError:
         return -1
     return -1 if token is None else token.batch_id
@@ -151,7 +152,7 @@ def _delete_unnamed(
     store: SqlManifestStore, stream: StreamStatus, access: TableAccess, paths: Sequence[str]
 ) -> int:
     """Delete the files that no version of the table names."""
-    table = cleanable_table(stream, store, access)
+    table = stored_table(stream, access).cleanable(store)
     left = {posixpath.basename(path): path for path in paths}
     for names in table.names():
         for name in names:

@@ -14,7 +14,8 @@ from ...committers.lake_manifest import decode
 from ...committers.safe_text import one_line
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...writers.plan import parse_file_name
-from ..table_access import TableAccess, cleanable_table, open_table
+from ..destinations import stored_table
+from ..table_access import TableAccess
 from . import output
 
 GRACE_MIN = timedelta(hours=1)
@@ -85,10 +86,10 @@ def clean_table(
     cleaned = CleanedTable(streams[0].key.table_uri)
     try:
         for stream in streams:
-            open_table(stream, access)  # refuses kinds of tables that are not known here
+            stored_table(stream, access).committer()  # refuses kinds of tables that are not known here
         cleanup = Cleanup(
             store,
-            cleanable_table(streams[0], store, access),
+            stored_table(streams[0], access).cleanable(store),
             cleaned=[stream.key for stream in streams],
             known=[stream.key for stream in store.streams()],
             parse=parse_file_name,

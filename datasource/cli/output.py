@@ -21,7 +21,7 @@ from ...committers.contract import Batch, DataFile, ManifestRecord, Token
 from ...committers.recovery import Recovered
 from ...committers.safe_text import one_line, safe
 from ...committers.store.sql import StreamStatus, WrittenTable
-from ..table_access import TableNow
+from ..destinations import TableNow
 from .access import short_id
 
 FILES_SHOWN = 10

@@ -9,8 +9,9 @@ from ...committers.errors import ConfigurationError, PenstockError, TableChanged
 from ...committers.recovery import Recovered, Recovery
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ..delivery.stream_settings import StreamSettings
+from ..destinations import TableNow, stored_table
 from ..sinks.sink import check_same_table
-from ..table_access import TableAccess, TableNow, look_at_table, open_table
+from ..table_access import TableAccess
 from . import output
 
 
@@ -41,7 +42,7 @@ def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableA
     recovery = RecoveredStream(stream)
     name = output.title(stream)
     try:
-        table = open_table(stream, access)
+        table = stored_table(stream, access).committer()
         check_same_table(table, stream.key, store.written_table(stream.key))
         with output.console(stderr=True).status(f"{name}: {stream.pending} batches") as progress:
             for batch in Recovery(store, table).recover_each(stream.key):
@@ -70,7 +71,7 @@ def changed_table(
         ConfigurationError: there is nothing that could be accepted.
     """
     written = store.written_table(stream.key)
-    now = look_at_table(stream, access)
+    now = stored_table(stream, access).now()
     if now is None:
         raise ConfigurationError(
             f"There is no table {stream.key.table_uri}. Put one there first, or start the query "
@@ -94,5 +95,5 @@ def changed_table(
 def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, access: TableAccess) -> None:
     """Take the table as it is now for the stream's own; batches that it claims to hold are done with."""
     store.accept_table(stream.key, now.table_id, now.version)
-    open_table(stream, access).accept(stream.key.query_id)
-    Recovery(store, open_table(stream, access)).accept_pending(stream.key)
+    stored_table(stream, access).committer().accept(stream.key.query_id)
+    Recovery(store, stored_table(stream, access).committer()).accept_pending(stream.key)

@@ -11,28 +11,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...committers.cleanup import CleanableTable, Cleanup
 from ...committers.compaction import RECENT_BATCHES, CompactableTable, Compacted, Compaction, CompactionPolicy
 from ...committers.contract import Manifest, ManifestState, StreamKey
 from ...committers.errors import PenstockError
 from ...committers.lake_manifest import decode
+from ...committers.maintenance import Step
 from ...writers.compaction import SMALL
 from ...writers.plan import parse_file_name
 from ..options.common import TARGET_FILE_BYTES
 from ..sinks.sink import FileTableSink
-from ..table_access import unknown_kind
 from .rewriting import VisibleRewriter
 
 if TYPE_CHECKING:
     from ...committers.store.maintenance import SqlMaintenance
     from ...committers.store.sql import SqlManifestStore
-    from ..sinks.delta import DeltaSink
-    from ..sinks.iceberg import IcebergSink
 
-CHECKPOINT_S = 3600.0
-EXPIRE_S = 600.0
 ORPHAN_GRACE = timedelta(days=7)
 """As long as `penstock gc` waits by default."""
 
@@ -46,18 +42,6 @@ class MaintenancePolicy:
     compact_s: float = 600.0
     vacuum_s: float = 86_400.0
     """Between two looks for files that the table has removed, and for those that nothing names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One kind of maintenance of one table."""
-
-    name: str
-    every_s: float
-    run: Callable[[], str]
-    """Does it; what was done, for people, empty if there was nothing to do."""
-    decides_itself: bool = False
-    """True if it has an option of its own that says whether it is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +140,10 @@ def maintenance_of(
 
     Args:
         stop: True ends a compaction after the group of files that it is at
-
-    Raises:
-        ConfigurationError: the kind of the sink is not known.
     """
-    make = {"delta": _of_delta, "iceberg": _of_iceberg}.get(sink.kind)
-    if make is None:
-        raise unknown_kind(stream, sink.kind)
-    return make(_Around(sink, store, stream, policy, now, stop))
+    steps = sink.maintenance_steps(FileTableSteps(sink, store, stream, policy, now, stop))
+    is_wanted = _wanted(policy, sink.is_maintained)
+    return Maintenance(steps, is_wanted, _StoredLog(store.maintenance, stream))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +161,19 @@ class _StoredLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
-    """What the steps of a table have in common."""
+class FileTableSteps:
+    """The steps that all file tables have, and what their own steps need. See `StepsOfFileTables`."""
 
-    sink: Any
+    sink: FileTableSink
     store: SqlManifestStore
     stream: StreamKey
     policy: MaintenancePolicy
     now: Callable[[], datetime]
     stop: Callable[[], bool]
+
+    @property
+    def vacuum_every_s(self) -> float:
+        return self.policy.vacuum_s
 
     def compaction(self, table: CompactableTable) -> Step:
         sink = self.sink
@@ -226,69 +210,6 @@ class _Around:
             for manifest in self.store.manifests(stream, ManifestState.PREPARED)
             for path in _paths(manifest)
         }
-
-
-def _of_delta(around: _Around) -> Maintenance:
-    from ...committers.delta.cleanup import DeltaCleanableTable
-    from ...committers.delta.compaction import DeltaCompactableTable
-    from ...committers.delta.maintenance import checkpoint_log, is_maintained, vacuum
-    from ...writers.delta.partitions import serialize
-
-    sink: DeltaSink = around.sink
-    uri, storage = sink.table_uri, sink.options.storage_options
-
-    def checkpoint() -> str:
-        version = checkpoint_log(uri, storage)
-        return "" if version is None else f"wrote a log checkpoint of version {version:,}"
-
-    def remove() -> str:
-        count = vacuum(uri, storage, around.now(), around.pending_names)
-        return f"deleted {count:,} files that the table has removed" if count else ""
-
-    steps = [
-        around.compaction(DeltaCompactableTable(uri, storage, around.stream.query_id, serialize)),
-        Step("checkpoint", CHECKPOINT_S, checkpoint),
-        Step("vacuum", around.policy.vacuum_s, remove),
-        around.orphans(lambda: DeltaCleanableTable(uri, storage)),
-    ]
-    is_wanted = _wanted(around.policy, lambda: is_maintained(uri, storage))
-    return Maintenance(steps, is_wanted, _StoredLog(around.store.maintenance, around.stream))
-
-
-def _of_iceberg(around: _Around) -> Maintenance:
-    from ...committers.iceberg.catalog import known_properties, redacted
-    from ...committers.iceberg.cleanup import IcebergCleanableTable
-    from ...committers.iceberg.compaction import IcebergCompactableTable
-    from ...committers.iceberg.properties import is_maintained
-    from ...committers.iceberg.table import load_if_there
-
-    sink: IcebergSink = around.sink
-    catalog, address = sink.catalog, sink.address
-
-    def is_ours() -> bool:
-        table = load_if_there(catalog, address)
-        return table is not None and is_maintained(table.properties)
-
-    def expire() -> str:
-        sink.maintain(around.store, 0)
-        return ""
-
-    def cleanable() -> CleanableTable:
-        return IcebergCleanableTable(
-            lambda: load_if_there(catalog, address),
-            address.uri,
-            address.branch,
-            around.store.expiries,
-            in_short=lambda error: redacted(error, known_properties(catalog)),
-        )
-
-    steps = [
-        around.compaction(IcebergCompactableTable(catalog, address, around.stream.query_id)),
-        Step("expire", EXPIRE_S, expire, decides_itself=True),
-        around.orphans(cleanable),
-    ]
-    is_wanted = _wanted(around.policy, is_ours)
-    return Maintenance(steps, is_wanted, _StoredLog(around.store.maintenance, around.stream))
 
 
 def _wanted(policy: MaintenancePolicy, is_ours: Callable[[], bool]) -> Callable[[], bool]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError, ManifestCorruptError, shown
+from ..destinations import destination_type
 from ..options.parsing import Option, not_storable
 from ..sinks.sink import FileTableSink
-from ..table_access import TableAccess, unknown_kind
+from ..table_access import TableAccess
 
 if TYPE_CHECKING:
     from ...committers.contract import StreamKey
@@ -67,30 +67,11 @@ def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAcce
         ConfigurationError: the settings have options that Penstock does not keep there or name another table,
             or the kind is not known.
     """
-    sink: FileTableSink
-    if stream.kind == "delta":
-        from ..options import delta
-        from ..sinks.delta import DeltaSink
-
-        _check_keys(stream.key, delta.OPTIONS, settings.options)
-        given = _with(settings.options, "storage.", access.storage)
-        sink = DeltaSink(delta.DeltaOptions.parse(given))
-    elif stream.kind == "iceberg":
-        from ..options import iceberg
-        from ..sinks.iceberg import IcebergSink
-
-        _check_keys(stream.key, iceberg.OPTIONS, settings.options)
-        is_embedded = Path(stream.key.table_uri.rpartition(":")[0]).is_absolute()
-        given = _with(settings.options, "catalog.", {} if is_embedded else access.catalog)
-        sink = IcebergSink(iceberg.IcebergOptions.parse(given))
-    else:
-        raise unknown_kind(stream.key, stream.kind)
+    destination = destination_type(stream.key, stream.kind)
+    _check_keys(stream.key, destination.options, settings.options)
+    sink = destination.sink(stream.key, settings.options, access)
     _check_table(stream.key, sink)
     return sink
-
-
-def _with(options: Mapping[str, str], prefix: str, secrets: Mapping[str, str]) -> dict[str, str]:
-    return {**options, **{f"{prefix}{key}": value for key, value in secrets.items()}}
 
 
 def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[str, str]) -> None:

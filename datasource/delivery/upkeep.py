@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from ...committers.errors import PenstockError
 from ...committers.safe_text import get_logger
+from ..destinations import stored_table
 from ..sinks.sink import FileTableSink
-from ..table_access import TableAccess, cleanable_table
+from ..table_access import TableAccess
 from .maintenance import Maintenance, MaintenancePolicy, maintenance_of
 from .sources import SOURCES_GRACE, remove_sources
 
@@ -63,7 +64,7 @@ class Upkeep:
         deleted = remove_sources(
             self._store,
             self._stream.key,
-            lambda: cleanable_table(self._stream, self._store, self._access),
+            lambda: stored_table(self._stream, self._access).cleanable(self._store),
             self._clock() - SOURCES_GRACE,
             self._stop,
         )

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Mode, Planned, SortField
+from ...committers.delta.cleanup import DeltaCleanableTable
 from ...committers.delta.committer import DeltaTableCommitter, now_ms
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
-from ...committers.delta.table import KIND
+from ...committers.delta.table import KIND, load_if_there
 from ...committers.delta.view import VIEWS, TableViews
 from ...committers.lake_manifest import LakeManifest, PlannedFiles
-from ...writers.delta.partitions import check_partition_columns
+from ...committers.maintenance import Step
+from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.local_path import local_path
 from ...writers.plan import ROW_GROUP_ROWS, WritePlan
+from ..destinations import DestinationType, TableNow, with_prefix
 from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
-from ..options.delta import DeltaOptions
+from ..options.delta import OPTIONS, DeltaOptions
 from .file_table import FileTableTarget
 from .sink import leading
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
+    from pyspark.sql.datasource import DataSource
 
+    from ...committers.cleanup import CleanableTable
+    from ...committers.contract import StreamKey
     from ...committers.delta.schema import DeltaTableLayout
     from ...committers.store.sql import SqlManifestStore
+    from ..table_access import TableAccess
+    from .sink import StepsOfFileTables
+
+CHECKPOINT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,32 @@ class DeltaSink:
 
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
         """Nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
+
+    def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]:
+        from ...committers.delta.compaction import DeltaCompactableTable
+        from ...committers.delta.maintenance import checkpoint_log, vacuum
+
+        uri, storage = self.table_uri, self.options.storage_options
+
+        def checkpoint() -> str:
+            version = checkpoint_log(uri, storage)
+            return "" if version is None else f"wrote a log checkpoint of version {version:,}"
+
+        def remove() -> str:
+            count = vacuum(uri, storage, steps.now(), steps.pending_names)
+            return f"deleted {count:,} files that the table has removed" if count else ""
+
+        return [
+            steps.compaction(DeltaCompactableTable(uri, storage, steps.stream.query_id, serialize)),
+            Step("checkpoint", CHECKPOINT_S, checkpoint),
+            Step("vacuum", steps.vacuum_every_s, remove),
+            steps.orphans(lambda: DeltaCleanableTable(uri, storage)),
+        ]
+
+    def is_maintained(self) -> bool:
+        from ...committers.delta.maintenance import is_maintained
+
+        return is_maintained(self.table_uri, self.options.storage_options)
 
 
 class DeltaTarget(FileTableTarget, DeltaTableCommitter):
@@ -127,3 +163,43 @@ def _as_spelt(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] |
         return None
     spelt = {name.lower(): name for name in rows.names}
     return tuple(spelt.get(name.lower(), name) for name in names)
+
+
+# For the command line and the delivery process ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDelta:
+    """See `StoredTable`."""
+
+    uri: str
+    storage: Mapping[str, str] = field(repr=False)
+
+    def committer(self) -> DeltaTableCommitter:
+        return DeltaTableCommitter(self.uri, self.storage)
+
+    def now(self) -> TableNow | None:
+        table = load_if_there(self.uri, self.storage)
+        return None if table is None else TableNow(str(table.metadata().id), table.version())
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        return DeltaCleanableTable(self.uri, self.storage)
+
+
+def _data_source() -> type[DataSource]:
+    from ..delta import DeltaDataSource
+
+    return DeltaDataSource
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> DeltaSink:
+    return DeltaSink(DeltaOptions.parse(with_prefix("storage.", options, access.storage)))
+
+
+DESTINATION = DestinationType(
+    kind=KIND,
+    data_source=_data_source,
+    options=OPTIONS,
+    sink=_sink_of,
+    stored_table=lambda stream, access: StoredDelta(stream.table_uri, access.storage),
+)

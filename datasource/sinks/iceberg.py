@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Mode, Planned, SortField
+from ...committers.errors import ConfigurationError
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, known_properties, redacted
+from ...committers.iceberg.cleanup import IcebergCleanableTable
 from ...committers.iceberg.committer import IcebergTableCommitter
 from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from ...committers.iceberg.new_table import NewTable
-from ...committers.iceberg.properties import EXPIRE_PROPERTY
-from ...committers.iceberg.table import load
+from ...committers.iceberg.properties import EXPIRE_PROPERTY, is_maintained
+from ...committers.iceberg.table import load, load_if_there, version_of
 from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.lake_manifest import LakeManifest, PlannedFiles
+from ...committers.maintenance import Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan
+from ..destinations import DestinationType, TableNow, with_prefix
 from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
-from ..options.iceberg import IcebergOptions
+from ..options.iceberg import OPTIONS, IcebergOptions
 from .file_table import FileTableTarget
 from .sink import leading
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
+    from pyspark.sql.datasource import DataSource
 
+    from ...committers.cleanup import CleanableTable
+    from ...committers.contract import StreamKey
     from ...committers.store.sql import SqlManifestStore
+    from ..table_access import TableAccess
+    from .sink import StepsOfFileTables
 
 BATCHES_PER_MAINTENANCE = 10
+EXPIRE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,25 @@ class IcebergSink:
             in_short=lambda error: redacted(error, known_properties(self._catalog)),
         )
 
+    def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]:
+        from ...committers.iceberg.compaction import IcebergCompactableTable
+
+        def expire() -> str:
+            self.maintain(steps.store, 0)
+            return ""
+
+        table = IcebergCompactableTable(self._catalog, self._address, steps.stream.query_id)
+        stored = StoredIceberg(self._catalog, self._address)
+        return [
+            steps.compaction(table),
+            Step("expire", EXPIRE_S, expire, decides_itself=True),
+            steps.orphans(lambda: stored.cleanable(steps.store)),
+        ]
+
+    def is_maintained(self) -> bool:
+        table = load_if_there(self._catalog, self._address)
+        return table is not None and is_maintained(table.properties)
+
 
 class IcebergTarget(FileTableTarget, IcebergTableCommitter):
     """The target of a stream into an Iceberg table, with the options of its query. See `Target`."""
@@ -157,3 +188,72 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
                 bloom_columns=parquet.bloom_columns,
             ),
         )
+
+
+# For the command line and the delivery process ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIceberg:
+    """See `StoredTable`."""
+
+    catalog: CatalogConfig = field(repr=False)
+    address: IcebergAddress
+
+    @classmethod
+    def of(cls, stream: StreamKey, access: TableAccess) -> StoredIceberg:
+        """
+        Raises:
+            ConfigurationError: nothing is known of the catalog.
+        """
+        address = IcebergAddress.parse(stream.table_uri)
+        if Path(address.catalog).is_absolute():
+            return cls(CatalogConfig.of(None, {}, warehouse=address.catalog), address)
+        catalog = CatalogConfig.of(address.catalog, access.catalog)
+        if not known_properties(catalog):
+            raise ConfigurationError(
+                f"The Iceberg table {address.uri} is in the catalog {address.catalog!r}, of which nothing is "
+                "known here. Say how to open it, for example with --catalog type=rest --catalog "
+                "uri=https://catalog.example, or in .pyiceberg.yaml."
+            )
+        return cls(catalog, address)
+
+    def committer(self) -> IcebergTableCommitter:
+        return IcebergTableCommitter(self.catalog, self.address)
+
+    def now(self) -> TableNow | None:
+        table = load_if_there(self.catalog, self.address)
+        if table is None:
+            return None
+        return TableNow(str(table.metadata.table_uuid), version_of(table.metadata, self.address.branch))
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        return IcebergCleanableTable(
+            lambda: load_if_there(self.catalog, self.address),
+            self.address.uri,
+            self.address.branch,
+            store.expiries,
+            in_short=lambda error: redacted(error, known_properties(self.catalog)),
+        )
+
+
+def _data_source() -> type[DataSource]:
+    from ..iceberg import IcebergDataSource
+
+    return IcebergDataSource
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> IcebergSink:
+    is_embedded = Path(stream.table_uri.rpartition(":")[0]).is_absolute()
+    return IcebergSink(
+        IcebergOptions.parse(with_prefix("catalog.", options, {} if is_embedded else access.catalog))
+    )
+
+
+DESTINATION = DestinationType(
+    kind=KIND,
+    data_source=_data_source,
+    options=OPTIONS,
+    sink=_sink_of,
+    stored_table=StoredIceberg.of,
+)

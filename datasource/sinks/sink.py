@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -23,8 +23,13 @@ from ...writers.plan import WritePlan
 from ..options.common import LakeOptions
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyarrow.fs import FileSystem
 
+    from ...committers.cleanup import CleanableTable
+    from ...committers.compaction import CompactableTable
+    from ...committers.maintenance import Step
     from ...committers.store.sql import SqlManifestStore, WrittenTable
 
 
@@ -127,10 +132,48 @@ class Sink(Destination, Protocol[PayloadT, ContentT]):
         ...
 
 
+class StepsOfFileTables(Protocol):
+    """What the delivery process gives to a destination for its list of maintenance steps."""
+
+    @property
+    def store(self) -> SqlManifestStore: ...
+
+    @property
+    def stream(self) -> StreamKey: ...
+
+    @property
+    def now(self) -> Callable[[], datetime]: ...
+
+    @property
+    def vacuum_every_s(self) -> float: ...
+
+    def compaction(self, table: CompactableTable) -> Step:
+        """Small files that readers see already become larger ones."""
+        ...
+
+    def orphans(self, cleanable: Callable[[], CleanableTable]) -> Step:
+        """Files of ours that nothing names are deleted."""
+        ...
+
+    def pending_names(self) -> set[str]:
+        """Base names of the files that manifests name which are not in the table yet."""
+        ...
+
+
 class FileTableSink(Destination, Protocol):
-    """A `Sink` into a file table."""
+    """A `Sink` into a file table, with all that a delivery process does for it."""
 
     def open_table(self) -> FileTable: ...
+
+    def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]: ...
+
+    def is_maintained(self) -> bool:
+        """True if Penstock looks after the table although the query does not say so.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
+        ...
 
 
 def mode_of(overwrite: bool) -> Mode:

@@ -19,11 +19,11 @@ from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
 from penstock.committers.errors import RetryableError
 from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
 from penstock.committers.iceberg.properties import MAINTENANCE_PROPERTY as ICEBERG_MAINTENANCE_PROPERTY
+from penstock.committers.maintenance import Step
 from penstock.datasource.delivery import rewriting
 from penstock.datasource.delivery.maintenance import (
     Maintenance,
     MaintenancePolicy,
-    Step,
     StepResult,
     maintenance_of,
 )

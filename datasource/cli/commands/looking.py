@@ -65,17 +65,17 @@ def status(
 
 
 def _look(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
+    from ...destinations import stored_table
     from ...sinks.sink import check_same_table
-    from ...table_access import look_at_table, open_table
     from ..output import look_json
 
-    table, token, problem = open_table(stream, access), None, ""
+    table, token, problem = stored_table(stream, access).committer(), None, ""
     try:
         check_same_table(table, stream.key, store.written_table(stream.key))
         token = table.token(stream.key.query_id)
     except TableChangedError as error:
         problem = str(error)
-    return look_json(look_at_table(stream, access), token, problem)
+    return look_json(stored_table(stream, access).now(), token, problem)
 
 
 def show(
@@ -92,7 +92,8 @@ def show(
 ) -> None:
     """Show one batch: its state, its files, and whether the table holds it."""
     from ....committers.lake_manifest import decode
-    from ...table_access import TableAccess, open_table
+    from ...destinations import stored_table
+    from ...table_access import TableAccess
     from .. import output
     from ..access import select_one
 
@@ -103,7 +104,7 @@ def show(
     if record is None or manifest is None:
         raise ConfigurationError(f"The store has no batch {batch} of {found.key}. {_newest(found)}")
     try:
-        token = open_table(found, access).token(found.key.query_id)
+        token = stored_table(found, access).committer().token(found.key.query_id)
         word, sentence = output.in_table(token, record.batch)
     except TableChangedError as error:
         token, word, sentence = None, "changed", str(error)

@@ -401,12 +401,12 @@ def rewritten(lake: DecoupledLake) -> set[str]:
 
 def remove(lake: DecoupledLake, landed_before: datetime) -> int:
     from penstock.datasource.delivery.sources import remove_sources
-    from penstock.datasource.table_access import cleanable_table
+    from penstock.datasource.destinations import stored_table
 
     return remove_sources(
         lake.store,
         lake.stream,
-        lambda: cleanable_table(lake.status, lake.store, NO_SECRETS),
+        lambda: stored_table(lake.status, NO_SECRETS).cleanable(lake.store),
         landed_before,
     )
 

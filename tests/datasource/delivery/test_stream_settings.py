@@ -14,11 +14,11 @@ from tests.datasource.delivery.backlogs import NO_SECRETS, DecoupledLake, around
 
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
 from penstock.datasource.cli.decide import check_checkpoint_gone
-from penstock.datasource.delivery.maintenance import MaintenancePolicy, maintenance_of
 from penstock.datasource.delivery.stream_settings import StreamSettings, build_sink
 from penstock.datasource.delivery.turns import DeliveryOrder
 from penstock.datasource.delivery.worker import StreamWorker
-from penstock.datasource.table_access import TableAccess, cleanable_table, look_at_table, open_table
+from penstock.datasource.destinations import stored_table
+from penstock.datasource.table_access import TableAccess
 
 SECRETS = TableAccess(
     {
@@ -149,12 +149,9 @@ def test_a_kind_that_is_not_known_is_named_wherever_a_table_is_opened(lake: Deco
     stream = replace(lake.status, kind="paimon")
     settings = StreamSettings(options=sink.options.given)
     uses: list[Callable[[], object]] = [
-        lambda: open_table(stream, NO_SECRETS),
-        lambda: look_at_table(stream, NO_SECRETS),
-        lambda: cleanable_table(stream, lake.store, NO_SECRETS),
+        lambda: stored_table(stream, NO_SECRETS),
         lambda: build_sink(stream, settings, NO_SECRETS),
         lambda: check_checkpoint_gone(replace(stream, settings=CHECKPOINT), NO_SECRETS),
-        lambda: maintenance_of(replace(sink, kind="paimon"), lake.store, lake.stream, MaintenancePolicy()),
     ]
     for use in uses:
         with pytest.raises(ConfigurationError, match=r"kind 'paimon'.*pip install --upgrade penstock"):
@@ -168,6 +165,6 @@ def test_a_manifest_of_another_kind_than_the_table_is_refused(lake: DecoupledLak
     (manifest,) = [lake.store.manifest(lake.stream, 0)]
     assert manifest is not None
     other = "iceberg" if lake.kind == "delta" else "delta"
-    for use in (lake.committer().commit, lake.committer().missing_files):
+    for use in (lake.committer().commit, lake.committer().missing):
         with pytest.raises(ManifestCorruptError, match=f"of kind '{other}', but the table is of"):
             use(replace(manifest, kind=other))

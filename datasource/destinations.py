@@ -1,0 +1,101 @@
+"""The destinations that are installed, by the kind of their manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from ..committers.errors import ConfigurationError, shown
+from .options.parsing import Option
+from .plug_ins import BUILT_IN, GROUP, plug_ins
+from .sinks.sink import FileTableSink, LakeTable
+from .table_access import TableAccess
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
+
+    from ..committers.cleanup import CleanableTable
+    from ..committers.contract import StreamKey
+    from ..committers.store.sql import SqlManifestStore, StreamStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """A table as it is now."""
+
+    table_id: str
+    version: int
+
+
+class StoredTable(Protocol):
+    """A stream's table by the address that the store has. Runs in the commands and the delivery process."""
+
+    def committer(self) -> LakeTable:
+        """An instance looks at the table once."""
+        ...
+
+    def now(self) -> TableNow | None:
+        """The table as it is now; None if there is none.
+
+        Raises:
+            RetryableError: it cannot be read now.
+        """
+        ...
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        """The table as clean-up looks at it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationType:
+    """One kind of destination."""
+
+    kind: str
+    """Of its manifests, and of its streams in the store."""
+    data_source: Callable[[], type[DataSource]]
+    """The class that Spark registers."""
+    options: tuple[Option, ...]
+    """All that the query may set, but for those with a prefix, which hold secrets."""
+    sink: Callable[[StreamKey, Mapping[str, str], TableAccess], FileTableSink]
+    """The sink of the stream's query, from its stored options and the secrets of this process."""
+    stored_table: Callable[[StreamKey, TableAccess], StoredTable]
+
+
+def destination_type(stream: StreamKey, kind: str) -> DestinationType:
+    """
+    Raises:
+        ConfigurationError: no such destination is installed.
+    """
+    if kind in BUILT_IN:
+        return _load(BUILT_IN[kind])
+    for entry in plug_ins().select(name=kind):
+        found: DestinationType = entry.load()
+        return found
+    raise ConfigurationError(
+        f"The stream {stream} writes a table of kind {shown(kind)}, which this version of Penstock does not "
+        f"know, and no installed package has a destination of that name ({GROUP}). Nothing was changed. Run: "
+        "pip install --upgrade penstock, or install the package of the destination"
+    )
+
+
+def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:
+    """The stream's table.
+
+    Raises:
+        ConfigurationError: no such destination is installed, or it cannot be opened with what is given.
+    """
+    return destination_type(stream.key, stream.kind).stored_table(stream.key, access)
+
+
+def with_prefix(prefix: str, options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
+    """The options, and those with the prefix that are given to this process alone."""
+    return {**options, **{f"{prefix}{key}": value for key, value in secrets.items()}}
+
+
+def _load(reference: str) -> DestinationType:
+    module, _, name = reference.partition(":")
+    found: DestinationType = getattr(import_module(module), name)
+    return found

@@ -1,0 +1,20 @@
+"""Destinations of other packages, found through the entry-point group `penstock.destinations`.
+
+The entry's name is the kind of the destination's manifests, and its object a `destinations.DestinationType`.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoints, entry_points
+
+GROUP = "penstock.destinations"
+BUILT_IN = {
+    "delta": "penstock.datasource.sinks.delta:DESTINATION",
+    "iceberg": "penstock.datasource.sinks.iceberg:DESTINATION",
+}
+"""Named here: a zip given with `--py-files` has no entry points."""
+
+
+def plug_ins() -> EntryPoints:
+    """None is loaded yet."""
+    return entry_points(group=GROUP)
