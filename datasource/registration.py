@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-DATA_SOURCES = (DeltaDataSource, IcebergDataSource)
+DATA_SOURCES: tuple[type[DataSource], ...] = (DeltaDataSource, IcebergDataSource)
 
 
 def register(spark: SparkSession, *, tune: bool = True) -> None:

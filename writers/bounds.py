@@ -6,6 +6,7 @@ And of floating point numbers, which the Parquet footer does not have.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable
 from typing import Any
 
@@ -76,6 +77,10 @@ class FloatExtremes:
         return lower or -0.0, upper or 0.0
 
 
+_STRUCT_CODES = {16: ("H", "e"), 32: ("I", "f"), 64: ("Q", "d")}
+"""By width in bits: of an unsigned number and of a floating one, see `struct`."""
+
+
 def _extremes(array: pa.Array) -> list[float]:
     """[least, greatest]; NaN is one of the two where there is a NaN. Empty without values.
 
@@ -88,9 +93,8 @@ def _extremes(array: pa.Array) -> list[float]:
         return []
     least = unsigned["max"] if signed["min"] < 0 else unsigned["min"]
     greatest = signed["max"] if signed["max"] >= 0 else unsigned["min"]
-    bits = pa.array([least, greatest], f"uint{size}")
-    extremes: list[float] = bits.view(array.type).to_pylist()
-    return extremes
+    unsigned_code, float_code = _STRUCT_CODES[size]
+    return list(struct.unpack(f"=2{float_code}", struct.pack(f"=2{unsigned_code}", least, greatest)))
 
 
 def text_upper_bound(text: str, characters_max: int) -> str | None:

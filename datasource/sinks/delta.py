@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Mode, Planned, SortField
-from ...committers.delta.cleanup import DeltaCleanableTable
 from ...committers.delta.committer import DeltaTableCommitter, now_ms
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.table import KIND, load_if_there
@@ -66,6 +65,7 @@ class DeltaSink:
         """Nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
 
     def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]:
+        from ...committers.delta.cleanup import DeltaCleanableTable
         from ...committers.delta.compaction import DeltaCompactableTable
         from ...committers.delta.maintenance import checkpoint_log, vacuum
 
@@ -183,6 +183,8 @@ class StoredDelta:
         return None if table is None else TableNow(str(table.metadata().id), table.version())
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        from ...committers.delta.cleanup import DeltaCleanableTable
+
         return DeltaCleanableTable(self.uri, self.storage)
 
 

@@ -12,7 +12,6 @@ from ...committers.contract import Mode, Planned, SortField
 from ...committers.errors import ConfigurationError
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, known_properties, redacted
-from ...committers.iceberg.cleanup import IcebergCleanableTable
 from ...committers.iceberg.committer import IcebergTableCommitter
 from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from ...committers.iceberg.new_table import NewTable
@@ -228,6 +227,8 @@ class StoredIceberg:
         return TableNow(str(table.metadata.table_uuid), version_of(table.metadata, self.address.branch))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        from ...committers.iceberg.cleanup import IcebergCleanableTable
+
         return IcebergCleanableTable(
             lambda: load_if_there(self.catalog, self.address),
             self.address.uri,

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from penstock import CheckpointMismatchError
 from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.store.sql import OtherQuery, SqlManifestStore, open_store
-from penstock.datasource import planning
 from penstock.datasource.cli.app import app
 from penstock.datasource.planning import plan_batch, store_url
+from penstock.datasource.sinks import delta, iceberg
 from penstock.datasource.sinks.sink import FileTableSink
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -131,7 +131,8 @@ def test_a_shared_store_knows_a_query_that_begins_anew(
 ) -> None:
     """Also where the table does not, for a release that noted no origins wrote it. The store has the id."""
     with monkeypatch.context() as patched:
-        patched.setattr(planning, "origins_of", lambda _: ())
+        for module in (delta, iceberg):
+            patched.setattr(module, "origins_of", lambda _: ())
         queries.run("q1", queryName="ids", store=store_url)
 
     queries.run("q2", store=store_url, **second)

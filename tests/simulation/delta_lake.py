@@ -107,6 +107,7 @@ class DeltaSimLake:
             for module in (files, cleanup, history):
                 patch.setattr(module, "DeltaStorageHandler", open_location)
                 patch.setattr(module, "pafs", library_files)
+            patch.setattr(files, "local_root", lambda _uri: None)
             patch.setattr(cleanup, "pq", SimpleNamespace(ParquetFile=CheckpointFile))
             yield
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -109,6 +110,8 @@ class IcebergSimLake:
             patch.setattr(snapshot, "iceberg_data_files", _data_files)
             patch.setattr(expiry, "ThreadPoolExecutor", InlineExecutor)
             patch.setattr(expiry, "uuid", self._clock)
+            read = SimpleNamespace(table_metadata=lambda file: file.read())
+            patch.setattr(expiry, "FromInputFile", read)
             patch.setattr(sink, "datetime", self._clock)
             patch.setattr(sink, "BATCHES_PER_MAINTENANCE", MAINTENANCE_EVERY)
             yield

@@ -429,10 +429,10 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         "datasource/committing.py",
         Edit(
             """
-    if files and None in messages:
+    if payloads and None in messages:
 """,
             """
-    if files:
+    if payloads:
 """,
         ),
     ),

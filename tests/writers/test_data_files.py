@@ -199,7 +199,7 @@ def test_half_of_the_files_that_a_process_may_open_are_left_to_others(tmp_path: 
         f"writer = writer_of(Path({str(tmp_path)!r}), numbers(1).schema, partition_by=('p',), "
         "buffer_bytes_max=1)\n"
         "write_all(writer, numbers(3000, 150))\n"
-        "print(sum(file.rows for file in writer.close()))"
+        "print(sum(file.rows for file in writer.finish()))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout == "3000\n", done.stderr

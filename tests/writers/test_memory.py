@@ -54,7 +54,7 @@ for number in range(batches):
     rows = batch(number)
     size += rows.nbytes
     writer.write(rows)
-files = writer.close()
+files = writer.finish()
 assert sum(file.rows for file in files) == batches * 10_000 + 1
 print(size, peak_bytes() - base)
 """
@@ -112,7 +112,7 @@ if step == "write":
         writer = DataFileWriter(plan, FileNames("query", "run", number, 0, 0))
         for batch in batches(number * rows):
             writer.write(batch)
-        for file in writer.close():
+        for file in writer.finish():
             print(json.dumps(astuple(file)[:3]))
 else:
     (group,) = choose_groups([DataFile(*json.loads(line)) for line in sys.stdin], plan.target_file_bytes)

@@ -139,7 +139,7 @@ def test_an_outage_is_a_line_in_the_log_for_each_try(lake: DecoupledLake) -> Non
     process.terminate()
     code, said = ended(process)
     assert code == 0
-    _, *tries, _ = said.splitlines()
+    tries = [line for line in said.splitlines() if "not delivered" in line]
     assert len(tries) >= 2
     for line in tries:
         assert re.search(r" WARNING ids 8d9a1c2b: not delivered, tried again in [\d.]+ s: .* cannot be", line)
