@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from ..committers.errors import ConfigurationError, shown
 from .options.parsing import Option
-from .plug_ins import BUILT_IN, GROUP, plug_ins
+from .plug_ins import BUILT_IN, GROUP, load, plug_ins
 from .sinks.sink import FileTableSink, LakeTable
 from .table_access import TableAccess
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSource
-
     from ..committers.cleanup import CleanableTable
     from ..committers.contract import StreamKey
     from ..committers.store.sql import SqlManifestStore, StreamStatus
@@ -55,8 +52,8 @@ class DestinationType:
 
     kind: str
     """Of its manifests, and of its streams in the store."""
-    data_source: Callable[[], type[DataSource]]
-    """The class that Spark registers."""
+    data_source: str
+    """`module:class` of what Spark registers: nothing else loads it, nor Spark."""
     options: tuple[Option, ...]
     """All that the query may set, but for those with a prefix, which hold secrets."""
     sink: Callable[[StreamKey, Mapping[str, str], TableAccess], FileTableSink]
@@ -70,7 +67,8 @@ def destination_type(stream: StreamKey, kind: str) -> DestinationType:
         ConfigurationError: no such destination is installed.
     """
     if kind in BUILT_IN:
-        return _load(BUILT_IN[kind])
+        built_in: DestinationType = load(BUILT_IN[kind])
+        return built_in
     for entry in plug_ins().select(name=kind):
         found: DestinationType = entry.load()
         return found
@@ -93,9 +91,3 @@ def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:
 def with_prefix(prefix: str, options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
     """The options, and those with the prefix that are given to this process alone."""
     return {**options, **{f"{prefix}{key}": value for key, value in secrets.items()}}
-
-
-def _load(reference: str) -> DestinationType:
-    module, _, name = reference.partition(":")
-    found: DestinationType = getattr(import_module(module), name)
-    return found

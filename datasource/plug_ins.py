@@ -5,7 +5,9 @@ The entry's name is the kind of the destination's manifests, and its object a `d
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
+from typing import Any
 
 GROUP = "penstock.destinations"
 BUILT_IN = {
@@ -18,3 +20,9 @@ BUILT_IN = {
 def plug_ins() -> EntryPoints:
     """None is loaded yet."""
     return entry_points(group=GROUP)
+
+
+def load(reference: str) -> Any:
+    """The object of a reference `module:name`."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)

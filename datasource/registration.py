@@ -10,7 +10,7 @@ from ..committers.safe_text import get_logger
 from .arrow_batches import cut_by_rows
 from .delta import DeltaDataSource
 from .iceberg import IcebergDataSource
-from .plug_ins import BUILT_IN, plug_ins
+from .plug_ins import BUILT_IN, load, plug_ins
 from .start_settings import WITHOUT_BOUNDS_CHECKS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
 
 def _other_data_sources() -> list[type[DataSource]]:
     """Of other packages; see `plug_ins`."""
-    return [entry.load().data_source() for entry in plug_ins() if entry.name not in BUILT_IN]
+    return [load(entry.load().data_source) for entry in plug_ins() if entry.name not in BUILT_IN]
 
 
 def _use_this_python_in_local_mode(spark: SparkSession) -> None:

@@ -17,11 +17,20 @@ from tests.committers.lakes import LAKES, IcebergLake
 from tests.tables import rows
 
 from penstock.committers.cleanup import CleanableTable, Cleanup, Found, StoredFile
-from penstock.committers.contract import AttemptId, Batch, DataFile, Manifest, ManifestState, Mode, StreamKey
+from penstock.committers.contract import (
+    AttemptId,
+    Batch,
+    DataFile,
+    DataFiles,
+    Manifest,
+    ManifestState,
+    Mode,
+    StreamKey,
+)
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.terms import parse_partition_spec
-from penstock.committers.lake_manifest import PlannedFiles, build_manifest, decode
+from penstock.committers.lake_manifest import LakeManifest, PlannedFiles, build_manifest, decode
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import CommittableMessage
@@ -114,7 +123,9 @@ class Lake:
             self.set_age(file.path, age)
         return files
 
-    def batch_write(self, age: timedelta, files_age: timedelta | None = None) -> CommittableMessage:
+    def batch_write(
+        self, age: timedelta, files_age: timedelta | None = None
+    ) -> CommittableMessage[DataFiles, LakeManifest]:
         """What the only task of a batch write hands back that began so long ago; nothing is committed."""
         columns = StructType([StructField("id", LongType()), StructField("day", StringType())])
         plan = plan_batch_write(self.sink, columns, overwrite=False, now=lambda: NOW - age)
@@ -122,7 +133,7 @@ class Lake:
         message = plan.write(
             [batch], TaskAttempt(partition=0, attempt=0, run_id="", query_id="", batch_id=None)
         )
-        for file in message.committable.files:
+        for file in message.committable.payload or ():
             self.set_age(file.path, age if files_age is None else files_age)
         return message
 

@@ -271,8 +271,10 @@ OPTIONS = (
         "maintenance",
         "maintenance",
         flag,
-        "The delivery process keeps the table in shape: visible small files, log checkpoints, expired "
-        "snapshots, removed files. Default: `true` for tables that Penstock created, `false` for all others.",
+        "The delivery process keeps the table in shape: visible small files, log checkpoints, removed files, "
+        "files that nothing names; `expireSnapshots` has its own option. Default: `true` for tables that "
+        "Penstock created, `false` for all others; the table property `penstock.maintenance` switches it "
+        "too.",
     ),
     Option(
         "compactEverySeconds",

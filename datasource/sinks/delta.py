@@ -27,7 +27,6 @@ from .sink import leading
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
-    from pyspark.sql.datasource import DataSource
 
     from ...committers.cleanup import CleanableTable
     from ...committers.contract import StreamKey
@@ -188,19 +187,13 @@ class StoredDelta:
         return DeltaCleanableTable(self.uri, self.storage)
 
 
-def _data_source() -> type[DataSource]:
-    from ..delta import DeltaDataSource
-
-    return DeltaDataSource
-
-
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> DeltaSink:
     return DeltaSink(DeltaOptions.parse(with_prefix("storage.", options, access.storage)))
 
 
 DESTINATION = DestinationType(
     kind=KIND,
-    data_source=_data_source,
+    data_source="penstock.datasource.delta:DeltaDataSource",
     options=OPTIONS,
     sink=_sink_of,
     stored_table=lambda stream, access: StoredDelta(stream.table_uri, access.storage),

@@ -32,7 +32,6 @@ from .sink import leading
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
-    from pyspark.sql.datasource import DataSource
 
     from ...committers.cleanup import CleanableTable
     from ...committers.contract import StreamKey
@@ -238,12 +237,6 @@ class StoredIceberg:
         )
 
 
-def _data_source() -> type[DataSource]:
-    from ..iceberg import IcebergDataSource
-
-    return IcebergDataSource
-
-
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> IcebergSink:
     is_embedded = Path(stream.table_uri.rpartition(":")[0]).is_absolute()
     return IcebergSink(
@@ -253,7 +246,7 @@ def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess)
 
 DESTINATION = DestinationType(
     kind=KIND,
-    data_source=_data_source,
+    data_source="penstock.datasource.iceberg:IcebergDataSource",
     options=OPTIONS,
     sink=_sink_of,
     stored_table=StoredIceberg.of,
