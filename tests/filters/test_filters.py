@@ -68,7 +68,6 @@ def test_a_filter_finds_what_a_scan_finds(reader: Reader, kind: str, layout: str
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_filter_finds_what_a_scan_finds_in_spark(lakes: Lakes, tmp_path: Path) -> None:
     """By Delta's and Iceberg's own connectors, which have a release for Spark 4.0."""
     pyspark = pytest.importorskip("pyspark")

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers import crash_points, lake_manifest
+from penstock.committers.cleanup import CleanableTable
 from penstock.committers.contract import (
     Manifest,
     ManifestState,
@@ -51,6 +52,7 @@ from penstock.datasource.backlog import wait_for_delivery
 from penstock.datasource.cli import decide
 from penstock.datasource.decoupled_planning import patiently
 from penstock.datasource.options.common import LakeOptions
+from penstock.datasource.sinks.sink import FileTable
 from penstock.testing.invariant import Observation, find_problems
 
 HISTORY_MAX = 100
@@ -66,6 +68,19 @@ LEASE_S = 60.0
 
 _decode_body_once = lru_cache(maxsize=100)(lake_manifest._decode_body)
 """A history reads each of its manifests many times; decoding them again takes a tenth of its time."""
+
+
+@dataclass(frozen=True)
+class SimulatedStoredTable:
+    """See `StoredTable`; what the commands of a simulation ask of one."""
+
+    lake: SimulatedLake
+
+    def committer(self) -> FileTable:
+        return self.lake.open_table()
+
+    def cleanable(self, store: Any) -> CleanableTable:
+        return self.lake.cleanable_table(store)
 
 
 class World:
@@ -146,8 +161,7 @@ class World:
             ),
             (decide, "_leased", leased),
             (decide, "HeldLease", _released),
-            (decide, "open_table", lambda *_: self.lake.open_table()),
-            (decide, "cleanable_table", lambda stream, store, _: self.lake.cleanable_table(store)),
+            (decide, "stored_table", lambda *_: SimulatedStoredTable(self.lake)),
         ):
             patch.setattr(module, name, instead)
 
