@@ -230,5 +230,5 @@ def test_names_that_no_table_has_are_refused_by_name(
     with new_table(kind) as table:
         with pytest.raises(Exception, match="SchemaMismatchError") as caught:
             write_batch(rows, table)
-        assert {"": "``", "ok": "a\0b", "day": "day, DAY"}[names[0]] in str(caught.value)
+        assert {"": "``", "ok": r"a\x00b", "day": "day, DAY"}[names[0]] in str(caught.value)
         assert data_files(table) == []

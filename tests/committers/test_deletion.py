@@ -165,7 +165,7 @@ CALLERS = {
     "writers/delta/filesystem.py": "called by `Uploads`",
     "datasource/cli/renew.py": "the checksum of a checkpoint's file",
     "datasource/driver_only.py": "its own temporary file",
-    "datasource/delivery/maintenance.py": "calls Penstock's own `vacuum`",
+    "datasource/sinks/delta.py": "calls Penstock's own `vacuum`",
 }
 """Which modules call what deletes files, and why they may."""
 
