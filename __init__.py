@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .datasource.delta import DeltaDataSource
     from .datasource.distribute import distribute
     from .datasource.iceberg import IcebergDataSource
+    from .datasource.postgres import PostgresDataSource
     from .datasource.registration import register
     from .datasource.start_settings import START_SETTINGS
 
@@ -48,6 +49,7 @@ __all__ = [
     "IcebergDataSource",
     "ManifestCorruptError",
     "PenstockError",
+    "PostgresDataSource",
     "RetryableError",
     "SchemaMismatchError",
     "TableChangedError",
@@ -62,6 +64,7 @@ _HOME = {
     "DeliveryHandle": "datasource.delivery.handle",
     "DeltaDataSource": "datasource.delta",
     "IcebergDataSource": "datasource.iceberg",
+    "PostgresDataSource": "datasource.postgres",
     "distribute": "datasource.distribute",
     "register": "datasource.registration",
     "start_delivery": "datasource.delivery.handle",

@@ -30,6 +30,8 @@ _OUTAGE_TYPES = frozenset(
         "botocore.exceptions.HTTPClientError",
         "builtins.ConnectionError",
         "builtins.TimeoutError",
+        "psycopg.InterfaceError",
+        "psycopg.OperationalError",
         "pyiceberg.exceptions.ServerError",
         "pyiceberg.exceptions.ServiceUnavailableError",
         "pyiceberg.exceptions.TooManyRequestsError",
@@ -86,7 +88,7 @@ def cause_of(error: BaseException) -> Cause:
     names = set(_type_names(error))
     if names & _REFUSED_TYPES:
         return Cause.REFUSED
-    if "sqlalchemy.exc.DBAPIError" in names:
+    if names & {"sqlalchemy.exc.DBAPIError", "psycopg.Error"}:
         return _of_database(error, names)
     if "botocore.exceptions.ClientError" in names:
         return _of_status(error)
@@ -111,7 +113,7 @@ def _type_names(error: BaseException) -> Iterator[str]:
 
 
 def _of_database(error: BaseException, names: set[str]) -> Cause:
-    sqlstate = str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")
+    sqlstate = str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
     if sqlstate.startswith(_REFUSED_SQLSTATES) or _REFUSED_BY_DATABASE.search(str(error)):
         return Cause.REFUSED
     is_outage = names & _OUTAGE_TYPES or sqlstate == _READ_ONLY_SQLSTATE

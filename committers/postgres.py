@@ -1,4 +1,4 @@
-"""Time-outs of connections to Postgres, for the manifest store and for Iceberg's SQL catalogs.
+"""Time-outs of connections to Postgres: of the manifest store, Iceberg's SQL catalogs and Postgres tables.
 
 What the URL's own parameters set is left as it is.
 """
@@ -6,12 +6,13 @@ What the URL's own parameters set is left as it is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
-
-from sqlalchemy.engine import URL
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Any
 
 from .safe_text import get_logger
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 logger = get_logger(__name__)
 
@@ -30,7 +31,13 @@ Longer than STATEMENT_TIMEOUT_S, after which a server that works ends the statem
 
 
 def connection_settings(url: URL) -> dict[str, int | str]:
-    """Parameters of libpq that the URL does not set.
+    """Parameters of libpq that the URL does not set."""
+    hosts = url.query.get("host", url.host or "")
+    return missing_settings(url.query, hosts if isinstance(hosts, str) else ",".join(hosts))
+
+
+def missing_settings(given: Container[str], hosts: str) -> dict[str, int | str]:
+    """Parameters of libpq that are not given.
 
     Of several hosts libpq takes one that accepts writes, not a standby.
     """
@@ -39,25 +46,37 @@ def connection_settings(url: URL) -> dict[str, int | str]:
         "keepalives_idle": KEEPALIVES_IDLE_S,
         "tcp_user_timeout": int(1000 * LOCK_TIMEOUT_S),
     }
-    hosts = url.query.get("host", url.host or "")
-    if "," in (hosts if isinstance(hosts, str) else ",".join(hosts)):
+    if "," in hosts:
         settings["target_session_attrs"] = "read-write"
-    return {name: value for name, value in settings.items() if name not in url.query}
+    return {name: value for name, value in settings.items() if name not in given}
 
 
 def set_timeouts(connection: Any, url: URL, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    """Set the server's time-outs for a new connection of psycopg or psycopg2."""
+    set_time_limits(connection, str(url.query.get("options", "")), lock_timeout_s)
+
+
+def set_time_limits(
+    connection: Any,
+    given: str,
+    lock_timeout_s: float = LOCK_TIMEOUT_S,
+    statement_timeout_s: float = STATEMENT_TIMEOUT_S,
+    idle_timeout_s: float = IDLE_TRANSACTION_TIMEOUT_S,
+) -> None:
     """Set the server's time-outs for a new connection of psycopg or psycopg2.
 
     By statements and not by the parameter `options`, which connection poolers refuse.
+
+    Args:
+        given: libpq's parameter `options`; what it sets stays
     """
     settings = {
         "lock_timeout": lock_timeout_s,
-        "statement_timeout": STATEMENT_TIMEOUT_S,
-        "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S,
+        "statement_timeout": statement_timeout_s,
+        "idle_in_transaction_session_timeout": idle_timeout_s,
     }
-    given = str(url.query.get("options", ""))
     if "statement_timeout" not in given:
-        _limit_waiting(connection, ANSWER_TIMEOUT_S)
+        _limit_waiting(connection, statement_timeout_s + ANSWER_TIMEOUT_S - STATEMENT_TIMEOUT_S)
     statements = [f"SET {name} = '{seconds}s'" for name, seconds in settings.items() if name not in given]
     if statements:
         with connection.cursor() as cursor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..committers.contract import Batch, Committer
 from ..committers.errors import CheckpointMismatchError, TableChangedError, shown
 from ..committers.safe_text import get_logger
-from .options.common import LakeOptions, NewQuery, normalized_location, origins_of
+from .options.common import NewQuery, StreamOptions, normalized_location, origins_of
 from .sinks.sink import Destination, Remembering
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def check_new_query(
 
 
 def _earlier_query(
-    options: LakeOptions, store: SqlManifestStore, table: Remembering, batch: Batch
+    options: StreamOptions, store: SqlManifestStore, table: Remembering, batch: Batch
 ) -> str | None:
     """How the earlier query is the same, for the message; None if there is none, or the table has no rows."""
     for other in store.other_queries(batch.stream):
@@ -75,18 +75,18 @@ def _earlier_query(
     return _same_checkpoint(options) if noted.startswith("checkpoint:") else _same_name(options)
 
 
-def _same(options: LakeOptions, other: OtherQuery) -> str:
+def _same(options: StreamOptions, other: OtherQuery) -> str:
     checkpoint = _checkpoint_of(other.settings)
     if checkpoint and checkpoint == normalized_location(options.checkpoint_location or ""):
         return _same_checkpoint(options)
     return _same_name(options) if options.query_name and options.query_name == other.query_name else ""
 
 
-def _same_checkpoint(options: LakeOptions) -> str:
+def _same_checkpoint(options: StreamOptions) -> str:
     return f"with the same checkpoint directory {shown(options.checkpoint_location or '')}"
 
 
-def _same_name(options: LakeOptions) -> str:
+def _same_name(options: StreamOptions) -> str:
     return f"of the same name {shown(options.query_name)}"
 
 

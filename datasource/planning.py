@@ -22,7 +22,7 @@ from .checkpoint import STORE_FILE, Checkpoint
 from .decoupled_planning import plan_decoupled_batch
 from .event_time import event_time_column
 from .new_query import check_new_query
-from .options.common import LakeOptions
+from .options.common import StreamOptions
 from .settings import register
 from .sinks.sink import Destination, Sink, check_same_table, mode_of
 from .stores import borrow_store
@@ -105,7 +105,7 @@ def plan_batch_write(
     return BatchPlan(batch, planned.writers, planned.content, run_id=write_id, event_time=event_time)
 
 
-def retry(options: LakeOptions) -> Retry:
+def retry(options: StreamOptions) -> Retry:
     return Retry(attempts_max=options.commit_attempts_max)
 
 
@@ -123,7 +123,7 @@ def open_checkpoint(sink: Destination) -> Checkpoint:
     return Checkpoint(filesystem, root, location)
 
 
-def store_url(options: LakeOptions) -> str:
+def store_url(options: StreamOptions) -> str:
     """Where the manifests are; by default they live and die with the checkpoint."""
     if options.store is not None:
         return options.store

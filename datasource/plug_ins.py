@@ -13,6 +13,7 @@ GROUP = "penstock.destinations"
 BUILT_IN = {
     "delta": "penstock.datasource.sinks.delta:DESTINATION",
     "iceberg": "penstock.datasource.sinks.iceberg:DESTINATION",
+    "postgres": "penstock.datasource.sinks.stored_postgres:DESTINATION",
 }
 """Named here: a zip given with `--py-files` has no entry points."""
 

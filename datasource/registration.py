@@ -11,6 +11,7 @@ from .arrow_batches import cut_by_rows
 from .delta import DeltaDataSource
 from .iceberg import IcebergDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
+from .postgres import PostgresDataSource
 from .start_settings import WITHOUT_BOUNDS_CHECKS
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-DATA_SOURCES: tuple[type[DataSource], ...] = (DeltaDataSource, IcebergDataSource)
+DATA_SOURCES: tuple[type[DataSource], ...] = (DeltaDataSource, IcebergDataSource, PostgresDataSource)
 
 
 def register(spark: SparkSession, *, tune: bool = True) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from .options.common import LakeOptions
+from .options.common import StreamOptions
 from .sinks.sink import Destination
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def register(sink: Destination, store: SqlManifestStore, stream: StreamKey, tabl
     store.register(stream, sink.kind, options.query_name, table_id, settings=settings_of(options))
 
 
-def settings_of(options: LakeOptions) -> str:
+def settings_of(options: StreamOptions) -> str:
     """As JSON. Secrets (`store`, `storage.*`, `catalog.*`) are given to the delivery process itself."""
     settings = {
         "delivery": "decoupled" if options.is_decoupled else "coupled",

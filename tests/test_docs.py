@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.datasource.options import common, delta, iceberg
+from penstock.datasource.options import common, delta, iceberg, postgres
 from penstock.datasource.options.parsing import Option, Prefix
 
 ROOT = Path(__file__).parent.parent
@@ -17,6 +17,7 @@ OPTIONS_BLOCK = re.compile(r"(<!-- options of (.*?): .*? -->\n).*?(<!-- end of o
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "delta": (delta.OPTIONS, delta.PREFIXES),
     "iceberg": (iceberg.OPTIONS, iceberg.PREFIXES),
+    "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "both": (common.OPTIONS, ()),
 }
 
@@ -34,7 +35,7 @@ def test_the_readme_has_all_options() -> None:
     wanted = OPTIONS_BLOCK.sub(lambda block: block[1] + options_table(block[2]) + block[3], readme)
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
         (ROOT / "README.md").write_text(wanted)
-    for name in ("path", "table", "targetFileSize"):
+    for name in ("path", "table", "dbtable", "targetFileSize"):
         assert wanted.count(f"| `{name}` |") == 1
     assert wanted == (ROOT / "README.md").read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
 

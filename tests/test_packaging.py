@@ -25,7 +25,12 @@ DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in
 LOCKS = ("dev.txt", "spark40.txt", "spark41.txt")
 ROWS = 1000
 
-NEEDS_EXTRA = {"penstock.committers.iceberg.library.hive"}
+NEEDS_EXTRA = {
+    "penstock.committers.iceberg.library.hive",
+    "penstock.committers.postgres_table.committer",
+    "penstock.committers.postgres_table.connection",
+    "penstock.datasource.sinks.postgres",
+}
 """Modules that other modules import only if the packages of an extra are installed."""
 
 IMPORT_EVERYTHING = f"""

@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 from ...committers.cleanup import Cleanup, Found
 from ...committers.contract import Manifest
 from ...committers.errors import ConfigurationError, PenstockError
-from ...committers.lake_manifest import decode
 from ...committers.safe_text import one_line
 from ...committers.store.sql import SqlManifestStore, StreamStatus
-from ...writers.plan import parse_file_name
 from ..destinations import stored_table
+from ..stored_names import files_of, name_parser
 from ..table_access import TableAccess
 from . import output
 
@@ -92,7 +91,7 @@ def clean_table(
             stored_table(streams[0], access).cleanable(store),
             cleaned=[stream.key for stream in streams],
             known=[stream.key for stream in store.streams()],
-            parse=parse_file_name,
+            parse=name_parser(streams),
             paths_of=_paths,
         )
         shown = one_line(f"Looking at {cleaned.table_uri}")
@@ -107,7 +106,7 @@ def clean_table(
 
 
 def _paths(manifest: Manifest) -> Iterator[str]:
-    return (file.path for file in decode(manifest).files)
+    return (file.path for file in files_of(manifest))
 
 
 def print_cleaned(cleaned: CleanedTable, now: datetime, *, delete: bool) -> None:

@@ -1,4 +1,4 @@
-"""Options that every sink for a lake table has. Parsed once, on the driver, into a frozen dataclass."""
+"""Options that every sink has, and those of lake tables. Parsed once, on the driver, frozen from then on."""
 
 from __future__ import annotations
 
@@ -27,42 +27,48 @@ class NewQuery(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeOptions:
-    """What the sinks for lake tables have in common. None: as the table says, else the default."""
+class StreamOptions:
+    """What all sinks have in common."""
 
     checkpoint_location: str | None = None
     store: str | None = field(default=None, repr=False)
     query_name: str = ""
     new_query: NewQuery = NewQuery.WARN
     create_table: bool = True
-    table_properties: Mapping[str, str] = field(default_factory=dict)
     add_columns: bool = False
+    commit_attempts_max: int = 100
+    event_time: str | None = None
+    delivered_max: int = 10_000
+    delivered_s_max: float = 7 * 86_400.0
+    is_decoupled: bool = False
+    backlog_batches_max: int = 10_000
+    backlog_bytes_max: int = 100 * 1024 * MIB
+    backlog_s_max: int = 86_400
+    backlog_wait_s: int = 600
+    given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """The text of what was given, by the options' documented names, without what may be secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeOptions(StreamOptions):
+    """What the sinks for lake tables have in common. None: as the table says, else the default."""
+
+    table_properties: Mapping[str, str] = field(default_factory=dict)
     target_file_bytes: int | None = None
     buffer_bytes_max: int = 128 * MIB
     row_group_rows: int | None = None
     max_open_partitions: int = 1000
     compression: str | None = None
     sort_within: tuple[str, ...] = ()
-    commit_attempts_max: int = 100
-    is_decoupled: bool = False
     deliver_after_s: int = 60
     deliver_after_bytes: int | None = None
     deliver_after_batches: int = 1000
     deliver_after_checkpoint: bool = False
     compact_with: str = "local"
     delivery_tries_max: int = 5
-    backlog_batches_max: int = 10_000
-    backlog_bytes_max: int = 100 * 1024 * MIB
-    backlog_s_max: int = 86_400
-    backlog_wait_s: int = 600
-    event_time: str | None = None
-    delivered_max: int = 10_000
-    delivered_s_max: float = 7 * 86_400.0
     maintenance: bool | None = None
     compact_every_s: int = 600
     vacuum_every_s: int = 86_400
-    given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """The text of what was given, by the options' documented names, without what may be secret."""
 
     @property
     def delivery_policy(self) -> DeliveryPolicy:
@@ -81,7 +87,7 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str
     """What is wrong with values that are right one by one.
 
     Args:
-        given: see `LakeOptions.given`
+        given: see `StreamOptions.given`
     """
     problems = []
     if values.get("store", "").startswith("sqlite") and _is_memory(values["store"]):
@@ -291,8 +297,23 @@ OPTIONS = (
     ),
 )
 
+_OF_ALL_SINKS = {
+    "checkpointLocation",
+    "store",
+    "queryName",
+    "newQuery",
+    "createTable",
+    "schemaEvolution",
+    "maxCommitAttempts",
+    "eventTime",
+    "keepDelivered",
+    "keepDeliveredFor",
+}
+STREAM_OPTIONS = tuple(option for option in OPTIONS if option.name in _OF_ALL_SINKS)
+"""Those of `OPTIONS` that sinks have which write no files."""
 
-def origins_of(options: LakeOptions) -> tuple[str, ...]:
+
+def origins_of(options: StreamOptions) -> tuple[str, ...]:
     """What the query's commits note in the table: its checkpoint directory and, if it has one, its name."""
     checkpoint = normalized_location(options.checkpoint_location or "")
     named = [origin("name", options.query_name)] if options.query_name else []

@@ -20,7 +20,7 @@ from ...committers.contract import (
 from ...committers.errors import TableChangedError
 from ...committers.lake_manifest import LakeManifest
 from ...writers.plan import WritePlan
-from ..options.common import LakeOptions
+from ..options.common import LakeOptions, StreamOptions
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -103,7 +103,7 @@ class Destination(Protocol):
     """
 
     @property
-    def options(self) -> LakeOptions: ...
+    def options(self) -> StreamOptions: ...
 
     @property
     def kind(self) -> str:
@@ -162,6 +162,9 @@ class StepsOfFileTables(Protocol):
 
 class FileTableSink(Destination, Protocol):
     """A `Sink` into a file table, with all that a delivery process does for it."""
+
+    @property
+    def options(self) -> LakeOptions: ...
 
     def open_table(self) -> FileTable: ...
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import DeltaDataSource, IcebergDataSource
+from penstock import DeltaDataSource, IcebergDataSource, PostgresDataSource
 from penstock.datasource import gathering
 from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_GIB, cut_by_rows
 from penstock.datasource.gathering import GATHERED_ROWS, gathered
@@ -66,7 +66,7 @@ def test_registering_sets_both_unless_told_not_to(tune: bool, keys: set[str]) ->
     register(session, tune=tune)
 
     assert set(session.conf) == keys
-    assert registered == [DeltaDataSource, IcebergDataSource]
+    assert registered == [DeltaDataSource, IcebergDataSource, PostgresDataSource]
 
 
 def test_one_line_says_what_was_set_and_how_to_have_it_otherwise(caplog: pytest.LogCaptureFixture) -> None:

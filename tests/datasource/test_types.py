@@ -335,6 +335,30 @@ Refused while writing is a text that is no valid UTF-8, which `CAST(binary AS ST
 `make_valid_utf8(col)`. PySpark 4.0, which hands over rows, has put U+FFFD there before. Half a character,
 an unpaired surrogate, is `?` in Spark itself.
 
+## Postgres tables
+
+| Spark | new column | also fits |
+|---|---|---|
+| `boolean` | `boolean` | |
+| `tinyint`, `smallint` | `smallint` | `integer`, `bigint`, `numeric` with enough digits |
+| `int` | `integer` | `bigint`, `numeric` with enough digits |
+| `bigint` | `bigint` | `numeric` with enough digits |
+| `float` | `real` | `double precision` |
+| `double` | `double precision` | |
+| `decimal(p,s)` | `numeric(p,s)` | `numeric` with as many digits before and behind the point |
+| `string` | `text` | `varchar`, `uuid`, `json`, `jsonb` |
+| `binary` | `bytea` | |
+| `date` | `date` | |
+| `timestamp` | `timestamptz` | |
+| `timestamp_ntz` | `timestamp` | |
+| `array` of these | an array | as its elements |
+
+NaN, infinities and -0.0 stay what they are. Structs, maps, and arrays of arrays, structs or maps are
+refused: write `to_json(col)`. Refused while writing: NUL characters in texts, which Postgres cannot hold, and
+years outside 1 to 9999. `varchar(n)`, `char(n)` and timestamps of less than microseconds would cut values,
+and are refused. A text that is no `uuid` or JSON fails its task. Columns that the table has and the rows have
+not get their default.
+
 ## Partition columns of Delta tables
 
 Boolean, integers, decimals, string, date and timestamps. Float, double, binary and nested types are

@@ -91,8 +91,8 @@ def show(
     as_json: options.Json = False,
 ) -> None:
     """Show one batch: its state, its files, and whether the table holds it."""
-    from ....committers.lake_manifest import decode
     from ...destinations import stored_table
+    from ...stored_names import files_of
     from ...table_access import TableAccess
     from .. import output
     from ..access import select_one
@@ -108,7 +108,7 @@ def show(
         word, sentence = output.in_table(token, record.batch)
     except TableChangedError as error:
         token, word, sentence = None, "changed", str(error)
-    named = decode(manifest).files
+    named = files_of(manifest)
     if as_json:
         listed = [output.file_json(file) for file in named]
         answer = {"in_table": word, "token_batch_id": None if token is None else token.batch_id}

@@ -1,0 +1,109 @@
+"""Where a Postgres table is: server, database, schema and name, without user and password."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, unquote, urlsplit
+
+from ..errors import ConfigurationError, shown
+
+IDENTIFIER_BYTES_MAX = 63
+"""Postgres cuts longer names without an error."""
+
+_PART = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
+_TABLE_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresAddress:
+    """One spelling for one table."""
+
+    host: str
+    """Hosts and ports may be lists with commas, as libpq takes them; a host may be a folder of sockets."""
+    port: str
+    database: str
+    schema: str
+    table: str
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str], schema: str, table: str) -> PostgresAddress:
+        """
+        Args:
+            settings: parameters of libpq
+        """
+        host = settings.get("host") or settings.get("hostaddr") or "localhost"
+        database = settings.get("dbname") or settings.get("user") or ""
+        return cls(host, settings.get("port") or "5432", database, schema, table)
+
+    @classmethod
+    def parse(cls, uri: str) -> PostgresAddress:
+        """From `uri`."""
+        parts = urlsplit(uri)
+        host, _, port = parts.netloc.rpartition(":")
+        names = [unquote(name) for name in parts.path.split("/")[1:]]
+        if parts.scheme != "postgresql" or not host or len(names) != 3:
+            raise ConfigurationError(f"{shown(uri)} is not the address of a Postgres table.")
+        return cls(unquote(host), unquote(port), *names)
+
+    @property
+    def uri(self) -> str:
+        """`postgresql://host:port/database/schema/table`"""
+        host, port, *names = (
+            quote(part, safe="") for part in (self.host, self.port, self.database, self.schema, self.table)
+        )
+        return f"postgresql://{host}:{port}/{'/'.join(names)}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Parameters of libpq. User and password come from its environment (`PGUSER`, `~/.pgpass`)."""
+        return {"host": self.host, "port": self.port, "dbname": self.database}
+
+    @property
+    def sql(self) -> str:
+        return qualified(self.schema, self.table)
+
+    @property
+    def fence_sql(self) -> str:
+        """The table that holds the tokens of the queries that write this schema."""
+        return qualified(self.schema, FENCE_TABLE)
+
+
+FENCE_TABLE = "penstock_fence"
+
+
+def quoted(name: str) -> str:
+    """An identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def qualified(schema: str, name: str) -> str:
+    return f"{quoted(schema)}.{quoted(name)}"
+
+
+def parse_table_name(text: str) -> tuple[str, str]:
+    """(schema, table) of `table`, `schema.table` or `"Schema"."Table"`; as in SQL, only quotes keep capitals.
+
+    Raises:
+        ValueError: it is no such name.
+    """
+    match = _TABLE_NAME.fullmatch(text.strip())
+    if match is None:
+        raise ValueError('must be table, schema.table or "Schema"."Table"')
+    schema, table = (_plain(part) for part in (match[1] or "public", match[2]))
+    return schema, table
+
+
+def parse_schema_name(text: str) -> str:
+    """The name of a schema, as in `parse_table_name`."""
+    if not re.fullmatch(_PART, text.strip()):
+        raise ValueError('must be a name, such as staging or "Staging"')
+    return _plain(text.strip())
+
+
+def _plain(part: str) -> str:
+    name = part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
+    if len(name.encode()) > IDENTIFIER_BYTES_MAX:
+        raise ValueError(f"has a name longer than {IDENTIFIER_BYTES_MAX} bytes, which Postgres would cut")
+    return name

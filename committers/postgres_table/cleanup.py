@@ -1,0 +1,82 @@
+"""Clean-up of staging tables: those in the database, with their age, and dropping them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ..cleanup import NameParser, StoredFile
+from ..contract import StreamKey, Token
+from . import fence
+from .address import PostgresAddress, qualified
+from .staging import COMMENT, PREFIX, StagingName, drop, query_hash
+from .table import load_if_there
+
+if TYPE_CHECKING:
+    from .connection import PostgresServer
+
+
+_STAGED = """
+SELECT n.nspname, c.relname, coalesce(pg_total_relation_size(c.oid), 0), obj_description(c.oid, 'pg_class')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND starts_with(c.relname, %s)
+"""
+
+
+class PostgresCleanableTable:
+    """See `CleanableTable`: what it calls files are the staging tables of the database."""
+
+    def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
+        self._server = server
+        self._address = address
+
+    def table_id(self) -> str | None:
+        with self._server.transaction("Nothing was dropped") as cursor:
+            table = load_if_there(cursor, self._address)
+        return None if table is None else table.oid
+
+    def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
+        with self._server.transaction("Nothing was dropped") as cursor:
+            rows = {query_id: fence.read(cursor, self._address, query_id) for query_id in query_ids}
+        return {query_id: row.token for query_id, row in rows.items() if row is not None and row.token}
+
+    def files(self) -> Iterator[StoredFile]:
+        with self._server.transaction("Nothing was dropped") as cursor:
+            rows = cursor.execute(_STAGED, (PREFIX,)).fetchall()
+        for schema, name, size_bytes, comment in rows:
+            if StagingName.parse(name) is not None and (comment or "").startswith(COMMENT):
+                staged_at = datetime.fromisoformat(comment.removeprefix(COMMENT))
+                yield StoredFile(f"{schema}.{name}", size_bytes, staged_at)
+
+    def names(self) -> Iterator[set[str]]:
+        """None: what is committed is in the table itself, and its staging tables are gone."""
+        return iter(())
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        names = [path.rpartition(".") for path in paths]
+        with self._server.transaction("Nothing was dropped") as cursor:
+            return drop(cursor, [qualified(schema, name) for schema, _, name in names])
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    query_id: str
+    batch_id: int
+
+
+def name_parser(streams: Sequence[StreamKey]) -> NameParser:
+    """What the name of a staging table of one of these streams says."""
+    by_hash = {
+        query_hash(stream.query_id, PostgresAddress.parse(stream.table_uri).sql): stream.query_id
+        for stream in streams
+    }
+
+    def parse(path: str) -> _Name | None:
+        name = StagingName.parse(path)
+        if name is None or name.query_hash not in by_hash:
+            return None
+        return _Name(by_hash[name.query_hash], name.batch_id)
+
+    return parse

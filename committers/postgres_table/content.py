@@ -1,0 +1,84 @@
+"""The content of the manifest of a batch for a Postgres table; version 1, JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from ..contract import Batch, Manifest, Mode
+from ..errors import ManifestCorruptError
+from .staging import StagingName, StagingTable, StagingTables
+
+KIND = "postgres"
+VERSION = 1
+
+_SQL_TYPE = re.compile(r"[a-z ]+(\(\d+(,\d+)?\))?[a-z ]*(\[\])?")
+"""Types go into statements as they are, and whoever can write to the store could change them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresContent:
+    """What one batch does to a Postgres table."""
+
+    mode: Mode
+    table_id: str
+    """The table's OID when the batch was planned: another OID is another table."""
+    columns: tuple[tuple[str, str], ...]
+    """Name and SQL type of each column of the staging tables, as the table has them."""
+    new_columns: tuple[str, ...] = ()
+    """Those that the table did not have when the batch was planned."""
+    origins: tuple[str, ...] = ()
+    """Of the query, to be noted with its token; see `origins`."""
+    staged: StagingTables = ()
+
+
+def manifest_of(batch: Batch, content: PostgresContent, payloads: Iterable[StagingTables]) -> Manifest:
+    """The manifest of a batch from what its tasks hand back."""
+    content = replace(content, staged=tuple(table for tables in payloads for table in tables))
+    return Manifest(
+        batch=batch,
+        kind=KIND,
+        version=VERSION,
+        content=json.dumps(asdict(content), ensure_ascii=False).encode(),
+        files=len(content.staged),
+        rows=sum(table.rows for table in content.staged),
+        size_bytes=sum(table.size_bytes for table in content.staged),
+        is_empty=content.mode == "append" and not content.staged,
+    )
+
+
+def decode(manifest: Manifest) -> PostgresContent:
+    """What `manifest_of` was given.
+
+    Raises:
+        ManifestCorruptError: not a manifest for a Postgres table, of a version not known here, or damaged.
+    """
+    try:
+        if (manifest.kind, manifest.version) != (KIND, VERSION):
+            raise ValueError(f"kind {manifest.kind!r}, version {manifest.version}")
+        fields = json.loads(manifest.content)
+        staged = tuple(StagingTable(**table) for table in fields["staged"])
+        columns = tuple((name, kind) for name, kind in fields["columns"])
+        if fields["mode"] not in ("append", "overwrite") or len(staged) != manifest.files:
+            raise ValueError("mode or number of staging tables")
+        if not all(StagingName.parse(table.name) for table in staged):
+            raise ValueError("it names a table that is no staging table")
+        if not all(_SQL_TYPE.fullmatch(kind) for _, kind in columns):
+            raise ValueError("it names a type that is none")
+        return PostgresContent(
+            mode=fields["mode"],
+            table_id=fields["table_id"],
+            columns=columns,
+            new_columns=tuple(fields["new_columns"]),
+            origins=tuple(fields["origins"]),
+            staged=staged,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        batch = manifest.batch
+        raise ManifestCorruptError(
+            f"The manifest of batch {batch.batch_id} of {batch.stream} cannot be read as one for a Postgres "
+            f"table ({error}). Nothing was committed. Restore the store from a copy, or use the version of "
+            "Penstock that prepared the batch."
+        ) from error

@@ -1,0 +1,120 @@
+"""The fence: the token of each query, in a table beside those that the queries write.
+
+A commit locks the query's row, so that two drivers commit one after the other, and the later one sees what
+the earlier one has done. The row changes in the transaction that moves the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..contract import BATCH_WRITE_PREFIX, Batch, Token
+from .address import PostgresAddress
+
+if TYPE_CHECKING:
+    from .connection import Cursor
+
+_DDL = """
+CREATE TABLE IF NOT EXISTS {fence} (
+    query_id text NOT NULL,
+    table_name text NOT NULL,
+    batch_id bigint NOT NULL,
+    digest text NOT NULL,
+    version bigint NOT NULL,
+    table_oid text NOT NULL,
+    origins text[] NOT NULL,
+    committed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (query_id, table_name)
+)
+"""
+_NO_BATCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRow:
+    """What the database knows of one query and the table."""
+
+    batch_id: int
+    digest: str
+    version: int
+    """How many commits the query has made to the table."""
+    table_oid: str
+
+    @property
+    def token(self) -> Token | None:
+        return None if self.batch_id == _NO_BATCH else Token(self.batch_id, self.digest)
+
+
+_ROW = "SELECT batch_id, digest, version, table_oid FROM {fence} WHERE query_id = %s AND table_name = %s"
+
+
+def create(cursor: Cursor, address: PostgresAddress) -> None:
+    cursor.execute(_DDL.format(fence=address.fence_sql))
+
+
+def is_there(cursor: Cursor, address: PostgresAddress) -> bool:
+    row = cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (address.fence_sql,)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def read(cursor: Cursor, address: PostgresAddress, query_id: str) -> FenceRow | None:
+    """The query's row; None if it has committed nothing."""
+    if not is_there(cursor, address):
+        return None
+    statement = _ROW.format(fence=address.fence_sql)
+    row = cursor.execute(statement, (query_id, address.table)).fetchone()
+    return None if row is None else FenceRow(*row)
+
+
+def lock(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) -> FenceRow:
+    """The query's row, which no other transaction changes before this one ends; made if there is none.
+
+    It waits for a transaction that holds it, and then reads what that one has left. That is so for a row that
+    is only being inserted, too.
+    """
+    cursor.execute(
+        f"INSERT INTO {address.fence_sql} "
+        "(query_id, table_name, batch_id, digest, version, table_oid, origins) "
+        "VALUES (%s, %s, %s, '', 0, %s, '{}') ON CONFLICT DO NOTHING",
+        (query_id, address.table, _NO_BATCH, oid),
+    )
+    statement = _ROW.format(fence=address.fence_sql) + " FOR UPDATE"
+    row = cursor.execute(statement, (query_id, address.table)).fetchone()
+    assert row is not None
+    return FenceRow(*row)
+
+
+def update(cursor: Cursor, address: PostgresAddress, batch: Batch, oid: str, origins: Sequence[str]) -> None:
+    """Make the batch the query's token."""
+    cursor.execute(
+        f"UPDATE {address.fence_sql} SET batch_id = %s, digest = %s, version = version + 1, table_oid = %s, "
+        "origins = %s, committed_at = now() WHERE query_id = %s AND table_name = %s",
+        (batch.batch_id, batch.digest, oid, list(origins), batch.stream.query_id, address.table),
+    )
+    if batch.stream.query_id.startswith(BATCH_WRITE_PREFIX):  # nobody asks for earlier ones any more
+        cursor.execute(
+            f"DELETE FROM {address.fence_sql} WHERE query_id LIKE %s AND table_name = %s "
+            "AND committed_at < now() - interval '7 days'",
+            (f"{BATCH_WRITE_PREFIX}%", address.table),
+        )
+
+
+def accept(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) -> None:
+    """Take the table with this OID for the one that the query wrote."""
+    if is_there(cursor, address):
+        cursor.execute(
+            f"UPDATE {address.fence_sql} SET table_oid = %s WHERE query_id = %s AND table_name = %s",
+            (oid, query_id, address.table),
+        )
+
+
+def last_of_origin(cursor: Cursor, address: PostgresAddress, origin: str, oid: str) -> str | None:
+    """The query that was the last to commit to the table from this origin."""
+    row = cursor.execute(
+        f"SELECT query_id FROM {address.fence_sql} WHERE table_name = %s AND table_oid = %s "
+        "AND batch_id >= 0 AND %s = ANY(origins) ORDER BY committed_at DESC LIMIT 1",
+        (address.table, oid, origin),
+    ).fetchone()
+    return None if row is None else str(row[0])

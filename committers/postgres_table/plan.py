@@ -1,0 +1,121 @@
+"""What a batch is checked for before any row moves: the table, its columns, the rights of the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ..errors import AccessRefusedError, ConfigurationError
+from . import fence
+from .address import PostgresAddress
+from .table import (
+    Column,
+    Match,
+    TableState,
+    check_supported,
+    columns_sql,
+    load_if_there,
+    match,
+    new_columns_of,
+)
+
+if TYPE_CHECKING:
+    from .connection import Cursor
+
+
+_CREATE_LOCK_KEY = 0x70656E73746F7067  # "penstopg" in ASCII
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresPlan:
+    table_id: str
+    columns: tuple[Column, ...]
+    """The table's column for each of the query's, the new ones included."""
+    new_columns: tuple[str, ...]
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the query asks for."""
+
+    create: bool = True
+    evolve: bool = False
+    overwrite: bool = False
+    staging_schema: str = ""
+
+
+def plan(cursor: Cursor, address: PostgresAddress, rows: pa.Schema, wanted: Wanted) -> PostgresPlan:
+    """Creates the table if there is none, and the fence. Adds no column yet: the commit does.
+
+    Raises:
+        ConfigurationError: no table, and it is not to be created.
+        SchemaMismatchError: the columns do not fit.
+        TableNotSupportedError: rows cannot be committed to it.
+        AccessRefusedError: the user lacks a right.
+    """
+    table = load_if_there(cursor, address)
+    created = table is None
+    if table is None or not fence.is_there(cursor, address):
+        table = _create(cursor, address, rows, wanted)
+    check_supported(table, address)
+    fit = match(rows, table, address, evolve=wanted.evolve)
+    _check_rights(cursor, address, table, fit, wanted)
+    return PostgresPlan(table.oid, fit.columns, tuple(column.name for column in fit.new), created)
+
+
+def _create(cursor: Cursor, address: PostgresAddress, rows: pa.Schema, wanted: Wanted) -> TableState:
+    """The table, with the fence beside it. Processes that arrive meanwhile wait, then find both."""
+    cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK_KEY,))
+    if load_if_there(cursor, address) is None:
+        if not wanted.create:
+            raise ConfigurationError(
+                f"There is no Postgres table {address.uri}, and createTable=false. Create it, or correct "
+                "dbtable."
+            )
+        cursor.execute(f"CREATE TABLE {address.sql} ({columns_sql(new_columns_of(rows, address))})")
+    fence.create(cursor, address)
+    table = load_if_there(cursor, address)
+    assert table is not None
+    return table
+
+
+_RIGHTS = """
+SELECT has_table_privilege(%(table)s::oid, 'INSERT'),
+    has_table_privilege(%(table)s::oid, 'DELETE'),
+    pg_has_role((SELECT relowner FROM pg_class WHERE oid = %(table)s::oid), 'USAGE'),
+    has_table_privilege(%(fence)s, 'SELECT') AND has_table_privilege(%(fence)s, 'INSERT')
+        AND has_table_privilege(%(fence)s, 'UPDATE'),
+    has_schema_privilege(%(staging)s, 'CREATE')
+"""
+
+
+def _check_rights(
+    cursor: Cursor, address: PostgresAddress, table: TableState, fit: Match, wanted: Wanted
+) -> None:
+    names = {
+        "table": table.oid,
+        "fence": address.fence_sql,
+        "staging": wanted.staging_schema or address.schema,
+    }
+    row = cursor.execute(_RIGHTS, names).fetchone()
+    assert row is not None
+    inserts, deletes, owns, fences, stages = row
+    missing = [
+        what
+        for has, what in (
+            (inserts, f"INSERT on {address.sql}"),
+            (deletes or not wanted.overwrite, f"DELETE on {address.sql}, to replace its rows"),
+            (owns or not fit.new, f"ownership of {address.sql}, to add columns"),
+            (fences, f"SELECT, INSERT and UPDATE on {address.fence_sql}"),
+            (stages, f"CREATE on schema {names['staging']}, for staging tables"),
+        )
+        if not has
+    ]
+    if missing:
+        raise AccessRefusedError(
+            f"The user of the Postgres table {address.uri} lacks rights: {'; '.join(missing)}. Nothing was "
+            "written. Grant them (docs/postgres.md), or give another user in url."
+        )

@@ -1,0 +1,100 @@
+"""Staging tables: the rows of one task attempt, durable and out of sight until their batch is committed.
+
+Their names say to which query and batch they belong, so that clean-up finds those that nothing needs.
+Importable on executors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..contract import AttemptId
+from .address import qualified
+
+if TYPE_CHECKING:
+    from .connection import Cursor
+
+PREFIX = "penstock_"
+COMMENT = "penstock, staged at "
+"""A staging table's comment begins with it; the time of the server follows."""
+_NAME = re.compile(rf"{PREFIX}([0-9a-f]{{12}})_(\d{{1,19}})_\d{{1,10}}_[0-9a-f]{{10}}")
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTable:
+    """A staging table that a task attempt has filled."""
+
+    schema: str
+    name: str
+    rows: int
+    size_bytes: int
+    """Of the rows as text."""
+
+    @property
+    def sql(self) -> str:
+        return qualified(self.schema, self.name)
+
+    @property
+    def path(self) -> str:
+        """Its name for people and for clean-up."""
+        return f"{self.schema}.{self.name}"
+
+
+StagingTables: TypeAlias = tuple[StagingTable, ...]
+"""The payload: of one task one table, or none if it had no rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagingName:
+    """What the name of a staging table says."""
+
+    query_hash: str
+    batch_id: int
+
+    @classmethod
+    def parse(cls, path: str) -> StagingName | None:
+        """None if the name is not one of a staging table."""
+        match = _NAME.fullmatch(path.rpartition(".")[2])
+        return None if match is None else cls(match[1], int(match[2]))
+
+
+def query_hash(query_id: str, table_sql: str) -> str:
+    """The part of the name that says which query stages for which table."""
+    return _hash(f"{query_id} {table_sql}", 12)
+
+
+def staging_name(attempt: AttemptId, table_sql: str) -> str:
+    """At most 63 bytes, and different for each attempt."""
+    own = _hash(f"{attempt.run_id} {attempt.attempt}", 10)
+    stream = query_hash(attempt.query_id, table_sql)
+    return f"{PREFIX}{stream}_{attempt.batch_id}_{attempt.partition}_{own}"
+
+
+def _hash(text: str, chars: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:chars]
+
+
+def missing_tables(cursor: Cursor, staged: StagingTables) -> list[str]:
+    """Which of them are not there."""
+    there = _there(cursor, [table.sql for table in staged])
+    return [table.path for table, is_there in zip(staged, there, strict=True) if not is_there]
+
+
+def drop(cursor: Cursor, tables: Sequence[str]) -> int:
+    """Drop the tables, by their names in SQL, that are there; how many there were."""
+    there = sum(_there(cursor, tables))
+    if there:
+        cursor.execute(f"DROP TABLE IF EXISTS {', '.join(tables)}")
+    return there
+
+
+def _there(cursor: Cursor, tables: Sequence[str]) -> list[bool]:
+    statement = (
+        "SELECT to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) WITH ORDINALITY AS t (name, n) "
+        "ORDER BY n"
+    )
+    return [bool(is_there) for (is_there,) in cursor.execute(statement, (list(tables),)).fetchall()]

@@ -1,0 +1,228 @@
+"""A Postgres table as the database has it now, and how the columns of a query fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ..errors import SchemaMismatchError, TableChangedError, TableNotSupportedError
+from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
+from .types import holds, sql_type
+
+if TYPE_CHECKING:
+    from .connection import Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    sql_type: str
+    """As `format_type` spells it."""
+    is_required: bool = False
+    """NOT NULL."""
+    is_filled: bool = False
+    """Postgres has a value if none is given: a default, an identity or an expression."""
+    is_computed: bool = False
+    """Postgres takes no value: GENERATED ALWAYS."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    oid: str
+    columns: tuple[Column, ...]
+    unsupported: str = ""
+    """Why rows cannot be committed to it; empty if they can."""
+    owner: str = ""
+
+
+_TABLE = """
+SELECT c.oid::text, pg_get_userbyid(c.relowner),
+    CASE
+        WHEN c.relkind NOT IN ('r', 'p') THEN 'it is no table'
+        WHEN c.relpersistence <> 'p' THEN
+            'it is UNLOGGED or TEMPORARY, so a crash of the server would empty it while the token stays: '
+            'run ALTER TABLE ... SET LOGGED'
+        WHEN c.relhasrules THEN 'it has rules, which may put rows elsewhere: drop them'
+        WHEN row_security_active(c.oid) THEN
+            'row security hides rows from this user: grant BYPASSRLS, or let its owner write it'
+        ELSE ''
+    END
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+_COLUMNS = """
+SELECT attname, format_type(atttypid, atttypmod), attnotnull,
+    atthasdef OR attidentity <> '', attgenerated <> '' OR attidentity = 'a'
+FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+def load_if_there(cursor: Cursor, address: PostgresAddress) -> TableState | None:
+    """The table; None if there is none."""
+    row = cursor.execute(_TABLE, (address.schema, address.table)).fetchone()
+    if row is None:
+        return None
+    oid, owner, unsupported = row
+    columns = tuple(Column(*column) for column in cursor.execute(_COLUMNS, (oid,)).fetchall())
+    return TableState(oid, columns, unsupported, owner)
+
+
+def check_supported(table: TableState, address: PostgresAddress) -> None:
+    """
+    Raises:
+        TableNotSupportedError: names the feature.
+    """
+    if table.unsupported:
+        raise TableNotSupportedError(
+            f"The Postgres table {address.uri} cannot be written: {table.unsupported}. Nothing was written."
+        )
+
+
+def check_same_table(table: TableState | None, table_id: str | None, address: PostgresAddress) -> None:
+    """
+    Raises:
+        TableChangedError: there is none, or another one than that with `table_id`.
+    """
+    if table is None:
+        raise TableChangedError(
+            f"There is no Postgres table {address.uri} any more: it was dropped or renamed under the "
+            "stream. Nothing was committed. Put the table back, or start the query with a new checkpoint to "
+            "write a new table from the beginning."
+        )
+    if table_id not in (None, table.oid):
+        raise TableChangedError(
+            f"The Postgres table {address.uri} was dropped and created again under the stream: its OID is "
+            f"{table.oid}, the stream wrote {table_id}. Nothing was committed. Start the query with a new "
+            "checkpoint to write the new table from the beginning; or, if it was put back from a dump, "
+            "accept it as it is:\n    penstock recover --accept-table"
+        )
+
+
+def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[Column, ...]:
+    """Columns for a new table, or new ones for an old table: all nullable, Spark's flags are hints.
+
+    Raises:
+        SchemaMismatchError: names the columns that Postgres has no type or no name for.
+    """
+    columns, problems = [], []
+    for field in rows:
+        kind = sql_type(field.type)
+        if kind is None:
+            problems.append(
+                f"{field.name!r} is {field.type}, which Postgres cannot hold without loss: write "
+                f"to_json({quoted_in_spark(field.name)}) instead"
+            )
+        elif len(field.name.encode()) > IDENTIFIER_BYTES_MAX:
+            problems.append(f"{field.name!r} is longer than {IDENTIFIER_BYTES_MAX} bytes: rename it")
+        else:
+            columns.append(Column(field.name, kind))
+    _raise(problems, rows, None, address)
+    return tuple(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How the columns of a query lie over those of a table."""
+
+    columns: tuple[Column, ...]
+    """The table's column for each of the query's, the new ones included."""
+    new: tuple[Column, ...]
+
+
+def match(rows: pa.Schema, table: TableState, address: PostgresAddress, *, evolve: bool) -> Match:
+    """Columns by name: the very name, else without case, as Spark compares names.
+
+    Raises:
+        SchemaMismatchError: says which columns do not fit and shows both schemas.
+    """
+    exact = {column.name: column for column in table.columns}
+    others = {column.name.lower(): column for column in table.columns if column.name not in rows.names}
+    found = [exact.get(field.name) or others.get(field.name.lower()) for field in rows]
+    extra = pa.schema([field for field, column in zip(rows, found, strict=True) if column is None])
+    problems = [
+        problem
+        for field, column in zip(rows, found, strict=True)
+        if column is not None and (problem := _misfit(field, column))
+    ]
+    problems += _unfilled(table, {column.name for column in found if column is not None})
+    if extra and not evolve:
+        names = ", ".join(map(repr, extra.names))
+        problems.append(f"the table has no column {names} (schemaEvolution=addColumns would add it)")
+    _raise(problems, rows, table, address)
+    new = new_columns_of(extra, address)
+    by_name = {column.name: column for column in new}
+    both = zip(rows, found, strict=True)
+    return Match(tuple(column or by_name[field.name] for field, column in both), new)
+
+
+def _misfit(field: pa.Field, column: Column) -> str:
+    if column.is_computed:
+        return f"{column.name!r} is GENERATED ALWAYS in the table: leave it out of the query"
+    if not holds(column.sql_type, field.type):
+        held = f"does not hold {field.type} without loss"
+        return f"{column.name!r} is {column.sql_type} in the table, which {held}"
+    return ""
+
+
+def _unfilled(table: TableState, given: set[str]) -> list[str]:
+    return [
+        f"{column.name!r} is NOT NULL in the table, has no default, and is missing in the query"
+        for column in table.columns
+        if column.is_required and not column.is_filled and column.name not in given
+    ]
+
+
+def columns_to_add(
+    staged: Sequence[tuple[str, str]], new: Sequence[str], table: TableState, address: PostgresAddress
+) -> list[tuple[str, str]]:
+    """Which columns of the staging tables the table has yet to get.
+
+    Raises:
+        SchemaMismatchError: the table was altered since the batch was planned, and cannot take its rows.
+    """
+    now = {column.name: column for column in table.columns}
+    missing = [(name, kind) for name, kind in staged if name not in now]
+    problems = [f"{name!r} is no longer in the table" for name, _ in missing if name not in new]
+    for name, kind in staged:
+        if name in now and (now[name].sql_type != kind or now[name].is_computed):
+            problems.append(f"{name!r} is {now[name].sql_type} now; the rows were staged as {kind}")
+    problems += _unfilled(table, {name for name, _ in staged})
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise SchemaMismatchError(
+            f"The Postgres table {address.uri} was altered while the batch was written, and can no longer "
+            f"take its rows:\n{lines}\nThe batch did not land. Alter the table back; or start the query "
+            "again, which writes the batch for the new columns."
+        )
+    return missing
+
+
+def _raise(
+    problems: Sequence[str], rows: pa.Schema, table: TableState | None, address: PostgresAddress
+) -> None:
+    if not problems:
+        return
+    lines = "\n".join(f"  - {problem}" for problem in problems)
+    given = _shown({field.name: str(field.type) for field in rows})
+    has = (
+        "" if table is None else f"\n  The table has:\n{_shown({c.name: c.sql_type for c in table.columns})}"
+    )
+    raise SchemaMismatchError(
+        f"The query's rows do not fit the Postgres table {address.uri}:\n{lines}\n  The query has:\n{given}"
+        f"{has}\nSelect, rename or cast the columns in the query, or alter the table. Nothing was written."
+    )
+
+
+def _shown(columns: Mapping[str, str]) -> str:
+    return "\n".join(f"    {name}: {kind}" for name, kind in columns.items())
+
+
+def quoted_in_spark(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def columns_sql(columns: Sequence[Column]) -> str:
+    return ", ".join(f"{quoted(column.name)} {column.sql_type}" for column in columns)

@@ -1,0 +1,64 @@
+"""Arrow types and the types of Postgres that hold them without loss."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+_SQL_TYPES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "smallint",
+    pa.int16(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.string(): "text",
+    pa.binary(): "bytea",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp with time zone",
+    pa.timestamp("us"): "timestamp without time zone",
+}
+"""As Postgres' own `format_type` spells them."""
+
+_ALSO_HELD_BY = {
+    "smallint": {"integer", "bigint"},
+    "integer": {"bigint"},
+    "real": {"double precision"},
+    "text": {"character varying", "uuid", "json", "jsonb"},
+}
+_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
+
+
+def sql_type(kind: pa.DataType) -> str | None:
+    """The type of a new column; None if Postgres has none that holds it without loss."""
+    if pa.types.is_decimal128(kind):
+        return f"numeric({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind) and not pa.types.is_nested(kind.value_type):
+        element = sql_type(kind.value_type)
+        return f"{element}[]" if element else None
+    return _SQL_TYPES.get(kind)
+
+
+def holds(column: str, kind: pa.DataType) -> bool:
+    """True if a column of the SQL type takes every value of the Arrow type as it is, or refuses it."""
+    own = sql_type(kind)
+    if own is None or own == column:
+        return own is not None
+    if own.endswith("[]"):
+        return column.endswith("[]") and holds(column[:-2], kind.value_type)
+    if column == "numeric":
+        return own.startswith("numeric") or own in _DIGITS
+    given, wanted = _numeric(own), _numeric(column)
+    if given and wanted:
+        return wanted[1] >= given[1] and wanted[0] - wanted[1] >= given[0] - given[1]
+    return column in _ALSO_HELD_BY.get(own, ())
+
+
+def _numeric(column: str) -> tuple[int, int] | None:
+    """(precision, scale) of a number without binary fractions."""
+    match = re.fullmatch(r"numeric\((\d+),(\d+)\)", column)
+    if match:
+        return int(match[1]), int(match[2])
+    return (_DIGITS[column], 0) if column in _DIGITS else None

@@ -1,0 +1,26 @@
+"""The data source `penstock.postgres`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .lake_source import LakeDataSource
+
+if TYPE_CHECKING:
+    from .sinks.postgres import PostgresSink
+
+
+class PostgresDataSource(LakeDataSource):
+    """Tables in a Postgres database. See `LakeDataSource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.postgres"
+
+    def sink(self) -> PostgresSink:
+        from .options.postgres import PostgresOptions, require_driver
+
+        require_driver()
+        from .sinks.postgres import PostgresSink
+
+        return PostgresSink(PostgresOptions.parse(self.options))

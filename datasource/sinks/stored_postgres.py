@@ -1,0 +1,67 @@
+"""Postgres tables for the command line, by the address that the store has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...committers.errors import ConfigurationError
+from ...committers.postgres_table.address import PostgresAddress
+from ..destinations import DestinationType, TableNow
+from ..options.postgres import OPTIONS, require_driver
+
+if TYPE_CHECKING:
+    from ...committers.contract import StreamKey
+    from ...committers.postgres_table.cleanup import PostgresCleanableTable
+    from ...committers.postgres_table.committer import PostgresCommitter
+    from ...committers.postgres_table.connection import PostgresServer
+    from ...committers.store.sql import SqlManifestStore
+    from ..table_access import TableAccess
+    from .sink import FileTableSink
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPostgres:
+    """See `StoredTable`. User and password come from libpq's environment: the store knows neither."""
+
+    stream: StreamKey
+
+    def committer(self) -> PostgresCommitter:
+        server, address = self._server()
+        from ...committers.postgres_table.committer import PostgresCommitter
+
+        return PostgresCommitter(server, address)
+
+    def now(self) -> TableNow | None:
+        table = self.committer()
+        oid = table.table_id(self.stream.query_id)
+        return None if oid is None else TableNow(oid, table.version(self.stream.query_id))
+
+    def cleanable(self, store: SqlManifestStore) -> PostgresCleanableTable:
+        server, address = self._server()
+        from ...committers.postgres_table.cleanup import PostgresCleanableTable
+
+        return PostgresCleanableTable(server, address)
+
+    def _server(self) -> tuple[PostgresServer, PostgresAddress]:
+        require_driver()
+        from ...committers.postgres_table.connection import PostgresServer
+
+        address = PostgresAddress.parse(self.stream.table_uri)
+        return PostgresServer(address.settings, address.uri), address
+
+
+def _no_delivery(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> FileTableSink:
+    raise ConfigurationError(
+        f"The stream {stream} writes a Postgres table, which has no decoupled delivery yet."
+    )
+
+
+DESTINATION = DestinationType(
+    kind="postgres",
+    data_source="penstock.datasource.postgres:PostgresDataSource",
+    options=OPTIONS,
+    sink=_no_delivery,
+    stored_table=lambda stream, access: StoredPostgres(stream),
+)

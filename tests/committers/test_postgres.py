@@ -1,0 +1,507 @@
+"""The Postgres table committer, with a real server: nothing is lost and nothing doubled, whatever fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+from tests.committers.faults import crash_at
+from tests.committers.postgres_tables import PostgresQuery, commit_answers, ids, payloads, task
+
+from penstock.committers.contract import ManifestState
+from penstock.committers.errors import (
+    AccessRefusedError,
+    CheckpointMismatchError,
+    CommitStateUnknownError,
+    ConfigurationError,
+    RetryableError,
+    SchemaMismatchError,
+    TableChangedError,
+    TableNotSupportedError,
+)
+from penstock.committers.postgres_table import fence
+from penstock.committers.store.sql import SqlManifestStore, open_store
+
+
+@pytest.fixture
+def query(new_postgres_url: Callable[[], str]) -> PostgresQuery:
+    return PostgresQuery(new_postgres_url())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        yield store
+
+
+# Landed once ----------------------------------------------------------------------------------------
+
+
+def test_the_rows_of_all_tasks_land_and_no_staging_table_stays(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.run(store, query.batch(0), ids(1, 2), ids(), ids(3))
+    query.run(store, query.batch(1), ids(4))
+
+    assert query.ids() == [1, 2, 3, 4]
+    assert query.staged() == []
+    assert query.sql("SELECT batch_id, version FROM penstock_fence") == [(1, 2)]
+
+
+def test_a_replayed_batch_writes_nothing(query: PostgresQuery, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0), ids(1))
+    plan = query.plan(store, query.batch(0), ids(1))
+
+    assert plan.writers is None
+
+
+def test_a_replay_after_the_store_was_lost_adds_no_rows(query: PostgresQuery, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
+            plan = query.plan(store, query.batch(0), ids(1))
+            query.commit(store, query.write(plan, [ids(1)]))
+
+    assert query.ids() == [1]
+
+
+def test_a_batch_without_rows_commits_nothing(query: PostgresQuery, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0), ids())
+
+    assert query.sql("SELECT count(*) FROM penstock_fence") == [(0,)]
+    record = store.record(query.batch(0).stream, 0)
+    assert record is not None
+    assert record.state is ManifestState.COMMITTED
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "table.created",
+        "write.file_open",
+        "write.files_closed",
+        "prepare.start",
+        "prepare.done",
+        "commit.start",
+        "commit.landed",
+        "mark.done",
+    ],
+)
+def test_a_crash_at_any_point_loses_and_doubles_nothing(
+    query: PostgresQuery, store: SqlManifestStore, point: str
+) -> None:
+    with crash_at(point):
+        query.run(store, query.batch(0), ids(1, 2), ids(3))
+    query.run(store, query.batch(0), ids(1), ids(2, 3), run_id="r2")
+    query.run(store, query.batch(1), ids(4), run_id="r2")
+
+    assert query.ids() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("point", ["recover.start", "recover.done"])
+def test_a_crash_in_recovery_loses_and_doubles_nothing(
+    query: PostgresQuery, store: SqlManifestStore, point: str
+) -> None:
+    with crash_at("prepare.done"):
+        query.run(store, query.batch(0), ids(1))
+    with crash_at(point):
+        query.run(store, query.batch(0), ids(1), run_id="r2")
+    query.run(store, query.batch(0), ids(1), run_id="r3")
+
+    assert query.ids() == [1]
+    assert query.staged() == []
+
+
+def _lose_answer(connection: psycopg.Connection) -> None:
+    connection.commit()
+    raise psycopg.OperationalError("the answer got lost")
+
+
+def _lose_request(connection: psycopg.Connection) -> None:
+    """The server sees only that the connection has ended."""
+    connection.close()
+    raise psycopg.OperationalError("the request got lost")
+
+
+def test_a_batch_that_landed_and_whose_answer_was_lost_counts_as_committed(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    with commit_answers(_lose_answer):
+        query.run(store, query.batch(0), ids(1))
+
+    assert query.ids() == [1]
+    record = store.record(query.batch(0).stream, 0)
+    assert record is not None
+    assert (record.state, record.table_version) == (ManifestState.COMMITTED, 1)
+
+
+def test_a_batch_whose_request_was_lost_stays_prepared_and_lands_at_the_next_start(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    with commit_answers(_lose_request), pytest.raises(RetryableError, match="did not land"):
+        query.run(store, query.batch(0), ids(1))
+    assert query.ids() == []
+    query.run(store, query.batch(0), ids(1), run_id="r2")
+
+    assert query.ids() == [1]
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_an_unfinished_commit_is_waited_for_before_its_end_is_told(
+    query: PostgresQuery, store: SqlManifestStore, batch_id: int
+) -> None:
+    """The server still works at COMMIT while the client has lost its connection."""
+
+    def late(connection: psycopg.Connection) -> None:
+        real_close, connection.close = connection.close, lambda: None  # type: ignore[method-assign]
+
+        def arrive() -> None:
+            connection.commit()
+            real_close()
+
+        threading.Timer(1.0, arrive).start()
+        raise psycopg.OperationalError("the connection was lost")
+
+    for earlier in range(batch_id):
+        query.run(store, query.batch(earlier), ids(earlier))
+    with commit_answers(late):
+        query.run(store, query.batch(batch_id), ids(batch_id))
+
+    assert query.ids() == list(range(batch_id + 1))
+    record = store.record(query.batch(0).stream, batch_id)
+    assert record is not None
+    assert record.state is ManifestState.COMMITTED
+
+
+def test_a_database_that_does_not_answer_after_commit_leaves_the_end_unknown(
+    query: PostgresQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_all(connection: psycopg.Connection) -> None:
+        connection.commit()
+        monkeypatch.setattr(psycopg, "connect", _refuse)
+        raise psycopg.OperationalError("the answer got lost")
+
+    with commit_answers(lose_all), pytest.raises(CommitStateUnknownError, match="may or may not be in"):
+        query.run(store, query.batch(0), ids(1))
+    monkeypatch.undo()
+    query.run(store, query.batch(0), ids(1), run_id="r2")
+
+    assert query.ids() == [1]
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise psycopg.OperationalError("connection refused")
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_two_drivers_that_commit_one_batch_at_once_land_it_once(
+    query: PostgresQuery, tmp_path: Path, batch_id: int
+) -> None:
+    """Each has a store of its own: only the fence keeps them apart."""
+    barrier, errors = threading.Barrier(2), []
+
+    def drive(name: str) -> None:
+        try:
+            with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
+                if batch_id:
+                    query.run(store, query.batch(0), ids(0), run_id=f"{name}-0")
+                plan = query.plan(store, query.batch(batch_id), ids(1, 2))
+                messages = query.write(plan, [ids(1, 2)], run_id=f"{name}-1")
+                barrier.wait(30)
+                query.commit(store, messages)
+        except BaseException as error:  # noqa: BLE001 - shown below
+            errors.append(error)
+            barrier.abort()
+
+    drivers = [threading.Thread(target=drive, args=(name,)) for name in ("a", "b")]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join()
+
+    assert errors == []
+    assert query.ids() == [0, 1, 2][1 - batch_id :]
+
+
+def test_a_row_of_the_fence_is_locked_until_its_transaction_ends(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    """Else two drivers could both read it before one of them changes it."""
+    query.run(store, query.batch(0), ids(1))
+    target = query.sink().open_table()
+    with target._server.transaction("") as one, target._server.transaction("") as other:
+        fence.lock(one, target._address, query.query_id, "")
+        other.execute("SET lock_timeout = '200ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            fence.lock(other, target._address, query.query_id, "")
+        other.connection.rollback()
+
+
+def test_other_offsets_under_a_batch_id_are_refused(query: PostgresQuery, tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path}/a.db") as store:
+        query.run(store, query.batch(0), ids(1))
+    with open_store(f"sqlite:///{tmp_path}/b.db") as store, pytest.raises(CheckpointMismatchError):
+        query.run(store, query.batch(0, "other"), ids(2))
+
+    assert query.ids() == [1]
+
+
+def test_a_commit_behind_another_checkpoint_is_refused_in_its_transaction(
+    query: PostgresQuery, tmp_path: Path
+) -> None:
+    """The other one has landed after this batch was planned."""
+    with open_store(f"sqlite:///{tmp_path}/a.db") as a, open_store(f"sqlite:///{tmp_path}/b.db") as b:
+        messages = query.write(query.plan(a, query.batch(0), ids(1)), [ids(1)])
+        query.run(b, query.batch(0, "other"), ids(2), run_id="r2")
+        with pytest.raises(CheckpointMismatchError, match="with other source offsets"):
+            query.commit(a, messages)
+
+    assert query.ids() == [2]
+
+
+# The table changes under the stream -------------------------------------------------------------------
+
+
+def test_staging_tables_that_are_gone_are_written_again(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    with crash_at("prepare.done"):
+        query.run(store, query.batch(0), ids(1), ids(2))
+    query.sql(f"DROP TABLE {query.staged()[0]}")
+    query.run(store, query.batch(0), ids(1, 2), run_id="r2")
+
+    assert query.ids() == [1, 2]
+
+
+def test_staging_tables_that_somebody_has_changed_do_not_land(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    messages = query.write(query.plan(store, query.batch(0), ids(1, 2)), [ids(1, 2)])
+    query.sql(f"DELETE FROM {query.staged()[0]} WHERE id = 1")
+    with pytest.raises(TableNotSupportedError, match="moved 1 rows"):
+        query.commit(store, messages)
+
+    assert query.ids() == []
+
+
+def test_a_dropped_table_is_an_error(query: PostgresQuery, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0), ids(1))
+    query.sql("DROP TABLE events")
+    with pytest.raises(TableChangedError, match="dropped or renamed"):
+        query.run(store, query.batch(1), ids(2))
+
+
+@pytest.mark.parametrize("next_store", ["same", "lost"])
+def test_a_table_that_was_dropped_and_created_again_is_an_error(
+    query: PostgresQuery, store: SqlManifestStore, tmp_path: Path, next_store: str
+) -> None:
+    """The fence knows it even if the store was lost."""
+    query.run(store, query.batch(0), ids(1))
+    query.sql("DROP TABLE events; CREATE TABLE events (id bigint)")
+    with open_store(f"sqlite:///{tmp_path}/new.db") as new:
+        with pytest.raises(TableChangedError, match="dropped and created again"):
+            query.run(store if next_store == "same" else new, query.batch(1), ids(2))
+
+    assert query.ids() == []
+
+
+def test_a_table_that_was_replaced_before_the_commit_does_not_get_the_rows(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)])
+    query.sql("DROP TABLE events; CREATE TABLE events (id bigint)")
+    with pytest.raises(TableChangedError, match="dropped and created again"):
+        query.commit(store, messages)
+
+    assert query.ids() == []
+
+
+@pytest.mark.parametrize("what", ["DELETE FROM penstock_fence", "DROP TABLE penstock_fence"])
+def test_a_fence_that_is_gone_is_an_error(query: PostgresQuery, store: SqlManifestStore, what: str) -> None:
+    query.run(store, query.batch(0), ids(1))
+    query.sql(what)
+    with pytest.raises(TableChangedError, match="holds no batch"):
+        query.run(store, query.batch(1), ids(2))
+
+    assert query.ids() == [1]
+
+
+def test_a_table_that_was_altered_before_the_commit_does_not_get_the_rows(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)])
+    query.sql("ALTER TABLE events ALTER id TYPE real")
+    with pytest.raises(SchemaMismatchError, match="'id' is real now"):
+        query.commit(store, messages)
+
+    assert query.ids() == []
+
+
+# Modes and schemas ------------------------------------------------------------------------------------
+
+
+def test_overwriting_replaces_all_rows_and_readers_never_see_none(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.run(store, query.batch(0), ids(1, 2))
+    query.run(store, query.batch(1), ids(3), overwrite=True)
+    assert query.ids() == [3]
+    query.run(store, query.batch(2), ids(), overwrite=True)
+
+    assert query.ids() == []
+
+
+def test_new_columns_come_in_the_transaction_of_their_batch(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.run(store, query.batch(0), ids(1))
+    more = pa.table({"ID": pa.array([2], pa.int64()), "x": ["a"]})
+    with pytest.raises(SchemaMismatchError, match="schemaEvolution=addColumns"):
+        query.run(store, query.batch(1), more)
+    with crash_at("prepare.done"):
+        query.run(store, query.batch(1), more, schemaEvolution="addColumns")
+    assert query.sql("SELECT * FROM events") == [(1,)]
+    query.run(store, query.batch(1), more, run_id="r2", schemaEvolution="addColumns")
+
+    assert query.sql("SELECT * FROM events ORDER BY id") == [(1, None), (2, "a")]
+
+
+def test_postgres_fills_columns_that_the_query_does_not_have(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.sql(
+        "CREATE TABLE events (n bigint GENERATED ALWAYS AS IDENTITY, id bigint NOT NULL, "
+        "twice bigint GENERATED ALWAYS AS (2 * id) STORED, d text NOT NULL DEFAULT 'd')"
+    )
+    query.run(store, query.batch(0), ids(5))
+
+    assert query.sql("SELECT * FROM events") == [(1, 5, 10, "d")]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("(id integer)", "'id' is integer in the table, which does not hold int64"),
+        ("(id bigint, x text NOT NULL)", "'x' is NOT NULL in the table, has no default"),
+        ("(id bigint GENERATED ALWAYS AS IDENTITY)", "'id' is GENERATED ALWAYS"),
+        ("(other bigint)", "the table has no column 'id'"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_before_any_moves(
+    query: PostgresQuery, store: SqlManifestStore, ddl: str, said: str
+) -> None:
+    query.sql(f"CREATE TABLE events {ddl}")
+    with pytest.raises(SchemaMismatchError, match=said):
+        query.plan(store, query.batch(0), ids(1))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("CREATE VIEW events AS SELECT 1::bigint AS id", "it is no table"),
+        ("CREATE UNLOGGED TABLE events (id bigint)", "UNLOGGED"),
+        (
+            "CREATE TABLE events (id bigint); CREATE RULE r AS ON INSERT TO events DO INSTEAD NOTHING",
+            "it has rules",
+        ),
+    ],
+)
+def test_tables_that_would_break_the_promise_are_refused(
+    query: PostgresQuery, store: SqlManifestStore, ddl: str, said: str
+) -> None:
+    query.sql(ddl)
+    with pytest.raises(TableNotSupportedError, match=said):
+        query.plan(store, query.batch(0), ids(1))
+
+
+def test_a_null_in_a_required_column_fails_the_task_and_leaves_no_staging_table(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.sql("CREATE TABLE events (id bigint NOT NULL)")
+    rows = pa.table({"id": pa.array([1, None], pa.int64())})
+    with pytest.raises(SchemaMismatchError, match="NULL in id"):
+        query.run(store, query.batch(0), rows)
+
+    assert query.staged() == []
+
+
+def test_a_unique_constraint_refuses_the_batch_as_a_whole(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.sql("CREATE TABLE events (id bigint PRIMARY KEY)")
+    query.run(store, query.batch(0), ids(1))
+    with pytest.raises(SchemaMismatchError, match="events_pkey") as refused:
+        query.run(store, query.batch(1), ids(1, 2))
+
+    assert query.ids() == [1]
+    assert "=(1)" not in str(refused.value)
+
+
+def test_a_table_is_not_created_where_that_is_not_wanted(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    with pytest.raises(ConfigurationError, match="createTable=false"):
+        query.plan(store, query.batch(0), ids(1), createTable="false")
+
+
+def test_missing_rights_are_named_before_any_row_moves(query: PostgresQuery, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0), ids(1))
+    user = f"u_{query.schema}"
+    query.sql(f"CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {query.schema} TO {user}")
+    other = query.url.replace("//postgres", f"//{user}", 1)
+    assert other != query.url
+    with pytest.raises(AccessRefusedError) as refused:
+        PostgresQuery(other, "q2").plan(store, PostgresQuery(other, "q2").batch(0), ids(1))
+
+    assert "INSERT on" in str(refused.value) or "permission denied" in str(refused.value)
+
+
+def test_a_wrong_password_never_shows(query: PostgresQuery, store: SqlManifestStore) -> None:
+    sink = query.sink(url="postgresql://me:geheim@localhost:1/db")
+    with pytest.raises(RetryableError) as failure:
+        sink.open_table().token("q1")
+
+    assert (
+        "geheim"
+        not in f"{failure.value} {failure.value.__cause__} {sink!r} {sink.options.given} {sink.table_uri}"
+    )
+
+
+# Staging tables -----------------------------------------------------------------------------------------
+
+
+def test_an_aborted_task_leaves_no_staging_table(query: PostgresQuery, store: SqlManifestStore) -> None:
+    plan = query.plan(store, query.batch(0), ids(1))
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from rows.to_batches()
+        raise RuntimeError("the source failed")
+
+    with pytest.raises(RuntimeError, match="the source failed"):
+        plan.write(failing(), task(plan.batch))
+
+    assert query.staged() == []
+
+
+def test_what_a_lost_batch_has_staged_is_discarded(query: PostgresQuery, store: SqlManifestStore) -> None:
+    messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1), ids(2)])
+    target = query.sink().open_table()
+
+    assert len(query.staged()) == 2
+    assert target.discard(payloads(messages)) == 2
+    assert target.discard(payloads(messages)) == 0
+    assert query.staged() == []
+
+
+def test_staging_tables_go_where_the_query_says(query: PostgresQuery, store: SqlManifestStore) -> None:
+    schema = f"{query.schema}_staging"
+    query.sql(f"CREATE SCHEMA {schema}")
+    messages = query.write(query.plan(store, query.batch(0), ids(1), stagingSchema=schema), [ids(1)])
+
+    assert [table.schema for tables in payloads(messages) for table in tables] == [schema]
+    query.commit(store, messages)
+    assert query.ids() == [1]

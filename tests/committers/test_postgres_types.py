@@ -1,0 +1,229 @@
+"""Every type that a Postgres table takes comes back as it was; all others are refused by name."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.committers.postgres_tables import PostgresQuery
+
+from penstock.committers.errors import SchemaMismatchError
+from penstock.committers.postgres_table.types import sql_type
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.types import ARROW_TYPES
+
+TEXTS = ["", "a", "\\N", "NULL", "\\", "\\.", 'a"b,c{d}', "tab\tline\nreturn\r", "ä😀", " ", None]
+UTC = timezone.utc
+
+VALUES: list[tuple[pa.DataType, str, list[Any]]] = [
+    (pa.bool_(), "boolean", [True, False, None]),
+    (pa.int8(), "smallint", [-128, 127, None]),
+    (pa.int16(), "smallint", [-(2**15), 2**15 - 1]),
+    (pa.int32(), "integer", [-(2**31), 2**31 - 1, None]),
+    (pa.int64(), "bigint", [-(2**63), 2**63 - 1, None]),
+    (pa.float32(), "real", [1.5, -0.0, math.inf, math.nan, None]),
+    (pa.float64(), "double precision", [0.1, 5e-324, 1.7976931348623157e308, -math.inf, math.nan, -0.0]),
+    (
+        pa.decimal128(38, 10),
+        "numeric(38,10)",
+        [Decimal("0.0000000001"), Decimal("-9999999999999999999999999999.9999999999"), None],
+    ),
+    (pa.string(), "text", TEXTS),
+    (pa.binary(), "bytea", [b"", b"\x00\xff\\x", b"abc", None]),
+    (pa.date32(), "date", [date(1, 1, 1), date(1970, 1, 1), date(9999, 12, 31), None]),
+    (
+        pa.timestamp("us", "UTC"),
+        "timestamp with time zone",
+        [datetime(1, 1, 1, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, 1, tzinfo=UTC), None],
+    ),
+    (
+        pa.timestamp("us"),
+        "timestamp without time zone",
+        [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), None],  # noqa: DTZ001
+    ),
+    (pa.list_(pa.int64()), "bigint[]", [[1, None, -3], [], None, [2]]),
+    (pa.list_(pa.string()), "text[]", [TEXTS, [], None]),
+    (pa.list_(pa.binary()), "bytea[]", [[b"\x00", b"", None], None]),
+    (pa.list_(pa.bool_()), "boolean[]", [[True, None]]),
+    (pa.list_(pa.date32()), "date[]", [[date(1, 1, 1)]]),
+]
+
+
+@pytest.fixture
+def query(new_postgres_url: Callable[[], str]) -> PostgresQuery:
+    return PostgresQuery(new_postgres_url())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        yield store
+
+
+@pytest.mark.parametrize(("kind", "sql_type", "values"), VALUES, ids=[str(kind) for kind, *_ in VALUES])
+def test_every_value_comes_back_as_it_was(
+    query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType, sql_type: str, values: list[Any]
+) -> None:
+    rows = pa.table({"n": pa.array(range(len(values)), pa.int64()), "The col": pa.array(values, kind)})
+    query.run(store, query.batch(0), rows.slice(1), rows.slice(0, 1))
+
+    found = query.sql(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attname = 'The col' "
+        "AND attrelid = 'events'::regclass"
+    )
+    assert found == [(sql_type,)]
+    back = [row[0] for row in query.sql('SELECT "The col" FROM events ORDER BY n')]
+    if pa.types.is_timestamp(kind) and kind.tz:
+        back = [value and value.astimezone(UTC) for value in back]
+    assert list(map(repr, back)) == list(map(repr, values))
+
+
+def test_values_of_many_rows_come_back_as_duckdb_made_them(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    """A hash over all rows, which Postgres and duckdb compute by themselves."""
+    import duckdb
+
+    made = duckdb.sql(
+        "SELECT i AS id, md5(i::varchar) AS s, (i * 7919 % 10007)::decimal(18, 3) / 1000 AS d, "
+        "CASE WHEN i % 3 > 0 THEN make_timestamptz(i * 1000003 + 1) END AS t, encode(md5(i::varchar)) AS b "
+        "FROM range(50000) r(i)"
+    )
+    rows = made.to_arrow_table().cast(
+        pa.schema(
+            [
+                ("id", pa.int64()),
+                ("s", pa.string()),
+                ("d", pa.float64()),
+                ("t", pa.timestamp("us", "UTC")),
+                ("b", pa.binary()),
+            ]
+        )
+    )
+    query.run(store, query.batch(0), rows.slice(0, 30_001), rows.slice(30_001))
+    (of_postgres,) = query.sql(
+        "SELECT count(*), sum(id), md5(string_agg(s, '' ORDER BY id)), sum(d * 1000)::bigint, "
+        "sum(extract(epoch FROM t) * 1000000)::numeric::text, "
+        "md5(string_agg(encode(b, 'escape'), '' ORDER BY id)) "
+        "FROM events"
+    )
+    of_duckdb = duckdb.sql(
+        "SELECT count(*), sum(id), md5(string_agg(s, '' ORDER BY id)), sum(d * 1000)::bigint, "
+        "sum(epoch_us(t))::varchar, md5(string_agg(decode(b), '' ORDER BY id)) FROM rows"
+    ).fetchall()[0]
+
+    assert [str(value).split(".")[0] for value in of_postgres] == [str(value) for value in of_duckdb]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.struct([("x", pa.int64())]),
+        pa.map_(pa.string(), pa.int64()),
+        pa.list_(pa.list_(pa.int64())),
+        pa.list_(pa.struct([("x", pa.int64())])),
+    ],
+    ids=str,
+)
+def test_a_type_that_postgres_does_not_have_is_refused_with_a_way_out(
+    query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType
+) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"'a b' is .* write to_json\(`a b`\)"):
+        query.plan(store, query.batch(0), pa.table({"a b": pa.nulls(1, kind)}))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (pa.array(["a\0b"]), "NUL character"),
+        (pa.array([["a\0b"]]), "NUL character"),
+        (pa.array([3_000_000], pa.int32()).view(pa.date32()), "outside of the years 1 to 9999"),
+        (pa.array([-(10**17)], pa.int64()).view(pa.timestamp("us")), "outside of the years 1 to 9999"),
+        (pa.array([b"\xff"], pa.binary()).view(pa.string()), "no valid UTF-8"),
+    ],
+)
+def test_a_value_that_postgres_cannot_hold_is_refused_and_its_column_named(
+    query: PostgresQuery, store: SqlManifestStore, values: pa.Array, said: str
+) -> None:
+    with pytest.raises(SchemaMismatchError, match=said) as refused:
+        query.run(store, query.batch(0), pa.table({"col": values}))
+
+    assert "col" in str(refused.value)
+    assert query.staged() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (pa.int32(), "bigint"),
+        (pa.int64(), "numeric"),
+        (pa.int16(), "numeric(5,0)"),
+        (pa.float32(), "double precision"),
+        (pa.decimal128(10, 2), "numeric(12,3)"),
+        (pa.decimal128(10, 2), "numeric"),
+        (pa.string(), "varchar"),
+        (pa.string(), "jsonb"),
+        (pa.list_(pa.int32()), "bigint[]"),
+    ],
+    ids=str,
+)
+def test_columns_may_be_wider_than_the_rows(
+    query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType, column: str
+) -> None:
+    query.sql(f"CREATE TABLE events (c {column})")
+    query.run(store, query.batch(0), pa.table({"C": pa.nulls(2, kind)}))
+
+    assert query.sql("SELECT count(*) FROM events") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (pa.int64(), "integer"),
+        (pa.float64(), "real"),
+        (pa.int32(), "double precision"),
+        (pa.decimal128(10, 2), "numeric(10,1)"),
+        (pa.decimal128(10, 2), "numeric(10,3)"),
+        (pa.string(), "varchar(10)"),
+        (pa.timestamp("us", "UTC"), "timestamp"),
+        (pa.timestamp("us"), "timestamp(3)"),
+        (pa.binary(), "text"),
+    ],
+    ids=str,
+)
+def test_columns_that_could_lose_something_are_refused(
+    query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType, column: str
+) -> None:
+    query.sql(f"CREATE TABLE events (c {column})")
+    with pytest.raises(SchemaMismatchError, match="without loss"):
+        query.plan(store, query.batch(0), pa.table({"c": pa.nulls(1, kind)}))
+
+
+def test_a_text_that_is_no_json_is_refused_by_its_task(query: PostgresQuery, store: SqlManifestStore) -> None:
+    query.sql("CREATE TABLE events (c jsonb)")
+    with pytest.raises(SchemaMismatchError, match="invalid input syntax for type json"):
+        query.run(store, query.batch(0), pa.table({"c": ["{"]}))
+
+    assert query.staged() == []
+
+
+def test_the_documents_say_which_types_columns_get() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "types.md").read_text()
+    rows = dict(
+        re.findall(r"^\| `(\w+(?:\(p,s\))?)` \| `([^`]+)` \|", page.split("## Postgres tables")[1], re.M)
+    )
+    kinds = {**ARROW_TYPES, "DecimalType(p,s)": pa.decimal128(7, 3)}
+    spark = {"LongType": "bigint", "IntegerType": "int", "TimestampNTZType": "timestamp_ntz"}
+    short = {"timestamp with time zone": "timestamptz", "timestamp without time zone": "timestamp"}
+    for name, kind in kinds.items():
+        sql = str(sql_type(kind)).replace("7,3", "p,s")
+        shown = spark.get(name, name.replace("Type", "").lower())
+        if shown not in ("byte", "short"):
+            assert rows[shown] == short.get(sql, sql)

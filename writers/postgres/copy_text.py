@@ -1,0 +1,100 @@
+"""Arrow batches in the text format of Postgres' COPY, column by column in Arrow's own code.
+
+Executors only. Values keep all that they have: floating numbers are written with as many digits as it takes,
+timestamps to the microsecond and in UTC.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...committers.errors import SchemaMismatchError
+from ..columns import is_binary, is_list, is_string
+
+_TEXT = pa.large_string()
+_ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+_YEAR_1_DAYS, _YEAR_9999_DAYS = -719_162, 2_932_896
+_DAY_US = 86_400_000_000
+
+
+def copy_text(batch: pa.RecordBatch) -> memoryview:
+    """The rows of the batch, each ended by a line feed.
+
+    Raises:
+        SchemaMismatchError: names the column with a value that Postgres cannot hold.
+    """
+    fields = zip(batch.columns, batch.schema, strict=True)
+    columns = [_escaped(_text(array, field.name), field.type) for array, field in fields]
+    rows = pc.binary_join_element_wise(
+        *columns, pa.scalar("\t", _TEXT), null_handling="replace", null_replacement="\\N"
+    )
+    lines = pc.binary_join_element_wise(rows, pa.scalar("", _TEXT), pa.scalar("\n", _TEXT))
+    _, offsets, data = lines.buffers()
+    return memoryview(data)[: memoryview(offsets).cast("q")[len(lines)]]
+
+
+def _escaped(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if is_string(kind) or is_binary(kind) or is_list(kind):
+        for char, escape in _ESCAPES:
+            texts = pc.replace_substring(texts, char, escape)
+    return texts
+
+
+def _text(array: pa.Array, column: str) -> pa.Array:
+    """Each value as Postgres reads it."""
+    kind = array.type
+    if is_list(kind):
+        return _array_text(array, column)
+    if is_binary(kind):
+        return pc.binary_join_element_wise(pa.scalar("\\x", _TEXT), _hex(array), pa.scalar("", _TEXT))
+    if pa.types.is_timestamp(kind):
+        _check_years(array, column, _YEAR_1_DAYS * _DAY_US, (_YEAR_9999_DAYS + 1) * _DAY_US - 1)
+        texts = array.view(pa.timestamp("us")).cast(_TEXT)
+        zone = pa.scalar("+00" if kind.tz else "", _TEXT)
+        return pc.binary_join_element_wise(texts, zone, pa.scalar("", _TEXT))
+    if pa.types.is_date(kind):
+        _check_years(array, column, _YEAR_1_DAYS, _YEAR_9999_DAYS)
+    texts = array.cast(_TEXT)
+    if is_string(kind) and pc.any(pc.match_substring(texts, "\0")).as_py():
+        raise SchemaMismatchError(
+            f"A text in {column} has a NUL character, which Postgres cannot hold. Remove it in the query, "
+            f"e.g. with translate({column}, '\\0', ''), or write the column as BINARY."
+        )
+    return texts
+
+
+def _hex(array: pa.Array) -> pa.Array:
+    """Two digits for each byte: the whole buffer at once."""
+    array = array.cast(pa.large_binary())
+    if array.offset:  # a slice: its buffers hold the values before it, too
+        array = pa.concat_arrays([array, pa.array([], pa.large_binary())])
+    valid, offsets, data = array.buffers()
+    digits = b"" if data is None else data.to_pybytes().hex().encode()
+    doubled = pc.multiply(pa.Array.from_buffers(pa.int64(), len(array) + 1, [None, offsets]), 2)
+    return pa.Array.from_buffers(_TEXT, len(array), [valid, doubled.buffers()[1], pa.py_buffer(digits)])
+
+
+def _array_text(array: pa.ListArray, column: str) -> pa.Array:
+    """`{"value",NULL,...}`"""
+    first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    texts = _text(array.values.slice(first, end - first), column)
+    for char in ("\\", '"'):
+        texts = pc.replace_substring(texts, char, f"\\{char}")
+    quote = pa.scalar('"', _TEXT)
+    quoted = pc.binary_join_element_wise(quote, texts, quote, pa.scalar("", _TEXT)).fill_null("NULL")
+    offsets = pc.subtract(array.offsets.cast(pa.int64()), first)
+    joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, quoted), pa.scalar(",", _TEXT))
+    whole = pc.binary_join_element_wise(
+        pa.scalar("{", _TEXT), joined, pa.scalar("}", _TEXT), pa.scalar("", _TEXT)
+    )
+    return pc.if_else(array.is_valid(), whole, pa.scalar(None, _TEXT))
+
+
+def _check_years(array: pa.Array, column: str, low: int, high: int) -> None:
+    bounds = pc.min_max(array.view(pa.int32() if pa.types.is_date(array.type) else pa.int64())).as_py()
+    if bounds["min"] is not None and (bounds["min"] < low or bounds["max"] > high):
+        raise SchemaMismatchError(
+            f"A value in {column} is outside of the years 1 to 9999. Filter these rows, or cast the column "
+            "to STRING in the query."
+        )

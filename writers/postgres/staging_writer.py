@@ -1,0 +1,120 @@
+"""Writes the rows of one task attempt into a staging table of its own. Executors only."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ...committers.contract import AttemptId
+from ...committers.crash_points import reach
+from ...committers.errors import PenstockError
+from ...committers.postgres_table.address import qualified, quoted
+from ...committers.postgres_table.staging import COMMENT, StagingTable, StagingTables, drop, staging_name
+from ..conform import Conformer
+from .copy_text import copy_text
+
+if TYPE_CHECKING:
+    from ...committers.postgres_table.connection import Connection, PostgresServer
+
+_NOT_STAGED = "The rows of this task were not staged"
+
+
+@dataclass(frozen=True, slots=True)
+class StagingWriters:
+    """Opens task writers. Pickled to the executors, with what they need to connect."""
+
+    server: PostgresServer
+    schema: str
+    """Of the staging tables."""
+    table_sql: str
+    """The table that the rows are for."""
+    columns: pa.Schema
+    """Of the staging tables: the table's names, the query's types."""
+    sql_types: tuple[str, ...]
+
+    def open(self, attempt: AttemptId) -> StagingWriter:
+        return StagingWriter(self, attempt)
+
+
+class StagingWriter:
+    """See `TaskWriter`. One transaction: before `finish` nobody sees the table, and a crash leaves none.
+
+    A task without rows makes no table.
+    """
+
+    def __init__(self, plan: StagingWriters, attempt: AttemptId) -> None:
+        self._plan = plan
+        self._batch_id = attempt.batch_id
+        self._name = staging_name(attempt, plan.table_sql)
+        self._sql = qualified(plan.schema, self._name)
+        where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
+        self._conform = Conformer(plan.columns, where)
+        self._connection: Connection | None = None
+        self._rows = self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        from ...committers.postgres_table.connection import DatabaseError
+
+        if not batch.num_rows:
+            return
+        text = copy_text(self._conform(batch))
+        connection = self._connection or self._begin()
+        try:
+            with connection.cursor() as cursor, cursor.copy(f"COPY {self._sql} FROM STDIN") as copy:
+                copy.write(text)
+        except DatabaseError as error:
+            raise self._plan.server.failed(error, _NOT_STAGED) from None  # its context shows a value
+        self._rows += batch.num_rows
+        self._bytes += len(text)
+
+    def _begin(self) -> Connection:
+        """The staging table, in a transaction that stays open."""
+        from ...committers.postgres_table.connection import (
+            COMMIT_TIMEOUT_S,
+            IDLE_TASK_TIMEOUT_S,
+            DatabaseError,
+        )
+
+        self._connection = self._plan.server.connect(COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S)
+        columns = ", ".join(
+            f"{quoted(name)} {kind}"
+            for name, kind in zip(self._plan.columns.names, self._plan.sql_types, strict=True)
+        )
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(f"CREATE TABLE {self._sql} ({columns})")
+                (now,) = cursor.execute("SELECT now()").fetchone() or ("",)
+                cursor.execute(f"COMMENT ON TABLE {self._sql} IS '{COMMENT}{now.isoformat()}'")
+        except DatabaseError as error:
+            raise self._plan.server.failed(error, _NOT_STAGED) from None
+        reach("write.file_open", self._batch_id)
+        return self._connection
+
+    def finish(self) -> StagingTables:
+        from ...committers.postgres_table.connection import DatabaseError
+
+        if self._connection is None:
+            return ()
+        try:
+            self._connection.commit()
+        except DatabaseError as error:
+            raise self._plan.server.failed(error, _NOT_STAGED) from None
+        self._connection.close()
+        self._connection = None
+        reach("write.files_closed", self._batch_id)
+        return (StagingTable(self._plan.schema, self._name, self._rows, self._bytes),)
+
+    def abort(self) -> None:
+        """Roll back; and drop the table, if a COMMIT without an answer has made it."""
+        if not self._rows:
+            if self._connection is not None:
+                self._connection.close()
+            return
+        with suppress(PenstockError):
+            if self._connection is not None:
+                self._connection.close()
+            with self._plan.server.transaction("The staging table is left to penstock gc") as cursor:
+                drop(cursor, [self._sql])
