@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,8 +13,8 @@ from .sinks.sink import FileTableSink, LakeTable
 from .table_access import TableAccess
 
 if TYPE_CHECKING:
-    from ..committers.cleanup import CleanableTable
-    from ..committers.contract import StreamKey
+    from ..committers.cleanup import CleanableTable, NameParser
+    from ..committers.contract import DataFile, Manifest, StreamKey
     from ..committers.store.sql import SqlManifestStore, StreamStatus
 
 
@@ -59,6 +59,10 @@ class DestinationType:
     sink: Callable[[StreamKey, Mapping[str, str], TableAccess], FileTableSink]
     """The sink of the stream's query, from its stored options and the secrets of this process."""
     stored_table: Callable[[StreamKey, TableAccess], StoredTable]
+    files_of: Callable[[Manifest], Sequence[DataFile]]
+    """What a manifest names: data files, or what takes their place. Raises `ManifestCorruptError`."""
+    name_parser: Callable[[Sequence[StreamKey]], NameParser]
+    """What names of files say that one of these streams has written, all into one table."""
 
 
 def destination_type(stream: StreamKey, kind: str) -> DestinationType:
@@ -77,6 +81,16 @@ def destination_type(stream: StreamKey, kind: str) -> DestinationType:
         f"know, and no installed package has a destination of that name ({GROUP}). Nothing was changed. Run: "
         "pip install --upgrade penstock, or install the package of the destination"
     )
+
+
+def files_of(manifest: Manifest) -> Sequence[DataFile]:
+    """What a manifest of any kind names; raises as `destination_type`, or `ManifestCorruptError`."""
+    return destination_type(manifest.batch.stream, manifest.kind).files_of(manifest)
+
+
+def paths_of(manifest: Manifest) -> Iterator[str]:
+    """The paths of `files_of`."""
+    return (file.path for file in files_of(manifest))
 
 
 def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:

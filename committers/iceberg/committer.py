@@ -306,11 +306,9 @@ class IcebergTableCommitter:
         )
         with failed.reading_table():
             found = self._outcome_in_table(error, attempt, batch, content)
-        if found is not None:
-            return found
-        if not failed.can_land_later:
-            attempt.discard()
-        raise failed.not_found() from None
+        if found is None:
+            raise attempt.give_up(failed) from None
+        return found
 
     def _outcome_in_table(
         self, error: Exception, attempt: Attempt, batch: Batch, content: LakeManifest

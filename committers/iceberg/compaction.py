@@ -197,11 +197,9 @@ class IcebergCompactableTable:
         )
         with failed.reading_table():
             found = self._outcome_in_table(error, attempt, content, groups)
-        if found is not None:
-            return found
-        if not failed.can_land_later:
-            attempt.discard()
-        raise failed.not_found() from None
+        if found is None:
+            raise attempt.give_up(failed) from None
+        return found
 
     def _outcome_in_table(
         self, error: Exception, attempt: Attempt, content: LakeManifest, groups: tuple[Rewritten, ...]

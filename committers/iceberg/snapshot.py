@@ -29,7 +29,8 @@ from pyiceberg.types import DoubleType
 
 from ..contract import Manifest
 from ..delivery.merge import merged_note
-from ..errors import SchemaMismatchError
+from ..errors import PenstockError, SchemaMismatchError
+from ..failed_commit import FailedCommit
 from ..lake_manifest import LakeManifest
 from .data_files import iceberg_data_files
 from .expiry import delete_files, delete_old_metadata
@@ -61,6 +62,15 @@ class Attempt:
         """One request to the catalog. Whatever it raises, only the table can tell whether it has landed."""
         response = self.table.catalog.commit_table(self.table, self.requirements, self.updates)
         delete_old_metadata(self.table, response.metadata)
+
+    def give_up(self, failed: FailedCommit) -> PenstockError:
+        """After a failed `send` that the table shows nothing of: the error to raise.
+
+        The manifests are deleted if the commit cannot land any more.
+        """
+        if not failed.can_land_later:
+            self.discard()
+        return failed.not_found()
 
     def discard(self) -> None:
         """Delete the manifests. Only if the attempt provably did not land; what stays is a small orphan."""

@@ -59,8 +59,8 @@ def decode(manifest: Manifest) -> PostgresContent:
         if (manifest.kind, manifest.version) != (KIND, VERSION):
             raise ValueError(f"kind {manifest.kind!r}, version {manifest.version}")
         fields = json.loads(manifest.content)
-        staged = tuple(StagingTable(**table) for table in fields["staged"])
-        columns = tuple((name, kind) for name, kind in fields["columns"])
+        staged = tuple(_staging_table(**table) for table in fields["staged"])
+        columns = tuple((_text(name), _text(kind)) for name, kind in fields["columns"])
         if fields["mode"] not in ("append", "overwrite") or len(staged) != manifest.files:
             raise ValueError("mode or number of staging tables")
         if not all(StagingName.parse(table.name) for table in staged):
@@ -69,16 +69,28 @@ def decode(manifest: Manifest) -> PostgresContent:
             raise ValueError("it names a type that is none")
         return PostgresContent(
             mode=fields["mode"],
-            table_id=fields["table_id"],
+            table_id=_text(fields["table_id"]),
             columns=columns,
-            new_columns=tuple(fields["new_columns"]),
-            origins=tuple(fields["origins"]),
+            new_columns=tuple(map(_text, fields["new_columns"])),
+            origins=tuple(map(_text, fields["origins"])),
             staged=staged,
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         batch = manifest.batch
         raise ManifestCorruptError(
             f"The manifest of batch {batch.batch_id} of {batch.stream} cannot be read as one for a Postgres "
             f"table ({error}). Nothing was committed. Restore the store from a copy, or use the version of "
             "Penstock that prepared the batch."
         ) from error
+
+
+def _staging_table(schema: object, name: object, rows: object, size_bytes: object) -> StagingTable:
+    if not isinstance(rows, int) or not isinstance(size_bytes, int):
+        raise TypeError("rows and bytes must be numbers")
+    return StagingTable(_text(schema), _text(name), rows, size_bytes)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise TypeError(f"{value!r:.50} must be a text")
+    return value

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ...committers.cleanup import Cleanup, Found
-from ...committers.contract import Manifest
 from ...committers.errors import ConfigurationError, PenstockError
 from ...committers.safe_text import one_line
 from ...committers.store.sql import SqlManifestStore, StreamStatus
-from ..destinations import stored_table
-from ..stored_names import files_of, name_parser
+from ..destinations import destination_type, paths_of, stored_table
 from ..table_access import TableAccess
 from . import output
 
@@ -82,17 +80,17 @@ def clean_table(
     delete: bool,
 ) -> CleanedTable:
     """Clean up after `streams`, which all write one table."""
-    cleaned = CleanedTable(streams[0].key.table_uri)
+    cleaned, keys = CleanedTable(streams[0].key.table_uri), [stream.key for stream in streams]
     try:
         for stream in streams:
             stored_table(stream, access).committer()  # refuses kinds of tables that are not known here
         cleanup = Cleanup(
             store,
             stored_table(streams[0], access).cleanable(store),
-            cleaned=[stream.key for stream in streams],
+            cleaned=keys,
             known=[stream.key for stream in store.streams()],
-            parse=name_parser(streams),
-            paths_of=_paths,
+            parse=destination_type(keys[0], streams[0].kind).name_parser(keys),
+            paths_of=paths_of,
         )
         shown = one_line(f"Looking at {cleaned.table_uri}")
         with output.console(stderr=True).status(shown) as progress:
@@ -103,10 +101,6 @@ def clean_table(
     except PenstockError as error:
         cleaned.error = error
     return cleaned
-
-
-def _paths(manifest: Manifest) -> Iterator[str]:
-    return (file.path for file in files_of(manifest))
 
 
 def print_cleaned(cleaned: CleanedTable, now: datetime, *, delete: bool) -> None:

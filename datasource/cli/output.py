@@ -19,7 +19,7 @@ from rich.text import Text
 from ...committers.cleanup import StoredFile
 from ...committers.contract import Batch, DataFile, ManifestRecord, Token
 from ...committers.recovery import Recovered
-from ...committers.safe_text import one_line, safe
+from ...committers.safe_text import one_line, safe, without_credentials
 from ...committers.store.sql import StreamStatus, WrittenTable
 from ..destinations import TableNow
 from .access import short_id
@@ -33,7 +33,16 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    """Without the credentials that a URL in the store may have: earlier versions kept them."""
+    sys.stdout.write(json.dumps(_masked(value), indent=2) + "\n")
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, Mapping):
+        return {key: _masked(one) for key, one in value.items()}
+    return [_masked(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def print_line(text: str = "", *, style: str = "", stderr: bool = False) -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from ...committers.cleanup import CleanableTable, Cleanup
 from ...committers.compaction import RECENT_BATCHES, CompactableTable, Compacted, Compaction, CompactionPolicy
-from ...committers.contract import Manifest, ManifestState, StreamKey
+from ...committers.contract import ManifestState, StreamKey
 from ...committers.errors import PenstockError
-from ...committers.lake_manifest import decode
 from ...committers.maintenance import Step
 from ...writers.compaction import SMALL
 from ...writers.plan import parse_file_name
+from ..destinations import paths_of
 from ..options.common import TARGET_FILE_BYTES
 from ..sinks.sink import FileTableSink
 from .rewriting import VisibleRewriter
@@ -195,7 +195,7 @@ class FileTableSteps:
         def run() -> str:
             known = [status.key for status in self.store.streams()]
             cleaned = [key for key in known if key.table_uri == self.stream.table_uri]
-            cleanup = Cleanup(self.store, cleanable(), cleaned, known, parse_file_name, _paths)
+            cleanup = Cleanup(self.store, cleanable(), cleaned, known, parse_file_name, paths_of)
             count = sum(cleanup.delete(cleanup.find(self.now(), ORPHAN_GRACE)))
             return f"deleted {count:,} files that nothing names" if count else ""
 
@@ -208,7 +208,7 @@ class FileTableSteps:
             posixpath.basename(path)
             for stream in streams
             for manifest in self.store.manifests(stream, ManifestState.PREPARED)
-            for path in _paths(manifest)
+            for path in paths_of(manifest)
         }
 
 
@@ -220,7 +220,3 @@ def _said(compacted: Compacted) -> str:
     if compacted.sources:
         return f"compacted {compacted.sources:,} files into {compacted.files:,}"
     return f"compacted nothing: {compacted.given_up}" if compacted.given_up else ""
-
-
-def _paths(manifest: Manifest) -> Iterator[str]:
-    return (file.path for file in decode(manifest).files)

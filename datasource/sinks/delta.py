@@ -17,11 +17,11 @@ from ...committers.maintenance import Step
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.local_path import local_path
-from ...writers.plan import ROW_GROUP_ROWS, WritePlan
+from ...writers.plan import ROW_GROUP_ROWS, WritePlan, parse_file_name
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
 from ..options.delta import OPTIONS, DeltaOptions
-from .file_table import FileTableTarget
+from .file_table import FileTableTarget, data_files_of
 from .sink import leading
 
 if TYPE_CHECKING:
@@ -197,4 +197,6 @@ DESTINATION = DestinationType(
     options=OPTIONS,
     sink=_sink_of,
     stored_table=lambda stream, access: StoredDelta(stream.table_uri, access.storage),
+    files_of=data_files_of,
+    name_parser=lambda _: parse_file_name,
 )

@@ -35,3 +35,11 @@ class FileTableTarget:
                     f"the query adds {', '.join(content.new_columns)}. Let it be delivered first (`penstock "
                     "deliver --once`), then start the query again."
                 )
+
+
+def data_files_of(manifest: Manifest) -> DataFiles:
+    """
+    Raises:
+        ManifestCorruptError: nobody can tell which they are.
+    """
+    return decode(manifest).files

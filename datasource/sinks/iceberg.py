@@ -22,11 +22,11 @@ from ...committers.lake_manifest import LakeManifest, PlannedFiles
 from ...committers.maintenance import Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
-from ...writers.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan
+from ...writers.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan, parse_file_name
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
 from ..options.iceberg import OPTIONS, IcebergOptions
-from .file_table import FileTableTarget
+from .file_table import FileTableTarget, data_files_of
 from .sink import leading
 
 if TYPE_CHECKING:
@@ -250,4 +250,6 @@ DESTINATION = DestinationType(
     options=OPTIONS,
     sink=_sink_of,
     stored_table=StoredIceberg.of,
+    files_of=data_files_of,
+    name_parser=lambda _: parse_file_name,
 )

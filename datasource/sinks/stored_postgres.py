@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...committers.contract import DataFile, Manifest
 from ...committers.errors import ConfigurationError
 from ...committers.postgres_table.address import PostgresAddress
+from ...committers.postgres_table.content import decode
 from ..destinations import DestinationType, TableNow
 from ..options.postgres import OPTIONS, require_driver
 
 if TYPE_CHECKING:
+    from ...committers.cleanup import NameParser
     from ...committers.contract import StreamKey
     from ...committers.postgres_table.cleanup import PostgresCleanableTable
     from ...committers.postgres_table.committer import PostgresCommitter
@@ -58,10 +61,22 @@ def _no_delivery(stream: StreamKey, options: Mapping[str, str], access: TableAcc
     )
 
 
+def _staging_tables_of(manifest: Manifest) -> list[DataFile]:
+    return [DataFile(table.path, table.size_bytes, table.rows) for table in decode(manifest).staged]
+
+
+def _name_parser(streams: Sequence[StreamKey]) -> NameParser:
+    from ...committers.postgres_table.cleanup import name_parser
+
+    return name_parser(streams)
+
+
 DESTINATION = DestinationType(
     kind="postgres",
     data_source="penstock.datasource.postgres:PostgresDataSource",
     options=OPTIONS,
     sink=_no_delivery,
     stored_table=lambda stream, access: StoredPostgres(stream),
+    files_of=_staging_tables_of,
+    name_parser=_name_parser,
 )

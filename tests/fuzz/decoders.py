@@ -16,6 +16,8 @@ from penstock.committers.delta.log_entry import changes_of
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
 from penstock.committers.iceberg.reachability import ExpiredFiles, decode_expired
 from penstock.committers.iceberg.table import landed_batch, token_property
+from penstock.committers.postgres_table import content as content_of_postgres
+from penstock.committers.postgres_table.staging import StagingTable
 from penstock.datasource.checkpoint import _log_position
 from penstock.datasource.delivery.stream_settings import StreamSettings
 
@@ -79,6 +81,15 @@ def _landed(text: bytes) -> object:
     return landed_batch(SimpleNamespace(properties=properties), "q", "main")  # type: ignore[arg-type]
 
 
+def _staged(content: bytes) -> object:
+    return content_of_postgres.decode(replace(STAGED, content=content))
+
+
+STAGED = content_of_postgres.manifest_of(
+    BATCH,
+    content_of_postgres.PostgresContent("append", "16401", (("id", "bigint"), ("d", "numeric(9,2)"))),
+    [(StagingTable("public", "penstock_0123456789ab_7_0_0123456789", 10, 100),)],
+)
 NOTE = json.dumps({"penstock": {"query_id": "query-1", "batch_id": 8, "digest": "ab", "merged": "6:ab,7:ab"}})
 EXPIRED = ExpiredFiles((1, 2), 3, ("s3://b/a.parquet",), ("s3://b/m.avro",), ("s3://b/l.avro",))
 ENTRY = b"\n".join(
@@ -109,6 +120,7 @@ DECODERS = (
         decode_body,
         (ManifestCorruptError,),
     ),
+    Decoder("Postgres manifest", (STAGED.content,), _staged, (ManifestCorruptError,)),
     Decoder(
         "expiry",
         (zlib.decompress(EXPIRED.encode()),),

@@ -287,16 +287,16 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "unknown end is no failure (Iceberg)",
         "deletes an attempt's manifests although its request may still land",
-        ICEBERG,
+        SNAPSHOT,
         Edit(
             """
         if not failed.can_land_later:
-            attempt.discard()
-        raise failed.not_found() from None
+            self.discard()
+        return failed.not_found()
 """,
             """
-        attempt.discard()
-        raise RetryableError("it did not land") from None
+        self.discard()
+        return failed.not_found()
 """,
         ),
         lakes=("iceberg",),

@@ -91,8 +91,7 @@ def show(
     as_json: options.Json = False,
 ) -> None:
     """Show one batch: its state, its files, and whether the table holds it."""
-    from ...destinations import stored_table
-    from ...stored_names import files_of
+    from ...destinations import files_of, stored_table
     from ...table_access import TableAccess
     from .. import output
     from ..access import select_one
