@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...committers.contract import DataFile, Manifest
-from ...committers.errors import ConfigurationError
+from ...committers.errors import ConfigurationError, shown
 from ...committers.postgres_table.address import PostgresAddress
 from ...committers.postgres_table.content import decode
 from ..destinations import DestinationType, TableNow
@@ -52,7 +53,25 @@ class StoredPostgres:
         from ...committers.postgres_table.connection import PostgresServer
 
         address = PostgresAddress.parse(self.stream.table_uri)
+        _check_password_is_for(address)
         return PostgresServer(address.settings, address.uri), address
+
+
+def _check_password_is_for(address: PostgresAddress) -> None:
+    """The address comes from the store, and a server may ask for the password in clear text.
+
+    Raises:
+        ConfigurationError: PGPASSWORD is set, and the environment does not name this server.
+    """
+    named = os.environ.get("PGHOST"), os.environ.get("PGPORT", "5432")
+    if "PGPASSWORD" in os.environ and named != (address.host, address.port):
+        raise ConfigurationError(
+            f"The manifest store says that the server of {shown(address.uri)} is {shown(address.host)}, port "
+            f"{shown(address.port)}, and PGPASSWORD would be sent there. Nothing was sent. If that is the "
+            f"server, say so with PGHOST={address.host} PGPORT={address.port}; or put the password into "
+            "~/.pgpass, which says for which server it is. If not, somebody has changed the store: find out "
+            "who can write to it."
+        )
 
 
 def _no_delivery(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> FileTableSink:

@@ -94,6 +94,14 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"]])
+def test_credentials_that_an_earlier_version_has_stored_are_not_shown(lake: Lake, command: list[str]) -> None:
+    lake.store.register(StreamKey("q9", f"s3://key:{SECRET}@bucket/t?X-Amz-Signature={SECRET}"), "delta")
+    ended = Ended(*command)
+    assert "bucket/t" in ended.out
+    assert SECRET not in ended.out + ended.err
+
+
 # What it costs --------------------------------------------------------------------------------------
 
 

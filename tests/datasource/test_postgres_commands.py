@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from tests.committers.faults import crash_at
 from tests.committers.postgres_tables import PostgresQuery, ids, payloads
 from typer.testing import CliRunner
 
-from penstock.committers.contract import ManifestState
+from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.store.sql import open_store
 from penstock.datasource.cli.app import app
 
@@ -113,3 +116,45 @@ def test_gc_leaves_young_staging_tables(query: PostgresQuery, store_url: str) ->
 def _grow_old(query: PostgresQuery) -> None:
     for name in query.staged():
         query.sql(f"COMMENT ON TABLE {name} IS 'penstock, staged at 2020-01-01T00:00:00+00:00'")
+
+
+class ServerThatAsksForPasswords:
+    """Says what a Postgres server says that wants the password in clear text, and keeps what it gets."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.got = b""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            with client:
+                request = client.recv(4096)
+                while request and struct.unpack(">i", request[4:8])[0] in (80877103, 80877104):  # TLS, GSS
+                    client.sendall(b"N")
+                    request = client.recv(4096)
+                client.sendall(struct.pack(">cii", b"R", 8, 3))
+                self.got += client.recv(4096)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_server_that_the_store_names_gets_a_password_only_if_the_operator_names_it_too(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """Whoever can write to the store could have put it there."""
+    server = ServerThatAsksForPasswords()
+    for name, value in {"PGUSER": "writer", "PGPASSWORD": "hunter2", "PGCONNECT_TIMEOUT": "5"}.items():
+        monkeypatch.setenv(name, value)
+    if is_named:
+        monkeypatch.setenv("PGHOST", "127.0.0.1")
+        monkeypatch.setenv("PGPORT", str(server.port))
+    with open_store(store_url) as store:
+        uri = f"postgresql://127.0.0.1:{server.port}/lake/public/events"
+        store.register(StreamKey("q1", uri), "postgres", "events")
+
+    answer = CliRunner().invoke(app, ["status", "--table", "--store", store_url])
+    assert answer.exit_code != 0
+    assert (b"hunter2" in server.got) is is_named
+    assert is_named or f"PGHOST=127.0.0.1 PGPORT={server.port}" in " ".join(answer.output.split())
