@@ -116,9 +116,16 @@ class PostgresServer:
                 f"The schema of the Postgres table {self.name}, or the one for its staging tables, does not "
                 f"exist. {so}. Create it, or correct dbtable or stagingSchema."
             )
-        return retryable(error)(
+        kind = retryable(error)
+        if issubclass(kind, ConfigurationError):
+            return kind(
+                f"The database of the Postgres table {self.name} refuses access: {in_short(error)}. {so}. "
+                "Correct the url or the rights of its user (docs/postgres.md lists them), then start the "
+                "query again."
+            )
+        return kind(
             f"The database of the Postgres table {self.name} failed: {in_short(error)}. {so}. Check that it "
-            f"can be reached, and the rights of its user (docs/postgres.md). {NEXT_TRY}"
+            f"can be reached. {NEXT_TRY}"
         )
 
 

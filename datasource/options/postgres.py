@@ -36,7 +36,7 @@ class PostgresOptions(common.StreamOptions):
         values, problems = parse_options(OPTIONS, PREFIXES, given)
         problems += [
             f"{of_files[key.lower()]} is an option of lake tables and of decoupled delivery, which {NAME} "
-            "does not have: leave it out."
+            "does not have yet: leave it out."
             for key, value in options.items()
             if key.lower() in of_files and (key.lower(), value.strip().lower()) != ("delivery", "coupled")
         ]
@@ -44,9 +44,10 @@ class PostgresOptions(common.StreamOptions):
             problems.append(
                 'path is not an option: give .option("dbtable", ...) and .start() without a path.'
             )
-        if "url" not in values:
-            problems.append('url is missing: .option("url", "postgresql://user:password@host/database").')
-        if "table" not in values:
+        keys = {key.lower() for key in given}
+        if "url" not in keys:
+            problems.append('url is missing: .option("url", "postgresql://user@host:5432/database").')
+        if "dbtable" not in keys:
             problems.append('dbtable is missing: name the table with .option("dbtable", "schema.table").')
         stored = storable(OPTIONS, given)
         problems += common.problems_of(values, stored)

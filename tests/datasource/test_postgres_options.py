@@ -47,6 +47,12 @@ def test_url_and_table_must_be_given() -> None:
         PostgresOptions.parse({})
 
 
+def test_what_is_given_and_wrong_is_not_called_missing() -> None:
+    with pytest.raises(ConfigurationError, match=r"dbtable='a.b.c': must be") as refused:
+        PostgresOptions.parse({"url": "jdbc:postgresql://h/d", "dbtable": "a.b.c"})
+    assert "missing" not in str(refused.value)
+
+
 def test_coupled_delivery_may_be_asked_for() -> None:
     assert not PostgresOptions.parse({**GIVEN, "delivery": "coupled"}).is_decoupled
 
