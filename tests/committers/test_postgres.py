@@ -462,9 +462,7 @@ def test_missing_rights_are_named_before_any_row_moves(
 ) -> None:
     query.run(store, query.batch(0), ids(1))
     names = {"schema": query.schema, "user": f"u_{query.schema}"}
-    query.sql(
-        "CREATE ROLE {user} LOGIN; GRANT {granted} TO {user}".format(granted=granted.format(**names), **names)
-    )
+    query.sql(f"CREATE ROLE {names['user']} LOGIN; GRANT {granted.format(**names)} TO {names['user']}")
     other = query.url.replace("//postgres", f"//{names['user']}", 1)
     assert other != query.url
     with pytest.raises(AccessRefusedError, match=says.format(**names)):
