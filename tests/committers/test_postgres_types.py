@@ -85,6 +85,15 @@ def test_every_value_comes_back_as_it_was(
     assert list(map(repr, back)) == list(map(repr, values))
 
 
+def test_texts_of_a_lone_column_are_no_end_of_the_rows_and_no_null(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    """For COPY a line of a backslash and a dot ends the rows, and an empty line is a NULL."""
+    texts = ["\\.", "", None, "\n", '"', '""', "a,b"]
+    query.run(store, query.batch(0), pa.table({"s": pa.array(texts, pa.string())}))
+    assert query.sql("SELECT s FROM events") == [(text,) for text in texts]
+
+
 def test_values_of_many_rows_come_back_as_duckdb_made_them(
     query: PostgresQuery, store: SqlManifestStore
 ) -> None:

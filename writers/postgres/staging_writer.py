@@ -14,7 +14,7 @@ from ...committers.errors import PenstockError
 from ...committers.postgres_table.address import qualified, quoted
 from ...committers.postgres_table.staging import COMMENT, StagingTable, StagingTables, drop, staging_name
 from ..conform import Conformer
-from .copy_text import copy_text
+from .copy_csv import copy_csv
 
 if TYPE_CHECKING:
     from ...committers.postgres_table.connection import Connection, PostgresServer
@@ -60,15 +60,18 @@ class StagingWriter:
 
         if not batch.num_rows:
             return
-        text = copy_text(self._conform(batch))
+        rows = copy_csv(self._conform(batch))
         connection = self._connection or self._begin()
         try:
-            with connection.cursor() as cursor, cursor.copy(f"COPY {self._sql} FROM STDIN") as copy:
-                copy.write(text)
+            with (
+                connection.cursor() as cursor,
+                cursor.copy(f"COPY {self._sql} FROM STDIN (FORMAT csv)") as copy,
+            ):
+                copy.write(memoryview(rows))
         except DatabaseError as error:
             raise self._plan.server.failed(error, _NOT_STAGED) from None  # its context shows a value
         self._rows += batch.num_rows
-        self._bytes += len(text)
+        self._bytes += rows.size
 
     def _begin(self) -> Connection:
         """The staging table, in a transaction that stays open."""
