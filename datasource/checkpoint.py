@@ -128,7 +128,8 @@ class Checkpoint:
             digest.update(f"{start_line}\n{line}\n".encode())
             for entry in self._files_between(source, start, offset):
                 digest.update(entry.encode() + b"\n")
-            if start == NO_OFFSET and _log_position(offset) is None:
+            is_first = start == NO_OFFSET and offset != NO_OFFSET
+            if is_first and _log_position(offset) is None:
                 digest.update(self._initial_position(source))
         return digest.hexdigest()
 

@@ -131,6 +131,18 @@ def both_ways(change: Callable[[Path], None], root: Path, checkpoint: Checkpoint
     return before, checkpoint.digest(1)
 
 
+def test_a_source_that_begins_later_does_not_change_the_batches_before(
+    root: Path, checkpoint: Checkpoint, log_offsets: OffsetLog
+) -> None:
+    """It logs its first files, or its position, only once it has something."""
+    log_offsets(0, ["3", "-"])
+    before = checkpoint.digest_of_logged(0)
+    (root / "sources" / "1").mkdir()
+    (root / "sources" / "1" / "0").write_text('v1\n{"path":"file:///b/0.json","timestamp":1,"batchId":0}')
+    log_offsets(1, ["4", '{"logOffset":0}'])
+    assert checkpoint.digest_of_logged(0) == before
+
+
 def test_files_of_earlier_batches_do_not_count(
     log_offsets: OffsetLog, root: Path, checkpoint: Checkpoint
 ) -> None:
