@@ -74,7 +74,13 @@ def destination_type(stream: StreamKey, kind: str) -> DestinationType:
         built_in: DestinationType = load(BUILT_IN[kind])
         return built_in
     for entry in plug_ins().select(name=kind):
-        found: DestinationType = entry.load()
+        try:
+            found: DestinationType = entry.load()
+        except Exception as error:
+            raise ConfigurationError(
+                f"The destination {shown(kind)} of the stream {stream} cannot be loaded from {entry.value}: "
+                f"{error}. Nothing was changed. Correct the installation of its package"
+            ) from error
         return found
     raise ConfigurationError(
         f"The stream {stream} writes a table of kind {shown(kind)}, which this version of Penstock does not "

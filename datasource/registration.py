@@ -43,8 +43,15 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
 
 
 def _other_data_sources() -> list[type[DataSource]]:
-    """Of other packages; see `plug_ins`."""
-    return [load(entry.load().data_source) for entry in plug_ins() if entry.name not in BUILT_IN]
+    """Of other packages; see `plug_ins`. One that cannot be loaded must not take the others with it."""
+    found = []
+    for entry in plug_ins():
+        try:
+            if entry.name not in BUILT_IN:
+                found.append(load(entry.load().data_source))
+        except Exception as error:  # noqa: BLE001 - another package's code
+            logger.warning("The destination %s (%s) cannot be loaded: %s", entry.name, entry.value, error)
+    return found
 
 
 def _use_this_python_in_local_mode(spark: SparkSession) -> None:

@@ -31,11 +31,10 @@ class PostgresAddress:
     def of(cls, settings: Mapping[str, str], schema: str, table: str) -> PostgresAddress:
         """
         Args:
-            settings: parameters of libpq
+            settings: from `settings_of`: host, port and database are there
         """
-        host = settings.get("host") or settings.get("hostaddr") or "localhost"
-        database = settings.get("dbname") or settings.get("user") or ""
-        return cls(host, settings.get("port") or "5432", database, schema, table)
+        host = settings.get("host") or settings["hostaddr"]
+        return cls(host, settings["port"], settings["dbname"], schema, table)
 
     @classmethod
     def parse(cls, uri: str) -> PostgresAddress:

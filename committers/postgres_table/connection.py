@@ -40,14 +40,20 @@ def settings_of(url: str) -> dict[str, str]:
     """The parameters of libpq in a URL or a connection string.
 
     Raises:
-        ValueError: libpq cannot parse it. The message does not show it.
+        ValueError: libpq cannot parse it, or it leaves out what says which database it is. The message does
+            not show it.
     """
     if url.startswith("postgresql+psycopg://"):  # as SQLAlchemy has it
         url = url.replace("+psycopg", "", 1)
     try:
-        return {key: str(value) for key, value in conninfo_to_dict(url).items()}
+        settings = {key: str(value) for key, value in conninfo_to_dict(url).items()}
     except psycopg.Error:
-        raise ValueError("must be a URL as libpq takes it: postgresql://user@host:5432/database") from None
+        settings = {}
+    if not (settings.get("host") or settings.get("hostaddr")) or not settings.get("dbname"):
+        raise ValueError(
+            "must name host and database, as libpq takes them: postgresql://user@host:5432/database"
+        )
+    return {"port": "5432", **settings}
 
 
 @dataclass(frozen=True, slots=True)

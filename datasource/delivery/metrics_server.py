@@ -79,9 +79,10 @@ def serve_metrics(port: int, address: str, registry: Collector) -> tuple[int, Ca
     """
     try:
         server = MetricsServer(port, address, registry)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise ConfigurationError(
-            f"Metrics cannot be served on {address}:{port}: {error.strerror}. Choose another port."
+            f"Metrics cannot be served on {address}:{port}: {getattr(error, 'strerror', None) or error}. "
+            "Choose another port or address."
         ) from None
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()

@@ -115,7 +115,8 @@ def with_metrics(
 
     metrics = Metrics([displayed_url(url) for url in stores])
     port, end = serve_metrics(port, address, metrics.registry)
-    logger.info("Metrics are at http://%s:%d/metrics", address, port)
+    host = f"[{address}]" if ":" in address else address
+    logger.info("Metrics are at http://%s:%d/metrics", host, port)
     try:
         yield [*told, metrics]
     finally:

@@ -59,7 +59,8 @@ def parse_options(
             try:
                 values[option.field] = option.parse(given)
             except ValueError as error:
-                problems.append(f"{option.name}={shown(given)}: {error}.")
+                value = "" if option.is_secret else f"={shown(given)}"
+                problems.append(f"{option.name}{value}: {error}.")
             except ConfigurationError as error:
                 problems.append(str(error))
     return values, problems

@@ -81,8 +81,8 @@ OPTIONS = (
         "url",
         "url",
         _url,
-        "The database, as libpq takes it: `postgresql://user:password@host:5432/database`. What it leaves "
-        "out comes from libpq's environment (`PGUSER`, `PGPASSWORD`, `~/.pgpass`), on the executors, too.",
+        "The database, as libpq takes it: `postgresql://user:password@host:5432/database`. User and password "
+        "may come from libpq's environment (`PGUSER`, `PGPASSWORD`, `~/.pgpass`), on the executors, too.",
         is_secret=True,
     ),
     Option(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint, EntryPoints
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import penstock
+from penstock.committers.contract import StreamKey
+from penstock.datasource import destinations, plug_ins, registration
 
 
 def session(settings: dict[str, str], context: object | None) -> Any:
@@ -34,3 +37,21 @@ def test_a_connect_server_without_bounds_checks_is_warned_of(
 ) -> None:
     penstock.register(cast(Any, session(settings, context)), tune=False)
     assert ("Arrow checks no bounds" in caplog.text) == warns
+
+
+def test_a_plug_in_that_cannot_be_loaded_does_not_take_the_others_with_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = EntryPoint("broken", "no_such_package:DESTINATION", plug_ins.GROUP)
+    for module in (registration, destinations):
+        monkeypatch.setattr(module, "plug_ins", lambda: EntryPoints([broken]))
+    registered: list[Any] = []
+    spark = session({}, SimpleNamespace(master="yarn"))
+    spark.dataSource.register = registered.append
+    penstock.register(spark, tune=False)
+    assert len(registered) == len(plug_ins.BUILT_IN)
+    assert "broken (no_such_package:DESTINATION) cannot be loaded" in caplog.text
+    with pytest.raises(
+        penstock.ConfigurationError, match="cannot be loaded from no_such_package:DESTINATION"
+    ):
+        destinations.destination_type(StreamKey("q", "t"), "broken")

@@ -67,6 +67,12 @@ def test_connections_that_never_end_their_request_are_closed(
         wait_until(lambda: "penstock_test 7.0" in scraped(port), 10)
 
 
+@pytest.mark.parametrize(("port", "address"), [(70_000, LOOPBACK), (0, "no.such.host.invalid")])
+def test_what_is_no_port_or_address_is_a_configuration_error(port: int, address: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{address}:{port}.*Choose another port or address"):
+        serve_metrics(port, address, CollectorRegistry())
+
+
 def test_a_port_that_is_taken_is_a_configuration_error(port: int) -> None:
     with pytest.raises(ConfigurationError, match=f"{LOOPBACK}:{port}.*Choose another port"):
         serve_metrics(port, LOOPBACK, CollectorRegistry())
