@@ -115,6 +115,11 @@ def _check_no_file_twice(batch: Batch, files: Sequence[DataFile]) -> None:
     )
 
 
+def columns_bytes(content: LakeManifest) -> int:
+    """Bytes of the manifest's columns before compression; at most `DECODED_BYTES_MAX` can be encoded."""
+    return int(_to_columns(content).nbytes)
+
+
 def encode(content: LakeManifest) -> bytes:
     sink = pa.BufferOutputStream()
     is_large = len(content.files) > _UNCOMPRESSED_FILES_MAX

@@ -196,7 +196,7 @@ class StreamDelivery:
         chosen, why = self._choose(state, trigger)
         if not chosen:
             return None
-        merged = merge(chosen, self._seen_version())
+        merged = self._merged(chosen)
         crash_points.reach("deliver.start", merged.batch.batch_id)
         self._check_files(merged)
         compacted = self._compacted(merged)
@@ -307,6 +307,15 @@ class StreamDelivery:
                 "back and run `penstock retry`; or give the batch up with `penstock skip`, which records it."
             )
             raise _RefusedError(error, manifest, None)
+
+    def _merged(self, chosen: Sequence[Manifest]) -> Manifest:
+        try:
+            return merge(chosen, self._seen_version())
+        except PASSING:
+            raise
+        except PenstockError as error:
+            batches = tuple(manifest.batch for manifest in chosen)
+            raise _RefusedError(error, replace(chosen[-1], merged=batches), None) from error
 
     def _compacted(self, manifest: Manifest) -> Manifest | None:
         """The manifest with its small files rewritten; None if they stay as they are."""

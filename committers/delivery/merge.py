@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from ..contract import Manifest, Token
 from ..errors import FencedError
-from ..lake_manifest import LakeManifest, build_manifest, decode
+from ..lake_manifest import DECODED_BYTES_MAX, LakeManifest, build_manifest, columns_bytes, decode
 
 FILES_MAX = 100_000
 """Of one delivery: what one table commit takes without trouble."""
+BYTES_MAX = DECODED_BYTES_MAX // 4
+"""Of the columns of one delivery's manifest: paths, statistics and partition values of its files."""
 
 
 def merge(manifests: Sequence[Manifest], seen_version: int | None = None) -> Manifest:
@@ -43,14 +45,16 @@ def merge(manifests: Sequence[Manifest], seen_version: int | None = None) -> Man
 def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:
     """The longest beginning that can be one delivery: one table, one schema, one partitioning.
 
-    Where the schema changes in the middle of a backlog, a delivery ends and another begins.
+    Where the schema changes in the middle of a backlog, a delivery ends and another begins. A delivery has
+    at most `FILES_MAX` files and `BYTES_MAX` bytes, unless one batch alone has more.
     """
     taken: list[Manifest] = []
-    shape, files = None, 0
+    shape, files, size_bytes = None, 0, 0
     for manifest in manifests:
         content = decode(manifest)
         files += len(content.files)
-        if taken and (_shape(content) != shape or files > FILES_MAX):
+        size_bytes += columns_bytes(content)
+        if taken and (_shape(content) != shape or files > FILES_MAX or size_bytes > BYTES_MAX):
             break
         shape = _shape(content)
         taken.append(manifest)

@@ -45,13 +45,14 @@ from penstock.committers.delivery.merge import check_none_landed, merge, merged_
 from penstock.committers.delivery.policy import DeliveryPolicy
 from penstock.committers.errors import (
     CheckpointMismatchError,
+    ConfigurationError,
     FencedError,
     PenstockError,
     RetryableError,
     SchemaMismatchError,
     TableChangedError,
 )
-from penstock.committers.lake_manifest import build_manifest, decode
+from penstock.committers.lake_manifest import build_manifest, columns_bytes, decode
 from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.sinks.sink import check_same_table, mode_of
@@ -257,6 +258,29 @@ def test_a_schema_change_in_the_middle_of_a_backlog_ends_a_delivery(stream: Stre
     assert [len(one.delivery.manifest.merged) for one in (first, second)] == [2, 2]
     assert stream.holds(range(4))
     assert rows(stream.query.lake.on_disk, "id, note") == [(n, None) for n in range(4)]
+
+
+def test_a_backlog_with_large_manifests_is_delivered_in_parts(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(5)]
+    one = columns_bytes(decode(manifests[0]))
+    monkeypatch.setattr("penstock.committers.delivery.merge.BYTES_MAX", int(2.5 * one))
+    assert [len(delivered.delivery.manifest.merged) for delivered in stream.deliver_all()] == [2, 2, 1]
+    assert stream.holds(range(5))
+
+
+def test_batches_that_cannot_be_merged_are_delivered_one_by_one(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+    monkeypatch.setattr("penstock.committers.lake_manifest.FILES_MAX", 1)
+    failed = stream.deliver()
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, ConfigurationError)
+    assert [len(delivered.delivery.manifest.merged) for delivered in stream.deliver_all()] == [1, 1, 1]
+    assert stream.holds(range(3))
 
 
 def test_a_batch_that_overwrites_makes_those_before_it_needless(stream: Stream) -> None:
