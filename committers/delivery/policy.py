@@ -66,7 +66,6 @@ def due(backlog: Backlog, policy: DeliveryPolicy, now: datetime) -> str | None:
         return "batches"
     if backlog.size_bytes >= policy.after_bytes:
         return "bytes"
-    # Also if it was prepared so far in the future: the driver's clock was wrong.
-    if abs((now - backlog.oldest_prepared_at).total_seconds()) >= policy.after_s:
-        return "age"
-    return None
+    # Also if it was prepared so far in the future that the driver's clock must have been wrong.
+    age_s = (now - backlog.oldest_prepared_at).total_seconds()
+    return "age" if age_s >= policy.after_s or -age_s > policy.after_s + CLOCK_DIFFERENCE_S_MAX else None

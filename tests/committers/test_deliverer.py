@@ -42,7 +42,7 @@ from penstock.committers.contract import (
 from penstock.committers.delivery.contract import Lease
 from penstock.committers.delivery.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
 from penstock.committers.delivery.merge import check_none_landed, merge, merged_note, noted_digest
-from penstock.committers.delivery.policy import DeliveryPolicy
+from penstock.committers.delivery.policy import CLOCK_DIFFERENCE_S_MAX, DeliveryPolicy
 from penstock.committers.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -221,6 +221,16 @@ def test_batches_prepared_with_a_clock_that_was_far_ahead_are_due(delta_stream: 
     delta_stream.prepare(0, [1])
     delta_stream.clock.forward(-YEAR_S)
     assert isinstance(delta_stream.deliver(trigger=None), Delivered)
+
+
+def test_a_driver_whose_clock_is_a_little_ahead_does_not_have_each_batch_delivered_alone(
+    delta_stream: Stream,
+) -> None:
+    delta_stream.policy = DeliveryPolicy(after_s=5)
+    delta_stream.clock.forward(CLOCK_DIFFERENCE_S_MAX)
+    delta_stream.prepare(0, [1])
+    delta_stream.clock.forward(-CLOCK_DIFFERENCE_S_MAX)
+    assert delta_stream.deliver(trigger=None) is None
 
 
 def test_a_wait_that_a_clock_far_ahead_has_set_is_over(delta_stream: Stream) -> None:
