@@ -155,7 +155,8 @@ def find_gap(connection: Connection, of_stream: sa.ColumnElement[bool]) -> int |
     )
     query = sa.select(sa.func.min(manifests.c.batch_id)).where(
         of_stream,
-        manifests.c.aborted_by == AbortedBy.REPLAY.value,
+        manifests.c.state == ManifestState.ABORTED.value,
+        sa.func.coalesce(manifests.c.aborted_by, AbortedBy.REPLAY.value) == AbortedBy.REPLAY.value,
         manifests.c.batch_id > sa.func.coalesce(landed.scalar_subquery(), -1),
     )
     gap: int | None = connection.scalar(query)

@@ -315,6 +315,8 @@ def count_committed(connection: Connection, stream_id: int, batch_id: int, table
 
 
 def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:
+    # A driver of an earlier version that runs through the upgrade of the store sets only the state.
+    unsaid = AbortedBy.REPLAY if row.state == ManifestState.ABORTED.value else None
     return ManifestRecord(
         batch=Batch(stream, row.batch_id, row.digest),
         state=ManifestState(row.state),
@@ -329,7 +331,7 @@ def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:
         table_version=row.table_version,
         reason=row.reason,
         delivery_id=row.delivery_id,
-        aborted_by=None if row.aborted_by is None else AbortedBy(row.aborted_by),
+        aborted_by=unsaid if row.aborted_by is None else AbortedBy(row.aborted_by),
     )
 
 

@@ -104,7 +104,7 @@ manifests = sa.Table(
     sa.Column("finished_at", UtcDateTime),
     sa.Column("table_version", sa.BigInteger),
     sa.Column("reason", sa.Text, nullable=False),
-    # `AbortedBy`; NULL unless the batch is ABORTED.
+    # `AbortedBy`; NULL unless the batch is ABORTED. Of an ABORTED batch NULL stands for `replay`.
     sa.Column("aborted_by", sa.Text),
     # The delivery that the batch is part of: of a PREPARED batch, one that is PREPARED too.
     sa.Column("delivery_id", sa.BigInteger),

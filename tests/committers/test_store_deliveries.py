@@ -35,6 +35,7 @@ from tests.committers.stores import (
 )
 
 from penstock.committers.contract import AbortedBy
+from penstock.committers.decision import Action, Position, decide
 from penstock.committers.delivery.contract import Backlog, DeliveryState, Lease
 from penstock.committers.errors import (
     CommitStateUnknownError,
@@ -167,6 +168,23 @@ def test_nothing_is_delivered_past_a_batch_that_waits_for_its_replay(
     with pytest.raises(RetryableError, match=r"Batch 1 .*for its replay, and comes first"):
         deliver(store, lease, 0, 2)
     assert deliver(store, lease, 0).manifest.batches == (batch(0),)
+
+
+def test_a_batch_that_an_earlier_version_has_given_up_waits_for_its_replay(
+    store: SqlManifestStore, lease: Lease
+) -> None:
+    """A driver of an earlier version, which runs through the upgrade of the store, does not say who did it."""
+    fill(store, 4)
+    store.finish(batch(0), COMMITTED)
+    store.finish(batch(1), ABORTED, reason="superseded")
+    run_sql(store, "UPDATE penstock_manifests SET aborted_by = NULL")
+    record = store.record(STREAM, 1)
+    assert decide(record, Position.BEHIND, batch(1), is_decoupled=True) is Action.SUPERSEDE
+    assert store.deliveries.deliverable(STREAM) == []
+    with pytest.raises(RetryableError, match=r"Batch 1 .*for its replay, and comes first"):
+        deliver(store, lease, 2, 3)
+    with pytest.raises(RetryableError, match="has given up"):
+        store.prepare(own(4), "r1", follows=batch(1))
 
 
 def test_a_delivery_is_named_after_its_last_batch(store: SqlManifestStore, lease: Lease) -> None:
