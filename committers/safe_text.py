@@ -13,7 +13,9 @@ from urllib.parse import unquote
 MASK = "***"
 
 # Bounded: a long text without a match must not take time with the square of its length.
-_URL = re.compile(r"([A-Za-z][\w+.-]{0,40})://(\S*)")
+_URL = re.compile(r"([A-Za-z][\w+.-]{0,40})://((?:(?![,;=&/][A-Za-z][\w+.-]{0,40}://)\S)*)")
+_HOST = re.compile(r"[^/?#]*")
+_PORT = re.compile(r"\d{1,5}(?=[/?#]|$)")
 _PARAMETER = re.compile(
     r"([?&;#][^?=&;#\s]{0,99}(?:sig|pass|pwd|secret|token|key|cred|auth|session|access.?id)[^=&;#\s]{0,99}=)"
     r"(?!\*\*\*)[^&;#\s'\"]+",
@@ -23,31 +25,44 @@ _NAMES_A_USER = re.compile(
     r"abfss?|wasbs?|adl|az|azure|hdfs|viewfs|postgres\w*|mysql|sqlite|jdbc", re.IGNORECASE
 )
 """Schemes in which the word before the @ is a container or a user, which is no secret."""
+_OF_A_DATABASE = re.compile(r"postgres\w*|mysql|mariadb|mssql|oracle|redis\w*", re.IGNORECASE)
+"""Schemes whose URLs have a password more often than an @ in the path."""
 
 
 def has_credentials(url: str) -> bool:
-    """Return True if the URL has a password, a key, a token or a signature in it."""
-    return "://" in url and any(without_credentials(text) != text for text in (url, unquote(url)))
+    """Return True if the URL has a password, a key, a token or a signature in it.
+
+    A path may contain an @, and parameters behind `;` or `#`.
+    """
+    return "://" in url and any(
+        _URL.sub(_masked, text) != text or any(match[1][0] in "?&" for match in _PARAMETER.finditer(text))
+        for text in (url, unquote(url))
+    )
 
 
 def without_credentials(text: str) -> str:
     """`text` with `***` in place of the passwords and tokens of each URL, and of secret query parameters.
 
-    A password may contain any character but white space: all up to the last @ of the word is taken for it.
+    A password may contain any character but white space: all up to the last @ of the word is taken for it,
+    unless the host has a port.
     """
     return _PARAMETER.sub(rf"\1{MASK}", _URL.sub(_masked, text))
 
 
 def _masked(url: re.Match[str]) -> str:
     scheme, rest = url.groups()
-    user, colon, _ = rest.partition("/")[0].partition(":")
+    authority = _HOST.match(rest)[0]  # type: ignore[index]  # it always matches
+    name = scheme.partition("+")[0]
+    user, colon, _ = authority.partition(":")
     if colon and "@" not in user:
+        if _PORT.match(rest, len(user) + 1) and not _OF_A_DATABASE.fullmatch(name):
+            return url.group()
         secret, at, host = rest[len(user) + 1 :].rpartition("@")
         shown = f"{user}:{MASK}" if secret else f"{user}:"
     else:
-        shown, at, host = rest.partition("/")[0].rpartition("@")
+        shown, at, _ = authority.rpartition("@")
         host = rest[len(shown) + 1 :]
-        shown = shown if _NAMES_A_USER.fullmatch(scheme.partition("+")[0]) else MASK
+        shown = shown if _NAMES_A_USER.fullmatch(name) else MASK
     return f"{scheme}://{shown}@{host}" if at else url.group()
 
 

@@ -26,6 +26,10 @@ SECRET = "hunter2"
         f"postgresql://me:'{SECRET}\"@host/db",
         f"postgresql+psycopg://me@host/db?password={SECRET}&x=1",
         f"https://{SECRET}@host/x",
+        f"https://me:12{SECRET}@host:80/x",
+        f"https://host:80/x?uri=s3://me:{SECRET}/1@b",
+        f"https://host:80/https://{SECRET}@host/x",
+        f"thrift://a:9083,thrift://me:{SECRET}/1@b:9083#db.t@audit",
         f"s3://key:{SECRET}/x@bucket/t",
         f"abfss://c@account/t?sv=1&sig={SECRET}",
         f"https://host/t?X-Amz-Security-Token={SECRET}&X-Amz-Signature={SECRET}",
@@ -48,6 +52,10 @@ def test_credentials_of_a_url_are_in_no_error(url: str) -> None:
         "https://host:8181/v1/prod?warehouse=w",
         "/lake/me:you@host/key=1",
         "file:///lake/a:b@c",
+        "hdfs://nn:8020/data/user@corp/t",
+        "https://host:8181#db.t@audit",
+        "https://host#db.t@audit",
+        "thrift://a:9083,thrift://b:9083#db.t@audit",
     ],
 )
 def test_text_without_credentials_stays(text: str) -> None:

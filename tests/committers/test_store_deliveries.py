@@ -173,7 +173,7 @@ def test_nothing_is_delivered_past_a_batch_that_waits_for_its_replay(
 def test_a_batch_that_an_earlier_version_has_given_up_waits_for_its_replay(
     store: SqlManifestStore, lease: Lease
 ) -> None:
-    """A driver of an earlier version, which runs through the upgrade of the store, does not say who did it."""
+    """A driver of an earlier version that runs through the upgrade of the store does not say who did it."""
     fill(store, 4)
     store.finish(batch(0), COMMITTED)
     store.finish(batch(1), ABORTED, reason="superseded")

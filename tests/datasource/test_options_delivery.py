@@ -141,8 +141,13 @@ def test_a_secret_in_a_location_is_refused_before_a_store_would_keep_it(url: str
         "/lake/key=1&token=2/me:you@host",
         "s3://bucket/a@b/c",
         "file:///lake/a:b@c",
+        "hdfs://nn:8020/data/user@corp/t",
+        "hdfs://me@nn:8020/data/user@corp/t",
+        "s3://bucket/event;key=a/t",
+        "s3://bucket/c#key=1",
     ],
 )
 def test_a_location_without_a_secret_is_taken(path: str) -> None:
     for delivery in ("coupled", "decoupled"):
-        DeltaOptions.parse({"path": path, "delivery": delivery})
+        DeltaOptions.parse({"path": path, "checkpointLocation": path, "delivery": delivery})
+        IcebergOptions.parse({"table": "a.b", "catalog": "c", "warehouse": path, "delivery": delivery})
