@@ -61,8 +61,10 @@ class Gate:
             known: folders that this call has resolved already
         """
         folder, slash, name = location.rpartition("/")
-        if folder not in known:
-            known[folder] = _normalized(folder)
+        if not slash:
+            return False
+        if folder not in known:  # with its slash: without it the root of the disk is the working directory
+            known[folder] = _normalized(folder + slash).removesuffix(slash)
         return f"{known[folder]}{slash}{name}".startswith(self._folders)
 
     def _warned(self, asked: Sequence[str], passing: list[str], folder: str = "") -> list[str]:

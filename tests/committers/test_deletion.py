@@ -44,6 +44,15 @@ def test_a_location_passes_only_below_the_folder(folder: str, inside: list[str],
     assert Gate([folder]).allowed([*inside, *outside]) == inside
 
 
+@pytest.mark.parametrize("location", ["/x", "file:/x", "file:///x", "//x", "x", "file:x"])
+def test_a_file_in_the_root_of_the_disk_is_not_in_the_working_directory(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    assert Gate([str(tmp_path)]).allowed([location, "./b/../x", f"{tmp_path}/x"]) == [f"{tmp_path}/x"]
+
+
 @pytest.mark.parametrize(
     "location", ["/", "file:///", "file://", "s3://lake", "s3://lake//", "s3://", "file:"]
 )
