@@ -153,7 +153,7 @@ def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedB
         return None
     try:
         return _parse_token(text)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except ValueError:
         raise TableChangedError(
             f"The table property {name!r}, by which Penstock knows the query's last batch, was changed to "
             f"{text!r}. "
@@ -163,10 +163,17 @@ def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedB
 
 
 def _parse_token(text: str) -> LandedBatch:
-    noted = json.loads(text)
-    numbers = {key: int(noted[key]) for key in LandedBatch.__slots__ if key not in ("digest", "origins")}
-    origins = tuple(map(str, noted.get("origins", ())))
-    return LandedBatch(digest=str(noted["digest"]), **numbers, origins=origins)
+    """
+    Raises:
+        ValueError: the text is not what `token_value` returns.
+    """
+    try:
+        noted = json.loads(text)
+        numbers = {key: int(noted[key]) for key in LandedBatch.__slots__ if key not in ("digest", "origins")}
+        origins = tuple(map(str, noted.get("origins", ())))
+        return LandedBatch(digest=str(noted["digest"]), **numbers, origins=origins)
+    except (KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"it cannot be read: {error!r}") from None
 
 
 def token_of(metadata: TableMetadata, query_id: str, branch: str) -> Token | None:
@@ -200,7 +207,7 @@ def noted_origin(metadata: TableMetadata, query_id: str, branch: str, origins: S
         other_id = name.removeprefix(TOKEN_PREFIX).partition("@")[0]
         if other_id == query_id or name != token_property(other_id, branch):
             continue
-        with suppress(ValueError, KeyError, TypeError):  # another property, or a broken token: let it be
+        with suppress(ValueError):  # another property, or a broken token: let it be
             landed = _parse_token(text)
             others.update(landed.origins if _is_behind_head(metadata, branch, landed) else ())
     return next((origin for origin in origins if origin in others), None)
@@ -224,7 +231,7 @@ def forgettable_tokens(metadata: TableMetadata, now_ms: int) -> list[str]:
     forgettable = []
     for name, text in metadata.properties.items():
         if name.startswith(TOKEN_PREFIX + BATCH_WRITE_PREFIX):
-            with suppress(ValueError, KeyError, TypeError):  # another write's, and broken: let it be
+            with suppress(ValueError):  # another write's, and broken: let it be
                 if _parse_token(text).timestamp_ms < now_ms - BATCH_WRITE_TOKEN_KEPT_MS:
                     forgettable.append(name)
     return forgettable

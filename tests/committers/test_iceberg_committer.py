@@ -161,7 +161,7 @@ def test_two_queries_into_one_table_have_each_their_own_token(stream: IcebergStr
     assert stream.ids() == [1, 2, 3]
 
 
-BROKEN = ("", "{}", "[]", "null", "{", '{"batch_id": "one"}')
+BROKEN = ("", "{}", "[]", "null", "{", '{"batch_id": "one"}', '{"batch_id": 1e999}', "[" * 100_000)
 
 
 @pytest.mark.parametrize("text", [*BROKEN, "a batch id in words"])
@@ -200,6 +200,19 @@ def test_tokens_of_batch_writes_are_forgotten_after_a_week(stream: IcebergStream
     kept = {f"penstock.{query_id}" for query_id in (young, "old-stream", "query-1")}
     assert kept <= set(properties)
     assert properties[f"penstock.{BATCH_WRITE_PREFIX}broken"] == "by another"
+
+
+@pytest.mark.parametrize("text", [*BROKEN, "by another"])
+@pytest.mark.parametrize("query_id", [f"{BATCH_WRITE_PREFIX}x", "query-2"])
+def test_a_property_of_another_query_that_cannot_be_read_stops_no_commit(
+    stream: IcebergStream, query_id: str, text: str
+) -> None:
+    stream.commit(0, [1])
+    set_properties(stream, {f"penstock.{query_id}": text})
+    assert stream.committer().noted_origin("query-3", ["checkpoint:x"]) is None
+    assert isinstance(stream.commit(1, [2]), Committed)
+    assert stream.ids() == [1, 2]
+    assert stream.load().properties[f"penstock.{query_id}"] == text
 
 
 def age(stream: IcebergStream, name: str, days: int) -> None:
