@@ -68,12 +68,11 @@ NameParser = Callable[[str], "ParsedName | None"]
 class CleanableTable(Protocol):
     """A table as clean-up looks at it. Every call looks anew."""
 
-    def table_id(self) -> str | None:
-        """The table's own id, as its metadata has it; None if there is no table."""
-        ...
+    def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
+        """The table's own id, and the last batch of each of the queries that it holds, from one load.
 
-    def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
-        """The last batch of each of the queries that the table holds; those without are left out."""
+        None and no tokens if there is no table; queries without a token are left out.
+        """
         ...
 
     def files(self) -> Iterator[StoredFile]:
@@ -195,7 +194,7 @@ class Cleanup:
             ManifestCorruptError: nobody can tell which files a manifest names.
             RetryableError: the table or the store cannot be read.
         """
-        settled, table_id = self._settled(), self._table.table_id()
+        table_id, settled = self._id_and_settled()
         files: dict[str, tuple[StoredFile, Verdict]] = {}
         for file in self._table.files():
             name, written_before = self._parse(file.path), now - grace
@@ -218,7 +217,7 @@ class Cleanup:
             yield self._table.delete_files(self._still_unneeded(chunk))
 
     def _still_unneeded(self, files: Sequence[StoredFile]) -> list[str]:
-        settled, table_id = self._settled(), self._table.table_id()
+        table_id, settled = self._id_and_settled()
         parsed = {file.path: self._parse(file.path) for file in files}
         for name in parsed.values():
             if name is not None and _batch_write(name, table_id) is not None:
@@ -235,13 +234,13 @@ class Cleanup:
             _drop(left, self._names(manifest))
         return list(left.values())
 
-    def _settled(self) -> dict[str, int]:
-        tokens = self._table.tokens([stream.query_id for stream in self._cleaned])
+    def _id_and_settled(self) -> tuple[str | None, dict[str, int]]:
+        table_id, tokens = self._table.id_and_tokens([stream.query_id for stream in self._cleaned])
         newest = {}
         for stream in self._cleaned:
             records = self._store.history(stream, 1)
             newest[stream.query_id] = records[0].batch.batch_id if records else -1
-        return settled_batches(tokens, newest)
+        return table_id, settled_batches(tokens, newest)
 
     def _names_in_manifests(self, files: Mapping[str, tuple[StoredFile, Verdict]]) -> Iterator[set[str]]:
         """What the manifests name, PREPARED before COMMITTED, so that none slips through between."""

@@ -22,8 +22,8 @@ from deltalake.fs import DeltaStorageHandler
 from ..cleanup import StoredFile
 from ..contract import Token
 from ..errors import RetryableError
-from .committer import DeltaTableCommitter
 from .files import delta_files
+from .table import token_of
 from .view import TableViews
 
 LOG = "_delta_log"
@@ -45,14 +45,13 @@ class DeltaCleanableTable:
         self._fs = pafs.PyFileSystem(DeltaStorageHandler(table_uri, self._options))
         self._seen: set[str] = set()
 
-    def table_id(self) -> str | None:
+    def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         table = TableViews().look(self._uri, self._options)
-        return None if table is None else str(table.metadata().id)
-
-    def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
-        table = DeltaTableCommitter(self._uri, self._options, views=TableViews())
-        tokens = {query_id: table.token(query_id) for query_id in query_ids}
-        return {query_id: token for query_id, token in tokens.items() if token is not None}
+        if table is None:
+            return None, {}
+        tokens = {query_id: token_of(table, query_id) for query_id in query_ids}
+        found = {query_id: token for query_id, token in tokens.items() if token is not None}
+        return str(table.metadata().id), found
 
     def files(self) -> Iterator[StoredFile]:
         """Every file below the location, but for the log and for tables inside it."""

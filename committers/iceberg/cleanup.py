@@ -54,16 +54,13 @@ class IcebergCleanableTable:
         self._in_short = in_short
         self._seen: set[str] = set()
 
-    def table_id(self) -> str | None:
-        table = self._load_table()
-        return None if table is None else str(table.metadata.table_uuid)
-
-    def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
+    def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         table = self._load_table()
         if table is None:
-            return {}
+            return None, {}
         tokens = {query_id: token_of(table.metadata, query_id, self._branch) for query_id in query_ids}
-        return {query_id: token for query_id, token in tokens.items() if token is not None}
+        found = {query_id: token for query_id, token in tokens.items() if token is not None}
+        return str(table.metadata.table_uuid), found
 
     def files(self) -> Iterator[StoredFile]:
         """Every file below the data location, but for metadata and for tables inside it."""

@@ -32,15 +32,12 @@ class PostgresCleanableTable:
         self._server = server
         self._address = address
 
-    def table_id(self) -> str | None:
+    def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         with self._server.transaction("Nothing was dropped") as cursor:
             table = load_if_there(cursor, self._address)
-        return None if table is None else table.oid
-
-    def tokens(self, query_ids: Iterable[str]) -> Mapping[str, Token]:
-        with self._server.transaction("Nothing was dropped") as cursor:
             rows = {query_id: fence.read(cursor, self._address, query_id) for query_id in query_ids}
-        return {query_id: row.token for query_id, row in rows.items() if row is not None and row.token}
+        tokens = {query_id: row.token for query_id, row in rows.items() if row is not None and row.token}
+        return None if table is None else table.oid, tokens
 
     def files(self) -> Iterator[StoredFile]:
         with self._server.transaction("Nothing was dropped") as cursor:

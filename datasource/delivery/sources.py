@@ -58,7 +58,8 @@ def remove_sources(
 def _remove(
     store: SqlManifestStore, stream: StreamKey, table: CleanableTable, deliveries: Sequence[DeliveryRecord]
 ) -> int:
-    token = table.tokens([stream.query_id]).get(stream.query_id)
+    _, tokens = table.id_and_tokens([stream.query_id])
+    token = tokens.get(stream.query_id)
     settled = [one for one in deliveries if token is not None and one.last_batch_id <= token.batch_id]
     if not settled:
         return 0

@@ -226,6 +226,29 @@ def test_a_file_that_is_committed_after_the_look_stays(lake: IcebergLake) -> Non
     assert len(lake.rows()) == 2
 
 
+def test_each_check_loads_the_table_once_for_its_id_and_tokens(
+    lake: IcebergLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once each for the names and for the deletion."""
+    monkeypatch.setattr("penstock.committers.cleanup.FILES_PER_CHECK", 1)
+    loaded: list[Table | None] = []
+    load = lake.load
+
+    def noted_load() -> Table | None:
+        loaded.append(load())
+        return loaded[-1]
+
+    monkeypatch.setattr(lake, "load", noted_load)
+    lake.write(0)
+    lake.write(0)
+    lake.commit(0, lake.write(0))
+    cleaning = lake.cleanup()
+    found = cleaning.find(NOW, GRACE)
+    loaded.clear()
+    assert list(cleaning.delete(found)) == [1, 1]
+    assert len(loaded) == 2 * 3
+
+
 def test_names_are_yielded_once(lake: IcebergLake) -> None:
     first, second = lake.write(0), lake.write(1)
     lake.commit(0, first)
@@ -244,9 +267,11 @@ def test_tokens_are_those_of_the_branch(lake: IcebergLake) -> None:
     assert head is not None
     lake.table().manage_snapshots().create_branch(head, "audit").commit()
     lake.commit(4, branch="audit")
-    main = lake.cleanable().tokens(["q0", "unknown"])
+    table_id, main = lake.cleanable().id_and_tokens(["q0", "unknown"])
+    assert table_id == str(lake.table().metadata.table_uuid)
     assert {query: token.batch_id for query, token in main.items()} == {"q0": 0}
-    assert lake.cleanable("audit").tokens(["q0"])["q0"].batch_id == 4
+    _, audit = lake.cleanable("audit").id_and_tokens(["q0"])
+    assert audit["q0"].batch_id == 4
 
 
 def test_without_a_table_nothing_is_deleted(lake: IcebergLake) -> None:

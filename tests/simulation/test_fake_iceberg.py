@@ -401,8 +401,8 @@ def test_clean_up_sees_files_and_names(table: Side) -> None:
     assert listed == {f"b{batch_id}-{part}.parquet" for batch_id in range(4) for part in range(2)}
     names = set().union(*table.cleanable().names())
     assert names == listed - {"b2-0.parquet", "b2-1.parquet"}
-    token = table.cleanable().tokens(["q", "another"])
-    assert {query_id: one.batch_id for query_id, one in token.items()} == {"q": 3}
+    _, tokens = table.cleanable().id_and_tokens(["q", "another"])
+    assert {query_id: token.batch_id for query_id, token in tokens.items()} == {"q": 3}
     assert table.committer.delete_files(["b2-0.parquet", "not there"]) == 1
     assert table.committer.missing(orphan) == ["b2-0.parquet"]
 
