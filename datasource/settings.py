@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..writers.local_path import is_relative
 from .options.common import StreamOptions
 from .sinks.sink import Destination
 
@@ -23,7 +25,12 @@ def settings_of(options: StreamOptions) -> str:
     """As JSON. Secrets (`store`, `storage.*`, `catalog.*`) are given to the delivery process itself."""
     settings = {
         "delivery": "decoupled" if options.is_decoupled else "coupled",
-        "checkpoint": options.checkpoint_location or "",
+        "checkpoint": _absolute(options.checkpoint_location or ""),
         "options": dict(sorted(options.given.items())),
     }
     return json.dumps(settings, ensure_ascii=False)
+
+
+def _absolute(location: str) -> str:
+    """The location as processes in any working directory find it."""
+    return str(Path.cwd() / location.removeprefix("file:")) if is_relative(location) else location

@@ -1,8 +1,8 @@
-"""Which locations are on the local disk."""
+"""Which locations are on the local disk, and which depend on the working directory."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 
@@ -14,3 +14,9 @@ def local_path(uri: str) -> str | None:
     if "://" not in uri:
         return str(Path.cwd() / uri.removeprefix("file:"))
     return None
+
+
+def is_relative(location: str) -> bool:
+    """Return True for a path that means another place in another working directory."""
+    path = PurePosixPath(location.removeprefix("file:"))
+    return bool(location) and "://" not in location and not path.is_absolute()

@@ -13,9 +13,16 @@ from ...committers.contract import (
     StreamKey,
 )
 from ...committers.delivery.contract import Lease
-from ...committers.errors import CheckpointGoneError, ConfigurationError, RetryableError, TableChangedError
+from ...committers.errors import (
+    CheckpointGoneError,
+    ConfigurationError,
+    RetryableError,
+    TableChangedError,
+    shown,
+)
 from ...committers.lake_manifest import decode
 from ...committers.store.sql import SqlManifestStore, StreamStatus
+from ...writers.local_path import is_relative
 from ..checkpoint import Checkpoint
 from ..delivery.lease import HeldLease
 from ..delivery.stream_settings import StreamSettings, build_sink
@@ -83,13 +90,22 @@ def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:
     """Where the checkpoint was; empty if the store does not know.
 
     Raises:
-        ConfigurationError: it is still there: its query may go on, and would miss the batches.
+        ConfigurationError: it is still there: its query may go on, and would miss the batches. Or the store
+            has a relative path, which does not tell.
         RetryableError: it cannot be looked at now.
     """
     settings = StreamSettings.parse(stream.settings)
     location = settings.checkpoint
     if not location:
         return ""
+    if is_relative(location):
+        raise ConfigurationError(
+            f"The store has the checkpoint of query {stream.key.query_id} as the relative path "
+            f"{shown(location)}, which an earlier version of Penstock has stored. The query's working "
+            "directory is not known, so nobody can tell whether the checkpoint is still there. Nothing was "
+            "given up. The next start of the query stores the absolute path. If the query shall never start "
+            "again, give its batches up one by one: penstock skip."
+        )
     filesystem, root = build_sink(stream, settings, access).open_filesystem(location)
     try:
         Checkpoint(filesystem, root, location).last_commit(stream.key.query_id)

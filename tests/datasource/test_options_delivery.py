@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -151,3 +152,22 @@ def test_a_location_without_a_secret_is_taken(path: str) -> None:
     for delivery in ("coupled", "decoupled"):
         DeltaOptions.parse({"path": path, "checkpointLocation": path, "delivery": delivery})
         IcebergOptions.parse({"table": "a.b", "catalog": "c", "warehouse": path, "delivery": delivery})
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("ck", "{cwd}/ck"),
+        ("file:ck", "{cwd}/ck"),
+        ("/a b/ck", "/a b/ck"),
+        ("file:/a%20b", "file:/a%20b"),
+        ("file:///ck", "file:///ck"),
+        ("s3a://bucket/ck", "s3a://bucket/ck"),
+    ],
+)
+def test_a_store_keeps_where_the_checkpoint_is_for_every_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, stored: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = DeltaOptions.parse({"path": "/t", "checkpointLocation": given})
+    assert json.loads(settings_of(options))["checkpoint"] == stored.format(cwd=tmp_path)

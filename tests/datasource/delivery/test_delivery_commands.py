@@ -277,6 +277,17 @@ def test_abort_is_refused_while_the_checkpoint_is_there(lake: DecoupledLake, tmp
     assert lake.left == 3
 
 
+@pytest.mark.parametrize("location", ["checkpoint", "file:checkpoint", "./checkpoint"])
+def test_abort_does_not_take_a_relative_checkpoint_for_gone(delta: DecoupledLake, location: str) -> None:
+    """An earlier version has stored it; the query's working directory may be another one."""
+    delta.decouple(location, deliverAfterCheckpoint="true")
+    ended = Ended("abort", "ids", *REASON, "--yes")
+    assert ended.code == 2
+    assert "the relative path" in ended.err
+    assert "penstock skip" in ended.err
+    assert delta.left == 3
+
+
 @pytest.mark.parametrize("is_reset", [False, True])
 def test_abort_gives_up_what_waits_and_deletes_its_files(
     lake: DecoupledLake, tmp_path: Path, is_reset: bool
