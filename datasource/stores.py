@@ -11,10 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias
 
 from ..committers.store.sql import SqlManifestStore, open_store
 
@@ -22,14 +20,10 @@ OPEN_S_MAX = 60.0
 """A store is opened anew after that long: then it is seen if a newer version has upgraded its tables."""
 STORES_MAX = 8
 
-_Identity: TypeAlias = tuple[int, int]
-_NO_FILE: _Identity = (0, 0)
-
 
 @dataclass(frozen=True, slots=True)
 class _Open:
     store: SqlManifestStore
-    file: _Identity | None
     process: int
     opened_at: float
 
@@ -54,8 +48,7 @@ class StoreCache:
         self._give_back(url, opened)
 
     def _open(self, url: str) -> _Open:
-        store = open_store(url)
-        return _Open(store, _file_of(store), os.getpid(), self._clock())
+        return _Open(open_store(url), os.getpid(), self._clock())
 
     def _take(self, url: str) -> _Open | None:
         with self._lock:
@@ -65,8 +58,7 @@ class StoreCache:
         if opened.process != os.getpid():  # the connections are the parent's: it alone may close them
             opened.store.engine.dispose(close=False)
             return None
-        is_fresh = self._clock() - opened.opened_at < OPEN_S_MAX
-        if is_fresh and opened.file is not None and opened.file == _file_of(opened.store):
+        if self._clock() - opened.opened_at < OPEN_S_MAX and opened.store.has_same_file:
             return opened
         opened.store.close()
         return None
@@ -80,19 +72,6 @@ class StoreCache:
         for other in surplus:
             if other is not None:
                 other.store.close()
-
-
-def _file_of(store: SqlManifestStore) -> _Identity | None:
-    """Which file a SQLite store is in: another one under the same name is another store. None: it is gone.
-
-    An open file's number is not given to another one.
-    """
-    if store.engine.dialect.name != "sqlite":
-        return _NO_FILE
-    with suppress(OSError):
-        found = Path(store.engine.url.database or "").stat()
-        return found.st_dev, found.st_ino
-    return None
 
 
 _STORES = StoreCache()

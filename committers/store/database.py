@@ -66,7 +66,7 @@ class Database:
         self.name = _displayed(parsed)
         self._must_exist = must_exist
         self._is_sqlite = parsed.get_backend_name() == "sqlite"
-        if must_exist and self._is_sqlite and not Path(parsed.database or "").is_file():
+        if must_exist and not has_file(parsed):
             raise self._no_store()
         try:
             self.engine = _sqlite_engine(parsed, in_memory) if self._is_sqlite else _postgres_engine(parsed)
@@ -76,10 +76,30 @@ class Database:
                 "Run: pip install 'penstock[postgres]'"
             ) from error
         self._writer = self.engine.execution_options(penstock_writes=True)
+        self._file = self._file_now()
         self._ensure_schema()
 
     def close(self) -> None:
         self.engine.dispose()
+
+    @property
+    def has_same_file(self) -> bool:
+        """False if the file of a SQLite store was deleted or replaced since it was opened.
+
+        Open connections then go on with the file that is gone. The number of an open file is not given to
+        another one.
+        """
+        return self._file is not None and self._file == self._file_now()
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """Device and inode of the file of a SQLite store; None if there is no file, zeros without one."""
+        path = _path_of(self.engine.url)
+        if path is None:
+            return 0, 0
+        with suppress(OSError):
+            found = path.stat()
+            return found.st_dev, found.st_ino
+        return None
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -244,6 +264,20 @@ def _parsed(url: str) -> URL:
     return parsed
 
 
+def _path_of(url: URL) -> Path | None:
+    """The file of a SQLite database; None for databases in memory and on servers."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    name = str(url.database)
+    return Path(unquote(name.removeprefix("file:")) if "uri" in url.query else name)
+
+
+def has_file(url: URL) -> bool:
+    """False if the file of a SQLite database is not there."""
+    path = _path_of(url)
+    return path is None or path.is_file()
+
+
 def displayed_url(url: str) -> str:
     """The URL without its secrets: the name of the store.
 
@@ -304,8 +338,8 @@ def _make_file_of(url: URL) -> None:
             f"The store {_displayed(url)} is not a file: manifests must survive this process. "
             "Use sqlite:////path/to/store.db"
         )
-    name = str(url.database)
-    path = Path(unquote(name.removeprefix("file:")) if "uri" in url.query else name)
+    path = _path_of(url)
+    assert path is not None
     folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -149,6 +149,11 @@ class SqlManifestStore:
         return self._database.name
 
     @property
+    def has_same_file(self) -> bool:
+        """False if the file of a SQLite store was deleted or replaced since it was opened."""
+        return self._database.has_same_file
+
+    @property
     def engine(self) -> Engine:
         return self._database.engine
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import posixpath
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
 from ...committers.errors import ConfigurationError, StoreUnreachableError
 from ...committers.safe_text import get_logger
-from ...committers.store.database import displayed_url
+from ...committers.store.database import displayed_url, has_file
 from ...committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ...writers.local_path import local_path
 from ..checkpoint import STORE_FILE
@@ -88,10 +87,9 @@ def opened(
 def _may_be_there(url: str) -> bool:
     """False for a SQLite file that nobody has made: a query's first start shall do it, not this process."""
     try:
-        parsed = sa.make_url(url)
+        return has_file(sa.make_url(url))
     except (sa.exc.ArgumentError, ValueError):
         return True  # opening it says what is wrong
-    return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").is_file()
 
 
 def deliver(assignment: Assignment, watchers: Sequence[Watcher], stop: threading.Event) -> None:
@@ -128,12 +126,15 @@ class _StoreThread(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
+        assignment = self._assignment
         try:
-            store = opened(self._url, self._assignment, self._watchers, self._ended)
-            if store is not None:
-                with store:
-                    around = self._assignment.surroundings(store, self._watchers, self._ended)
-                    DeliveryService(around, self._assignment.is_chosen).run()
+            while not self._ended.is_set():
+                store = opened(self._url, assignment, self._watchers, self._ended)
+                if store is not None:
+                    with store:
+                        around = assignment.surroundings(store, self._watchers, self._ended)
+                        DeliveryService(around, assignment.is_chosen).run()
+                assignment = replace(assignment, waits_for_stores=True)  # its file was deleted or replaced
         except Exception as error:  # noqa: BLE001 - `deliver` raises it again
             self.error = error
             self._ended.set()

@@ -86,7 +86,8 @@ class DeliveryService:
     # For as long as the process runs ----------------------------------------------------------------
 
     def run(self) -> None:
-        """Deliver what becomes due until `stop` is set. Outages, of the store too, are waited for.
+        """Deliver what becomes due until `stop` is set, or until the store has to be opened anew because its
+        file was deleted or replaced. Outages, of the store too, are waited for.
 
         Raises:
             PenstockError: the store can be read, and not be understood.
@@ -95,6 +96,9 @@ class DeliveryService:
         try:
             while not self._around.stop.is_set():
                 wait_s = self._around.settings.poll_s
+                if not self._around.store.has_same_file:
+                    self._tell_of_other_file()
+                    return
                 try:
                     self._poll()
                     outage.end()
@@ -105,6 +109,14 @@ class DeliveryService:
                 self._around.stop.wait(wait_s)
         finally:
             self._end()
+
+    def _tell_of_other_file(self) -> None:
+        error = RetryableError(
+            f"The file of the manifest store {self._around.store.name} was deleted or replaced. It is opened "
+            "again as soon as it is there: the next start of its query makes it."
+        )
+        logger.warning("%s", error)
+        self._around.store_failed(error)
 
     def _poll(self) -> None:
         self._reap()
