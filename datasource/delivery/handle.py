@@ -125,8 +125,10 @@ class DeliveryHandle:
 
     @property
     def last_error(self) -> Exception | None:
-        """The newest failure, of one delivery or of the whole; None if there was none yet."""
-        return self._runner.last_error or self._error
+        """The newest failure: of a delivery until something is delivered; of a store, or of the whole, until
+        the store has been read since. None if there is none.
+        """
+        return self._error
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """End once the delivery that runs has landed; False if that takes longer than `timeout_s`.
@@ -143,7 +145,7 @@ class DeliveryHandle:
         pauses = Pauses()
         while not self._stop.is_set():
             try:
-                self._runner.run(self._stop)
+                self._runner.run(self._stop, self._note)
             except Exception as error:
                 self._error = error
                 wait_s = pauses.begin()
@@ -152,6 +154,9 @@ class DeliveryHandle:
                     "Delivery ended, and starts again in %.0f s: %s", wait_s, error, exc_info=not known
                 )
                 self._stop.wait(wait_s)
+
+    def _note(self, error: Exception | None) -> None:
+        self._error = error
 
 
 def _end_with_process(handle: DeliveryHandle) -> Callable[[], None]:

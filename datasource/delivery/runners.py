@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...committers import errors
 from ...committers.errors import PenstockError
@@ -23,16 +24,22 @@ if TYPE_CHECKING:
 
 STOP_S = 60.0
 """How long an end waits for the delivery that runs."""
+READ_S = 1.0
+"""How long the last lines of a child that has ended are waited for."""
+
+
+OnError: TypeAlias = Callable[[Exception | None], None]
 
 
 class Runner(Protocol):
     """Delivers until it is told to stop; called again after an error."""
 
-    def run(self, stop: threading.Event) -> None: ...
-
-    @property
-    def last_error(self) -> Exception | None:
-        """Of a delivery that failed while the runner itself went on."""
+    def run(self, stop: threading.Event, on_error: OnError) -> None:
+        """
+        Args:
+            on_error: called with the newest failure of a delivery or a store while the runner itself goes on,
+                and with None once the store is read or the failure is over
+        """
         ...
 
 
@@ -68,15 +75,11 @@ class InThisProcess:
             waits_for_stores=True,
             spark=None if spark is None else lambda: spark,
         )
-        self._errors = LastError()
 
-    @property
-    def last_error(self) -> Exception | None:
-        return self._errors.error
-
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, on_error: OnError) -> None:
         port, address = self._wanted.metrics_port, self._wanted.metrics_address
-        with with_metrics([LogWatcher(), self._errors], port, address, [self._wanted.url]) as told:
+        watchers = [LogWatcher(), LastError(on_error)]
+        with with_metrics(watchers, port, address, [self._wanted.url]) as told:
             deliver(self._assignment, told, stop)
 
 
@@ -123,13 +126,8 @@ class Subprocess:
         ]
         storage, catalog = dict(wanted.access.storage), dict(wanted.access.catalog)
         self._secrets = {"store": wanted.url, "storage": storage, "catalog": catalog}
-        self._last_error: Exception | None = None
 
-    @property
-    def last_error(self) -> Exception | None:
-        return self._last_error
-
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, on_error: OnError) -> None:
         """
         Raises:
             PenstockError: the process has ended, and was not told to.
@@ -142,8 +140,10 @@ class Subprocess:
             text=True,
             start_new_session=True,  # Ctrl-C is for the driver, which tells it
         )
-        self._last_error = None
-        threading.Thread(target=self._read_errors, args=(child,), name="delivery errors", daemon=True).start()
+        reader = threading.Thread(
+            target=_read_errors, args=(child, on_error), name="delivery errors", daemon=True
+        )
+        reader.start()
         try:
             self._send_secrets(child)
             while not stop.is_set():
@@ -154,6 +154,7 @@ class Subprocess:
                 raise PenstockError(f"The delivery process has ended with exit code {code}.")
         finally:
             _end(child)
+            reader.join(READ_S)
 
     def _send_secrets(self, child: subprocess.Popen[str]) -> None:
         assert child.stdin is not None
@@ -161,15 +162,16 @@ class Subprocess:
             child.stdin.write(json.dumps(self._secrets) + "\n")
             child.stdin.flush()
 
-    def _read_errors(self, child: subprocess.Popen[str]) -> None:
-        """Keep what the child reports; whatever else it prints goes to this process's stdout."""
-        assert child.stdout is not None
-        with child.stdout:
-            for line in child.stdout:
-                if line.startswith(LAST_ERROR):
-                    self._last_error = parsed_error(line)
-                else:
-                    sys.stdout.write(line)
+
+def _read_errors(child: subprocess.Popen[str], on_error: OnError) -> None:
+    """Hand on what the child reports; whatever else it prints goes to this process's stdout."""
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            if line.startswith(LAST_ERROR):
+                on_error(parsed_error(line))
+            else:
+                sys.stdout.write(line)
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -59,18 +59,20 @@ class LastError(Watcher):
     """Keeps the newest failure: of a delivery until something is delivered, of a store until it answers.
 
     Args:
-        on_change: called with the new value
+        on_change: called with the new value, and with None when a store is read for the first time
     """
 
     def __init__(self, on_change: Callable[[Exception | None], None] = lambda error: None) -> None:
         self.error: Exception | None = None
         self._on_change = on_change
+        self._has_read = False
         self._of_delivery: Exception | None = None
         self._of_stores: dict[str, Exception] = {}
 
     def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        if self._of_stores.pop(store, None) is not None:
-            self._update()
+        self._of_stores.pop(store, None)
+        self._update(is_first=not self._has_read)
+        self._has_read = True
 
     def store_failed(self, store: str, error: Exception) -> None:
         self._of_stores[store] = error
@@ -84,9 +86,9 @@ class LastError(Watcher):
         self._of_delivery = error
         self._update()
 
-    def _update(self) -> None:
+    def _update(self, *, is_first: bool = False) -> None:
         error = next(iter(self._of_stores.values()), self._of_delivery)
-        if error is not self.error:
+        if is_first or error is not self.error:
             self.error = error
             self._on_change(error)
 
