@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from ...committers.errors import ConfigurationError
+from ...committers.errors import ConfigurationError, RetryableError
 from ...committers.safe_text import get_logger, one_line
-from ...committers.store.sql import open_store
+from ...committers.store.database import displayed_url
+from ...committers.store.sql import SqlManifestStore, open_store
 from ..delivery.drain import Drained, drain
 from ..delivery.lease import last_progress_s
 from ..delivery.runners import error_line
-from ..delivery.running import Assignment, deliver
+from ..delivery.running import Assignment, deliver, opened
 from ..delivery.turns import Landing, Watcher
 from ..delivery.watchers import LastError, LogWatcher, landing_json
 from ..table_access import TableAccess
@@ -151,12 +152,30 @@ def deliver_on(assignment: Assignment, told: Sequence[Watcher], stop: threading.
 
 
 def deliver_once(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> list[Drained]:
-    """What waits now, store after store."""
+    """What waits now, store after store.
+
+    Raises:
+        PenstockError: a store is not there, or cannot be read.
+    """
     drained = []
     for url in assignment.stores:
-        with open_store(url, must_exist=True) as store:
+        with _open_now_or_later(url, assignment, told, stop) as store:
             drained += drain(assignment.surroundings(store, told, stop), assignment.is_chosen)
     return drained
+
+
+def _open_now_or_later(
+    url: str, assignment: Assignment, told: Sequence[Watcher], stop: threading.Event
+) -> SqlManifestStore:
+    if not assignment.waits_for_stores:
+        return open_store(url, must_exist=True)
+    store = opened(url, assignment, told, stop)
+    if store is None:
+        raise RetryableError(
+            f"The process was told to end while it waited for the manifest store {displayed_url(url)}. "
+            "Nothing was delivered from it."
+        )
+    return store
 
 
 def drained_json(drained: Drained) -> dict[str, Any]:

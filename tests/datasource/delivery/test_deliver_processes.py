@@ -77,6 +77,32 @@ def test_a_signal_ends_it_well_and_frees_the_streams(lake: DecoupledLake, number
     assert lake.store.deliveries.acquire(lake.stream, "another", 10) is not None
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_once_waits_for_a_store_that_is_not_there_yet(tmp_path: Path, is_stopped: bool) -> None:
+    url = f"sqlite:///{tmp_path}/checkpoint/penstock.sqlite"
+    process = start_cli("deliver", "--once", "--wait", "--store", url, "--metrics-port", "0")
+    assert process.stderr is not None
+    assert "Metrics are at" in process.stderr.readline()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    assert not (tmp_path / "checkpoint").exists()
+    if is_stopped:
+        process.terminate()
+        code, said = ended(process)
+        assert code == 3
+        assert "Nothing was delivered" in said
+        return
+    staged = f"sqlite:///{tmp_path}/staged/penstock.sqlite"
+    lake = DecoupledLake(tmp_path, staged, QUERY)
+    lake.decouple()
+    lake.fill(2)
+    lake.store.close()
+    (tmp_path / "staged").rename(tmp_path / "checkpoint")
+    code, said = ended(process)
+    assert code == 0, said
+    assert len(lake.rows()) == 4
+
+
 def test_sigterm_lets_the_running_delivery_land(lake: DecoupledLake, tmp_path: Path) -> None:
     """It arrives while the commit is on its way."""
     program = (
