@@ -45,25 +45,25 @@ def drain(
     Raises:
         PenstockError: the store cannot be read.
     """
-    workers, streams = [], [stream for stream in around.store.streams() if is_chosen(stream)]
+    streams = [stream for stream in around.store.streams() if is_chosen(stream)]
     around.saw(streams, around.clock())
-    for stream in streams:
-        worker = StreamWorker(stream, around)
-        worker.see(stream)
-        if worker.is_decoupled:
-            workers.append(worker)
     with ThreadPoolExecutor(around.settings.parallel, "delivery") as pool:
-        return list(pool.map(partial(_drain_stream, around), workers))
+        drained = pool.map(partial(_drain_stream, around), streams)
+        return [one for one in drained if one is not None]
 
 
-def _drain_stream(around: Surroundings, worker: StreamWorker) -> Drained:
-    stream, landings, failures = worker.stream, list[Landing](), 0
+def _drain_stream(around: Surroundings, stream: StreamStatus) -> Drained | None:
+    """None for a coupled stream."""
+    worker, landings, failures = StreamWorker(stream, around), list[Landing](), 0
     failure: PenstockError | None = None
     error: PenstockError | None = None
     last = -1 if stream.last is None else stream.last.batch.batch_id
     order = DeliveryOrder("drain", last)
     busy_since: float | None = None
     try:
+        worker.see(stream)
+        if not worker.is_decoupled:
+            return None
         while _left(around, stream, last) and not around.stop.is_set():
             turn = worker.turn(order)
             landings += turn.landings

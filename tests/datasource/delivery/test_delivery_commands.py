@@ -125,6 +125,21 @@ def test_once_ends_with_3_if_a_stream_cannot_be_opened_here(delta: DecoupledLake
     assert "Traceback" not in ended.err
 
 
+def test_a_stream_with_damaged_settings_does_not_keep_once_from_the_others(
+    delta: DecoupledLake, tmp_path: Path
+) -> None:
+    other = DecoupledLake(tmp_path / "other", delta.store_url, OTHER_QUERY)
+    other.store.register(other.stream, "delta", "damaged", settings="{")
+    ended = Ended("deliver", "--once", "--json")
+    assert ended.code == 3
+    assert "settings of a stream in the manifest store are damaged" in " ".join(ended.err.split())
+    good, damaged = ended.json["streams"]
+    assert (good["query_id"], good["batches"], good["error"]) == (QUERY, 3, None)
+    assert (damaged["query_id"], "damaged" in damaged["error"]) == (OTHER_QUERY, True)
+    assert len(delta.rows()) == 6
+    other.store.close()
+
+
 def test_deliver_takes_several_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_STORE", raising=False)
     lakes = []
