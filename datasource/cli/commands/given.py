@@ -30,7 +30,8 @@ def with_options_file(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(options_file: str | None = None, **params: Any) -> None:
-        _add_given(params, options_file, needs_store=not (takes_checkpoint and params["checkpoint"]))
+        if not params.get("from_stdin"):  # then all of it comes from there
+            _add_given(params, options_file, needs_store=not (takes_checkpoint and params["checkpoint"]))
         command(**params)
 
     kind = inspect.Parameter.KEYWORD_ONLY

@@ -407,6 +407,19 @@ def test_the_secrets_of_a_delivery_process_are_neither_arguments_nor_environment
         assert lake.store_url not in str(child.cmdline()) + str(child.environ())
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("PENSTOCK_OPTIONS_FILE", "/nowhere"), ("PENSTOCK_STORAGE", "no JSON"), ("PENSTOCK_CATALOG", "no JSON")],
+)
+def test_a_delivery_process_goes_by_its_arguments_and_not_by_the_driver_s_environment(
+    lake: DecoupledLake, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with penstock.start_delivery(lake.store_url, process=True) as handle:
+        wait_until(lambda: lake.left == 0 or handle.last_error is not None)
+        assert handle.last_error is None
+
+
 def test_arguments_that_do_not_fit_together_are_refused(lake: DecoupledLake, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="either a store or a checkpoint"):
         penstock.start_delivery()
