@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..committers.errors import ConfigurationError
@@ -24,18 +24,17 @@ class TableAccess:
         Raises:
             ConfigurationError: shows no value: it may be a secret.
         """
-        options = _pairs("--storage", "AWS_REGION=eu-west-1", storage or ())
-        properties = _pairs("--catalog", "uri=https://catalog.example", catalog or ())
         return cls(
-            {key.upper(): value for key, value in options.items()},
-            {key.lower(): value for key, value in properties.items()},
+            _pairs("--storage", "AWS_REGION=eu-west-1", storage or (), str.upper),
+            _pairs("--catalog", "uri=https://catalog.example", catalog or (), str.lower),
         )
 
 
-def _pairs(option: str, example: str, texts: Sequence[str]) -> dict[str, str]:
+def _pairs(option: str, example: str, texts: Sequence[str], spell: Callable[[str], str]) -> dict[str, str]:
+    """The last one of a key counts, however it is spelled."""
     for number, text in enumerate(texts, 1):
         if not text.partition("=")[0].strip() or "=" not in text:
             raise ConfigurationError(
                 f"{option} takes KEY=VALUE, for example {option} {example}; number {number} of them is none."
             )
-    return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
+    return {spell(key.strip()): value for key, _, value in (text.partition("=") for text in texts)}

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -22,12 +22,15 @@ from tests.lake import GRACE, NOW, YOUNG, Lake, paths
 from typer.testing import CliRunner
 
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
+from penstock.committers.errors import ConfigurationError
 from penstock.committers.recovery import Recovered
 from penstock.datasource.checkpoint import STORE_FILE
 from penstock.datasource.cli import output
 from penstock.datasource.cli.app import app
+from penstock.datasource.cli.commands import given
 from penstock.datasource.cli.gc import GRACE_MIN, parse_grace
 from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.table_access import TableAccess
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
 OTHER = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
@@ -660,6 +663,38 @@ def test_store_and_catalog_are_taken_from_a_file_or_the_environment(
     assert stream["table"]["version"] == named.lake.version()
 
 
+@pytest.fixture
+def region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The region that commands see, given on the command line, in a file and in the environment."""
+
+    def seen(typed: list[str], file: dict[str, str], environment: dict[str, str]) -> str:
+        path = tmp_path / "region.json"
+        path.write_text(json.dumps({"storage": file}))
+        monkeypatch.setenv("PENSTOCK_STORAGE", json.dumps(environment))
+        params: dict[str, Any] = {"store": None, "storage": typed, "catalog": None}
+        given._add_given(params, str(path), needs_store=False)
+        (value,) = TableAccess.parse(params["storage"], None).storage.values()
+        return value
+
+    return seen
+
+
+@pytest.mark.parametrize("in_environment", ["AWS_REGION", "aws_region"])
+@pytest.mark.parametrize("in_file", ["AWS_REGION", "aws_region"])
+def test_the_command_line_goes_before_the_file_and_that_before_the_environment_in_any_case_of_letters(
+    region: Callable[..., str], in_file: str, in_environment: str
+) -> None:
+    environment = {in_environment: "environment", "Aws_Region": "other"}
+    assert region(["AWS_REGION=typed"], {in_file: "file"}, environment) == "typed"
+    assert region(["aws_region=typed"], {in_file: "file"}, environment) == "typed"
+    assert region([], {in_file: "file"}, environment) == "file"
+
+
+def test_an_option_that_is_none_is_counted_as_it_was_typed(region: Callable[..., str]) -> None:
+    with pytest.raises(ConfigurationError, match="number 2 of them is none"):
+        region(["A=1", "B"], {"C": "1"}, {"D": "1"})
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "message"),
     [
@@ -667,6 +702,8 @@ def test_store_and_catalog_are_taken_from_a_file_or_the_environment(
         (f"{SECRET}", 0o600, "must be a JSON object"),
         (f'{{"stores": "{SECRET}"}}', 0o600, "must be a JSON object"),
         (f'{{"catalog": {{"credential": ["{SECRET}"]}}}}', 0o600, "must be a JSON object"),
+        (f'{{"catalog": {{"={SECRET}": ""}}}}', 0o600, "must be a JSON object"),
+        (100_000 * "[", 0o600, "must be a JSON object"),
         ('{"store": 1}', 0o600, "must be a text"),
         ("{}", 0o640, "Warning: Other users can read .* chmod 600"),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ....committers.errors import ConfigurationError
+from ...table_access import TableAccess
 from .options import OptionsFile
 
 _VARIABLES = {"storage": "PENSTOCK_STORAGE", "catalog": "PENSTOCK_CATALOG"}
@@ -44,14 +45,15 @@ def with_options_file(command: Callable[..., None]) -> Callable[..., None]:
 
 def _add_given(params: dict[str, Any], path: str | None, *, needs_store: bool) -> None:
     """Complete the parameters: the command line goes before the file, and the file before the environment."""
+    TableAccess.parse(params.get("storage"), params.get("catalog"))  # its errors count what the user typed
     _warn_of_secrets(params)
     given = _read(Path(path)) if path else {}
     if needs_store and not params["store"]:
         params["store"] = given.get("store")
     for name, variable in _VARIABLES.items():
         if name in params:
-            pairs = {**_from_environment(variable), **given.get(name, {})}
-            params[name] = [*(f"{key}={value}" for key, value in pairs.items()), *(params[name] or ())]
+            pairs = [*_from_environment(variable).items(), *given.get(name, {}).items()]
+            params[name] = [*(f"{key}={value}" for key, value in pairs), *(params[name] or ())]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -81,15 +83,18 @@ def _object(text: str) -> dict[str, Any] | None:
     """None if it is no JSON object. Errors show nothing of it."""
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return parsed if isinstance(parsed, dict) else None
 
 
 def _are_texts(objects: Mapping[str, Any]) -> bool:
-    """Return True if all but the store are objects of texts."""
+    """Return True if all but the store are objects of texts, under keys that could be typed as KEY=VALUE."""
     inner = [value for name, value in objects.items() if name != "store"]
-    return all(isinstance(one, dict) and all(isinstance(text, str) for text in one.values()) for one in inner)
+    if not all(isinstance(one, dict) for one in inner):
+        return False
+    pairs = [pair for one in inner for pair in one.items()]
+    return all(key.strip() and "=" not in key and isinstance(text, str) for key, text in pairs)
 
 
 def _warn_of_secrets(params: dict[str, Any]) -> None:
