@@ -43,6 +43,9 @@ class LakeDataSource(DataSource):
     writer. So a writer from a source that was never pickled plans its batch; one from a copy commits.
     """
 
+    readers = "the format's own reader, such as DuckDB, Polars, pyiceberg or deltalake; README.md shows how"
+    """What to read the tables with, for the message."""
+
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
         self._plans = True
@@ -58,9 +61,7 @@ class LakeDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark asks for it when it is to read."""
         raise PenstockError(
-            f"{self.name()} writes tables and does not read them. Read them with the format's own reader, "
-            "such as "
-            "DuckDB, Polars, pyiceberg or deltalake; README.md shows how."
+            f"{self.name()} writes tables and does not read them. Read them with {self.readers}."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

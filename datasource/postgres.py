@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class PostgresDataSource(LakeDataSource):
     """Tables in a Postgres database. See `LakeDataSource`."""
 
+    readers = "SQL, or from Spark with spark.read.jdbc"
+
     @classmethod
     def name(cls) -> str:
         return "penstock.postgres"

@@ -20,14 +20,13 @@ from ...committers.errors import (
     TableChangedError,
     shown,
 )
-from ...committers.lake_manifest import decode
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...writers.local_path import is_relative
 from ..checkpoint import Checkpoint
 from ..delivery.lease import HeldLease
 from ..delivery.stream_settings import StreamSettings, build_sink
 from ..delivery.turns import new_holder
-from ..destinations import stored_table
+from ..destinations import paths_of, stored_table
 from ..table_access import TableAccess
 
 LEASE_S = 60.0
@@ -142,10 +141,10 @@ def abort(
         last = last_in_table(stream, access)
         records = store.deliveries.abort_pending(stream.key, last, who, why, seen=seen)
         paths = [
-            file.path
+            path
             for record in records
             if (manifest := store.manifest(stream.key, record.batch.batch_id)) is not None
-            for file in decode(manifest).files
+            for path in paths_of(manifest)
         ]
         return Aborted(records, len(paths), _delete_unnamed(store, stream, access, paths))
 

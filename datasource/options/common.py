@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -12,7 +12,7 @@ from ...committers.delivery.policy import DeliveryPolicy
 from ...committers.origins import origin
 from ...committers.safe_text import has_credentials
 from ...writers.local_path import local_path
-from .parsing import MIB, Option, columns, count, duration_s, flag, one_of, properties, size, text
+from .parsing import MIB, Option, Prefix, columns, count, duration_s, flag, one_of, properties, size, text
 
 TARGET_FILE_BYTES = 128 * MIB
 COMPRESSION = "zstd"
@@ -83,18 +83,20 @@ class LakeOptions(StreamOptions):
         )
 
 
-def problems_of(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
+def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: Sequence[Prefix]) -> list[str]:
     """What is wrong with values that are right one by one.
 
     Args:
         given: see `StreamOptions.given`
+        prefixes: of the options in which the sink takes secrets
     """
     problems = []
+    secret_options = " or ".join(f"{prefix.name}*" for prefix in prefixes)
     if values.get("store", "").startswith("sqlite") and _is_memory(values["store"]):
         problems.append("store: an in-memory database forgets its manifests; name a file or a Postgres URL.")
     problems += [
         f"{name} has a password, key or signature in its URL. It would be kept in the store and the table, "
-        "and sent to executors: give it as storage.* or catalog.*."
+        f"and sent to executors: give it as {secret_options}."
         for name, text in given.items()
         if has_credentials(text)
     ]

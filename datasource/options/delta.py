@@ -33,7 +33,7 @@ class DeltaOptions(common.LakeOptions):
                 'path is missing: say where the table is with .option("path", ...) or .start(path).'
             )
         stored = storable(OPTIONS, options)
-        problems += common.problems_of(values, stored)
+        problems += common.problems_of(values, stored, PREFIXES)
         both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
         if both:
             problems.append(

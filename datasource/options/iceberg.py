@@ -53,7 +53,7 @@ class IcebergOptions(common.LakeOptions):
             )
         stored = storable(OPTIONS, options)
         warehouse = values.get("catalog_properties", {}).get("warehouse", "")
-        problems += common.problems_of(values, {"catalog.warehouse": warehouse, **stored})
+        problems += common.problems_of(values, {"catalog.warehouse": warehouse, **stored}, PREFIXES)
         check(NAME, problems)
         return cls(**values, given=stored)
 

@@ -50,7 +50,7 @@ class PostgresOptions(common.StreamOptions):
         if "dbtable" not in keys:
             problems.append('dbtable is missing: name the table with .option("dbtable", "schema.table").')
         stored = storable(OPTIONS, given)
-        problems += common.problems_of(values, stored)
+        problems += common.problems_of(values, stored, PREFIXES)
         check(NAME, problems)
         return cls(**values, given=stored)
 

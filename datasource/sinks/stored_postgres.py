@@ -76,7 +76,8 @@ def _check_password_is_for(address: PostgresAddress) -> None:
 
 def _no_delivery(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> FileTableSink:
     raise ConfigurationError(
-        f"The stream {stream} writes a Postgres table, which has no decoupled delivery yet."
+        f"The stream {stream} writes a Postgres table, which has no decoupled delivery yet: each batch is in "
+        "the table before Spark goes on. To finish those that a crash has left: penstock recover."
     )
 
 

@@ -65,6 +65,16 @@ def test_recover_commits_what_was_prepared(query: PostgresQuery, store_url: str)
     assert query.ids() == [1, 2]
 
 
+def test_abort_points_to_recover_and_gives_nothing_up(query: PostgresQuery, store_url: str) -> None:
+    with open_store(store_url) as store, crash_at("prepare.done"):
+        query.run(store, query.batch(0), ids(1, 2))
+    refused = penstock(store_url, "abort", "q1", "--reason", "x", "--yes", exit_code=2)
+
+    assert "penstock recover" in " ".join(refused.split())
+    penstock(store_url, "recover")
+    assert query.ids() == [1, 2]
+
+
 def test_an_accepted_table_gets_the_next_batches(query: PostgresQuery, store_url: str) -> None:
     with open_store(store_url) as store:
         query.run(store, query.batch(0), ids(1))

@@ -32,6 +32,7 @@ GIVEN = {"url": "postgresql://me:geheim@db:5433/lake", "dbtable": "s.t"}
         ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
         ({"partitionby": "a"}, "partitionBy is an option of lake tables"),
         ({"delivery": "decoupled"}, "delivery is an option of lake tables and of decoupled delivery"),
+        ({"checkpointLocation": "s3://key:geheim@bucket/c"}, "give it as storage.*."),
         ({"path": "/x"}, "path is not an option"),
         ({"dbtabel": "x"}, "Did you mean dbtable"),
     ],

@@ -12,7 +12,9 @@ from penstock.committers.contract import Batch, Committable, DataFiles, StreamKe
 from penstock.committers.lake_manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import checked_committables
+from penstock.datasource.lake_source import LakeDataSource
 from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.postgres import PostgresDataSource
 from penstock.datasource.sinks.delta import DeltaSink
 from penstock.datasource.stream_writer import StreamWriter
 from penstock.datasource.task import TaskAttempt
@@ -42,10 +44,17 @@ def test_a_pickled_source_commits_and_does_not_plan() -> None:
     assert (source._plans, copy._plans) == (True, False)
 
 
-@pytest.mark.parametrize("source", [DeltaDataSource, IcebergDataSource])
-def test_reading_is_refused_with_what_to_read_by(source: type[DeltaDataSource | IcebergDataSource]) -> None:
+@pytest.mark.parametrize(
+    ("source", "readers"),
+    [
+        (DeltaDataSource, "DuckDB, Polars"),
+        (IcebergDataSource, "DuckDB, Polars"),
+        (PostgresDataSource, "SQL, or from Spark with spark.read.jdbc"),
+    ],
+)
+def test_reading_is_refused_with_what_to_read_by(source: type[LakeDataSource], readers: str) -> None:
     """Spark asks for the schema first."""
-    with pytest.raises(PenstockError, match=f"{source.name()} writes tables and does not read them"):
+    with pytest.raises(PenstockError, match=f"{source.name()} writes tables and .* them with .*{readers}"):
         source({}).schema()
 
 
