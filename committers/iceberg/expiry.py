@@ -15,9 +15,9 @@ too: who reads a snapshot that expired earlier has a grace period that ends earl
 expires later were not unneeded. So deleting asks the metadata as it is, and no expired snapshot.
 
 A crash before the commit leaves a plan whose snapshots are all there: it is dropped after a day. A crash
-after it leaves one whose snapshots are gone: the next run sees that, and the grace period starts then. A
-crash between deletions starts again where the store says. Two processes may do all this at once: both plan,
-one commit lands, and deleting a file twice does no harm.
+after it, or an outage, leaves one whose snapshots are gone: the next run sees that and checks that no tag was
+lost with them, and the grace period starts then. A crash between deletions starts again where the store says.
+Two processes may do all this at once: both plan, one commit lands, and deleting a file twice does no harm.
 
 Not deleted: files outside of the table's folders (see `gate`), whatever the metadata or a plan in the store
 says: somebody may have added them in place and need them elsewhere. Nor files of snapshots that somebody else
@@ -146,7 +146,7 @@ class SnapshotExpiry:
             table = self._load_table()
             if not property_as_bool(table.metadata.properties, "gc.enabled", True):
                 return Expired()
-            due = self._due(table.metadata)
+            due = self._due(table)
             return Expired(snapshots=self._expire(table), files=self._delete(table, due))
 
     @contextmanager
@@ -189,11 +189,36 @@ class SnapshotExpiry:
         except CommitFailedException:
             self._store.remove(plan)
             return 0
+        self._begin_grace(plan, unneeded, table, response.metadata)
+        delete_old_metadata(table, response.metadata)
+        return len(expiring)
+
+    def _begin_grace(self, plan: Expiry, files: ExpiredFiles, table: Table, expired: TableMetadata) -> None:
+        """Start the grace period of the files, unless a branch or tag was lost with their snapshots.
+
+        Where that cannot be checked, the plan stays as it is, and the next run checks it, for a day.
+
+        Args:
+            expired: metadata after the commit
+        """
         try:
-            lost = _lost_refs(table, response.metadata, expiring)
-        except Exception:
-            self._store.remove(plan)  # the files stay: nobody can tell whether a tag needs them
-            raise
+            lost, before = _lost_refs(table, expired, frozenset(files.snapshot_ids))
+        except Exception as error:
+            is_over = isinstance(error, FileNotFoundError) or self._now() - plan.planned_at > PLAN_KEPT_FOR
+            if not is_over:
+                raise
+            self._store.remove(plan)
+            logger.warning(
+                "Snapshots of the Iceberg table %s have expired, and it can no longer be checked whether "
+                "somebody set a tag or branch on one of them right before (%s). Their %d files stay, for "
+                "example %s. Penstock does not delete them later: if no tag or branch is missing, remove "
+                "them with a tool that finds the orphan files of a table.",
+                self._uri,
+                self._in_short(error),
+                len(files.paths),
+                next(iter(files.paths), "none"),
+            )
+            return
         if lost:
             self._store.remove(plan)
             logger.warning(
@@ -202,26 +227,24 @@ class SnapshotExpiry:
                 "metadata file %s still has the snapshots.",
                 self._uri,
                 ", ".join(lost),
-                response.metadata.metadata_log[-1].metadata_file,
+                before,
             )
         else:
             self._store.put(replace(plan, expired_at=self._now()))
-        delete_old_metadata(table, response.metadata)
-        return len(expiring)
 
     # Delete -----------------------------------------------------------------------------------------
 
-    def _due(self, metadata: TableMetadata) -> list[tuple[Expiry, ExpiredFiles]]:
-        """What can be deleted now; sees to plans that a crash has left on the way."""
-        table_id, now = str(metadata.table_uuid), self._now()
-        there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    def _due(self, table: Table) -> list[tuple[Expiry, ExpiredFiles]]:
+        """What can be deleted now; sees to plans that a crash or an outage has left on the way."""
+        table_id, now = str(table.metadata.table_uuid), self._now()
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         due = []
         for expiry in self._store.of_table(table_id, now - timedelta(seconds=self._policy.grace_s)):
             files = decode_expired(expiry.content)
             if expiry.expired_at is not None:
                 due.append((expiry, files))
             elif there.isdisjoint(files.snapshot_ids):
-                self._store.put(replace(expiry, expired_at=now))
+                self._begin_grace(expiry, files, table, table.metadata)
             elif there.issuperset(files.snapshot_ids) and now - expiry.planned_at > PLAN_KEPT_FOR:
                 self._store.remove(expiry)
         return due
@@ -312,19 +335,29 @@ def _checks_refs(catalog: Catalog) -> bool:
     return isinstance(catalog, MetastoreCatalog)
 
 
-def _lost_refs(table: Table, committed: TableMetadata, expired: Sequence[Snapshot]) -> list[str]:
-    """Branches and tags that were set on an expired snapshot between the last look and the commit.
+def _lost_refs(table: Table, expired: TableMetadata, gone: frozenset[int]) -> tuple[list[str], str]:
+    """Branches and tags that were set on an expired snapshot right before the commit, and where they are.
 
-    A server removes them with the snapshot. The metadata file right before the commit still has them.
+    A server removes them with the snapshot. The newest metadata file with the snapshots still has them.
+
+    Args:
+        expired: metadata after the commit
+        gone: the expired snapshots
+
+    Raises:
+        FileNotFoundError: the table has no metadata file with the snapshots any more.
     """
-    if _checks_refs(table.catalog) or not committed.metadata_log:
-        return []
-    before = committed.metadata_log[-1].metadata_file
-    if before == table.metadata_location:
-        return []
-    gone = {snapshot.snapshot_id for snapshot in expired}
-    refs = FromInputFile.table_metadata(table.io.new_input(before)).refs
-    return sorted(repr(name) for name, ref in refs.items() if ref.snapshot_id in gone)
+    if _checks_refs(table.catalog) or not expired.metadata_log:
+        return [], ""
+    for entry in reversed(expired.metadata_log):
+        before = entry.metadata_file
+        if before == table.metadata_location:
+            return [], before
+        metadata = FromInputFile.table_metadata(table.io.new_input(before))
+        if not gone.isdisjoint(snapshots_by_id(metadata)):
+            lost = [name for name, ref in metadata.refs.items() if ref.snapshot_id in gone]
+            return sorted(map(repr, lost)), before
+    raise FileNotFoundError("no metadata file of the table has the snapshots any more")
 
 
 def _requirements(table: Table, expiring: Sequence[Snapshot]) -> tuple[TableRequirement, ...]:

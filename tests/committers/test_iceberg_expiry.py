@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from warnings import catch_warnings, simplefilter
 
@@ -382,6 +383,81 @@ def test_where_a_server_checks_a_tag_set_in_between_costs_no_file(
         assert before <= history.on_disk()
 
 
+@pytest.mark.parametrize("is_tagged", [True, False])
+@pytest.mark.parametrize("failure", ["crash", "outage"])
+def test_a_check_for_lost_tags_that_failed_is_made_by_the_next_run(
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failure: str,
+    is_tagged: bool,
+) -> None:
+    monkeypatch.setattr("penstock.committers.iceberg.expiry.MetastoreCatalog", _Server)
+    history.append(2 * KEEP + 1)
+    old, before = history.snapshot_ids[0], history.on_disk()
+
+    def change() -> None:
+        if is_tagged:
+            history.table().manage_snapshots().create_tag(old, "mine").commit()
+        else:
+            set_property(history)
+
+    history.at_step(2, change)
+    with monkeypatch.context() as patch:
+        reader = SimpleNamespace(table_metadata=raise_outage if failure == "outage" else crash)
+        patch.setattr("penstock.committers.iceberg.expiry.FromInputFile", reader)
+        with pytest.raises((RetryableError, Crash)):
+            history.run()
+    history.forget_step()
+    history.look()
+    set_property(history)
+    history.settle()
+    history.check_readable()
+    assert ("somebody set 'mine'" in caplog.text) is is_tagged
+    if is_tagged:
+        assert before <= history.on_disk()
+    else:
+        history.check_nothing_left()
+
+
+def raise_outage(*_: object) -> Any:
+    raise OSError("the storage is down")
+
+
+def set_property(history: History) -> None:
+    with history.table().transaction() as change:
+        change.set_properties({"n": str(history.now)})
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_files_stay_and_are_logged_if_a_lost_tag_can_never_be_checked_for(
+    history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_missing: bool
+) -> None:
+    monkeypatch.setattr("penstock.committers.iceberg.expiry.MetastoreCatalog", _Server)
+    history.append(2 * KEEP + 1)
+    before = history.on_disk()
+    history.at_step(3, crash)
+    with pytest.raises(Crash):
+        history.run()
+    history.forget_step()
+    history.look()
+    metadata = Path(history.table().metadata.metadata_log[-1].metadata_file.removeprefix("file://"))
+    if is_missing:
+        metadata.unlink()
+    else:
+        metadata.write_text("{")
+        with pytest.raises(RetryableError, match="the next run goes on"):
+            history.run()
+        history.wait(PLAN_KEPT_FOR)
+    history.wait(timedelta(seconds=1))
+    assert history.run() == Expired()
+    assert "can no longer be checked" in caplog.text
+    assert history.expiries.of_table(str(history.table().metadata.table_uuid)) == []
+    history.wait()
+    assert history.run() == Expired()
+    assert before <= history.on_disk()
+
+
 def test_a_table_made_anew_under_the_name_keeps_all_its_files(history: History) -> None:
     history.append(2 * KEEP + 1)
     history.run()
@@ -456,7 +532,7 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-def crash() -> None:
+def crash(*_: object) -> Any:
     raise Crash
 
 
