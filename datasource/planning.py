@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,13 @@ def plan_batch_write(
     planned = sink.open_table().plan_batch(rows, mode_of(overwrite), batch_id=0)
     write_id = batch_write_id(began_at, planned.target_id, str(write))
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
-    return BatchPlan(batch, planned.writers, planned.content, run_id=write_id, event_time=event_time)
+    content = _without_origins(planned.content)
+    return BatchPlan(batch, planned.writers, content, run_id=write_id, event_time=event_time)
+
+
+def _without_origins(content: ContentT) -> ContentT:
+    """A batch write is no earlier query, whose rows a stream that begins on the table would write again."""
+    return replace(content, origins=()) if hasattr(content, "origins") else content  # type: ignore[type-var]
 
 
 def retry(options: StreamOptions) -> Retry:

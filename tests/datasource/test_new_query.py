@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 from tests.committers.lakes import LAKES, LakeTable
 from tests.sink_stream import SinkStream
 from typer.testing import CliRunner
@@ -19,9 +20,11 @@ from penstock import CheckpointMismatchError
 from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.store.sql import OtherQuery, SqlManifestStore, open_store
 from penstock.datasource.cli.app import app
-from penstock.datasource.planning import plan_batch, store_url
+from penstock.datasource.committing import commit_batch_write
+from penstock.datasource.planning import plan_batch, plan_batch_write, store_url
 from penstock.datasource.sinks import delta, iceberg
 from penstock.datasource.sinks.sink import FileTableSink
+from penstock.datasource.task import TaskAttempt
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 SAME_CHECKPOINT = "of an earlier query with the same checkpoint directory"
@@ -200,6 +203,17 @@ def test_no_warning_for_several_queries_that_write_one_table(queries: Queries, s
     assert not queries.warned
     queries.run("q4", checkpoint="d", store=store_url, queryName="d")
     assert not queries.warned
+
+
+def test_no_warning_after_a_batch_write_with_the_same_name_and_checkpoint(queries: Queries) -> None:
+    sink = queries.sink(queryName="ids")
+    plan = plan_batch_write(sink, StructType([StructField("id", LongType())]), overwrite=False)
+    task = TaskAttempt(partition=0, attempt=0, run_id="", query_id="", batch_id=None)
+    commit_batch_write(sink, [plan.write(ROWS.to_batches(), task)])
+
+    queries.run("q1", queryName="ids", newQuery="refuse")
+    assert not queries.warned
+    assert queries.lake.count() == 6
 
 
 def test_no_warning_for_a_checkpoint_that_was_given_a_new_query_id(queries: Queries) -> None:
