@@ -45,6 +45,17 @@ class Retry:
             step_s = min(2 * step_s, self.wait_s_max)
 
 
+_NOT_COMMITTED = (
+    "and was not committed: clean-up may already have deleted its files. Run the write again, in several "
+    "parts if it takes that long."
+)
+_MAY_BE_COMMITTED = (
+    "and is not committed now: clean-up may already have deleted its files. The table does not show that it "
+    "was committed before; but the table keeps tokens of batch writes for a week only, and snapshots expire. "
+    "Look for its rows in the table, and run the write again only if there are none."
+)
+
+
 class Lander:
     """Takes prepared manifests of one stream into the table.
 
@@ -118,14 +129,25 @@ class Lander:
     def _check_attempt(self, batch: Batch, token: Token | None) -> None:
         """Right before each commit request, once the table is known not to hold the batch."""
         self._copies.check_token(batch.stream, token)
+        self.check_age(batch)
+
+    def check_age(self, batch: Batch, *, was_tried: bool = False) -> None:
+        """Abort a batch write that began too long ago, once the table shows no sign of it.
+
+        Args:
+            was_tried: an earlier process may have committed it
+
+        Raises:
+            RetryableError: it began too long ago.
+        """
         write = batch_write_of(batch.stream.query_id)
         if write is None or self._now() <= write.began_at + COMMIT_WITHIN:
             return
-        reason = (
+        began = (
             f"The batch write into {batch.stream.table_uri} began at {write.began_at:%Y-%m-%d %H:%M} UTC, "
-            f"more than {COMMIT_WITHIN.days} days ago, and was not committed: clean-up may already have "
-            "deleted its files. Run the write again, in several parts if it takes that long."
+            f"more than {COMMIT_WITHIN.days} days ago, "
         )
+        reason = began + (_MAY_BE_COMMITTED if was_tried else _NOT_COMMITTED)
         self._store.finish(batch, ManifestState.ABORTED, reason=reason)  # its manifest keeps no files
         raise RetryableError(reason)
 

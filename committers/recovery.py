@@ -57,6 +57,7 @@ class Recovery:
                 come back.
             TableChangedError, TableNotSupportedError, SchemaMismatchError: the table cannot take a pending
                 batch and no replay will write it again. The batch stays PREPARED.
+            RetryableError: a batch write began too long ago, and is ABORTED.
         """
         return list(self.recover_each(stream, replay))
 
@@ -104,6 +105,7 @@ class Recovery:
             return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return Recovered(record, ManifestState.PREPARED, "the checkpoint has other offsets")
+        self._lander.check_age(batch, was_tried=True)
         manifest = stored_manifest(self._store, batch)
         missing = self._table.missing(manifest)
         if missing and self._lander.state(batch) is ManifestState.COMMITTED:  # just now, in other files

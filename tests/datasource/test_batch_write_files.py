@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,9 +15,13 @@ from tests.committers.lakes import LAKES
 from tests.lake import NOW, OLD, Lake, paths
 
 from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER, batch_write_id, batch_write_of
-from penstock.committers.contract import ManifestState
+from penstock.committers.contract import DataFiles, ManifestState
 from penstock.committers.errors import RetryableError
+from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.landing import Lander
+from penstock.committers.recovery import Recovery
 from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.cli.gc import CleanedTable, clean_table
 from penstock.datasource.committing import commit_batch_write, manifest_of
 from penstock.datasource.table_access import TableAccess
@@ -159,6 +164,32 @@ def test_a_commit_that_gets_late_between_retries_is_refused_and_its_files_are_gi
     assert record is not None
     assert record.state is ManifestState.ABORTED
     assert "6 days" in record.reason
+
+
+def recover(lake: Lake, message: CommittableMessage[DataFiles, LakeManifest], now: datetime) -> ManifestState:
+    """Recover a batch write whose driver had a store, and died between prepare and mark."""
+    batch = message.committable.batch
+    lake.store.register(batch.stream, lake.kind)
+    lake.store.claim(batch.stream, "run")
+    lake.store.prepare(manifest_of(lake.sink.open_table(), [message]), "run")
+    table = lake.committer()
+    with suppress(RetryableError):
+        Recovery(lake.store, table, Lander(lake.store, table, now=lambda: now)).recover(batch.stream)
+    record = lake.store.record(batch.stream, 0)
+    assert record is not None
+    assert ("Look for its rows" in record.reason) == (record.state is ManifestState.ABORTED)
+    return record.state
+
+
+@pytest.mark.parametrize("are_there", [True, False])
+def test_recovery_gives_up_a_batch_write_that_began_too_long_ago(lake: Lake, are_there: bool) -> None:
+    """Whether its files are there or were cleaned up: it says that it cannot know about earlier tries."""
+    message = lake.batch_write(COMMIT_WITHIN + HOUR)
+    if not are_there:
+        lake.committer().delete_files([file.path for file in message.committable.payload or ()])
+    rows = lake.rows()
+    assert recover(lake, message, NOW) is ManifestState.ABORTED
+    assert lake.rows() == rows
 
 
 def clock(*times: datetime) -> Callable[[], datetime]:
