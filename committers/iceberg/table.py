@@ -150,7 +150,7 @@ def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedB
     name = token_property(query_id, branch)
     text = metadata.properties.get(name)
     if text is None:
-        return None
+        return _forgotten(metadata, query_id, branch) if query_id.startswith(BATCH_WRITE_PREFIX) else None
     try:
         return _parse_token(text)
     except ValueError:
@@ -160,6 +160,16 @@ def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedB
             "Nothing was committed. Set it back to what it was: `metadata.json` files before the change have "
             "it."
         ) from None
+
+
+def _forgotten(metadata: TableMetadata, query_id: str, branch: str) -> LandedBatch | None:
+    """What the token of a batch write said, from its snapshot, which the table may keep for longer."""
+    for snapshot in line_of(metadata, branch):
+        said = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if said.get(SUMMARY_QUERY) == query_id:
+            digest, number = said.get(SUMMARY_DIGEST, ""), snapshot.sequence_number or 0
+            return LandedBatch(0, digest, snapshot.snapshot_id, number, snapshot.timestamp_ms)
+    return None
 
 
 def _parse_token(text: str) -> LandedBatch:

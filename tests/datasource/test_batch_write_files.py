@@ -17,6 +17,7 @@ from tests.lake import NOW, OLD, Lake, paths
 from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER, batch_write_id, batch_write_of
 from penstock.committers.contract import DataFiles, ManifestState
 from penstock.committers.errors import RetryableError
+from penstock.committers.iceberg import table as iceberg_table
 from penstock.committers.lake_manifest import LakeManifest
 from penstock.committers.landing import Lander
 from penstock.committers.recovery import Recovery
@@ -27,6 +28,7 @@ from penstock.datasource.committing import commit_batch_write, manifest_of
 from penstock.datasource.table_access import TableAccess
 
 HOUR = timedelta(hours=1)
+ONE_DAY_MS = 24 * 3600 * 1000
 ACCESS = TableAccess({}, {})
 LATE = "began at .*, more than 6 days ago.* Run the write again"
 
@@ -189,6 +191,18 @@ def test_recovery_gives_up_a_batch_write_that_began_too_long_ago(lake: Lake, are
         lake.committer().delete_files([file.path for file in message.committable.payload or ()])
     rows = lake.rows()
     assert recover(lake, message, NOW) is ManifestState.ABORTED
+    assert lake.rows() == rows
+
+
+def test_recovery_finds_a_batch_write_whose_token_is_forgotten(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = lake.batch_write(COMMIT_WITHIN - HOUR)
+    lake.committer().commit(manifest_of(lake.sink.open_table(), [message]))
+    monkeypatch.setattr(iceberg_table, "BATCH_WRITE_TOKEN_KEPT_MS", -ONE_DAY_MS)
+    lake.commit(1, lake.write(1))
+    rows = lake.rows()
+    assert recover(lake, message, NOW + timedelta(days=8)) is ManifestState.COMMITTED
     assert lake.rows() == rows
 
 
