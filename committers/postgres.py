@@ -6,6 +6,7 @@ What the URL's own parameters set is left as it is.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ ANSWER_TIMEOUT_S = 180.0
 
 Longer than STATEMENT_TIMEOUT_S, after which a server that works ends the statement itself.
 """
+
+_OPTION = re.compile(r"(?:^|\s)(?:-c\s*|--)([\w.-]+)=")
+"""A setting in libpq's parameter `options`: `-c name=value` or `--name=value`."""
 
 
 def connection_settings(url: URL) -> dict[str, int | str]:
@@ -75,9 +79,10 @@ def set_time_limits(
         "statement_timeout": statement_timeout_s,
         "idle_in_transaction_session_timeout": idle_timeout_s,
     }
-    if "statement_timeout" not in given:
+    names = {name.replace("-", "_").lower() for name in _OPTION.findall(given)}
+    if "statement_timeout" not in names:
         _limit_waiting(connection, statement_timeout_s + ANSWER_TIMEOUT_S - STATEMENT_TIMEOUT_S)
-    statements = [f"SET {name} = '{seconds}s'" for name, seconds in settings.items() if name not in given]
+    statements = [f"SET {name} = '{seconds}s'" for name, seconds in settings.items() if name not in names]
     if statements:
         with connection.cursor() as cursor:
             cursor.execute("; ".join(statements))

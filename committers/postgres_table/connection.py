@@ -5,6 +5,7 @@ Nobody but this module reads what psycopg raises.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,16 @@ IDLE_TASK_TIMEOUT_S = 86_400.0
 
 CONFLICTS = ("40001", "40P01", "55P03")
 """SQLSTATE of serialization failures, deadlocks and lock time-outs: another transaction was in the way."""
+
+_SESSION = {
+    "client_encoding": "UTF8",  # of the bytes for COPY
+    "datestyle": "ISO",  # the only one that psycopg reads times in
+    "array_nulls": "on",
+}
+"""What texts mean depends on these settings, so neither the url nor the role changes them."""
+
+_COPIED_COLUMN = re.compile(r"^COPY \S+, line \d+, column (.+?): ", re.MULTILINE)
+"""In the context of an error; the value follows."""
 
 Connection = psycopg.Connection
 Cursor = psycopg.Cursor
@@ -80,12 +91,10 @@ class PostgresServer:
         try:
             connection = psycopg.connect(**{**settings, **missing_settings(settings, hosts)})  # type: ignore[arg-type]
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            _set_up_session(connection)
             set_time_limits(
                 connection, settings.get("options", ""), LOCK_TIMEOUT_S, statement_timeout_s, idle_timeout_s
             )
-            with connection.cursor() as cursor:
-                keep_commits(cursor)
-            connection.commit()
         except psycopg.Error as error:
             raise self.failed(error, "Nothing was changed") from None  # the cause may show the settings
         return connection
@@ -105,7 +114,7 @@ class PostgresServer:
                 yield connection.cursor()
                 connection.commit()
             except psycopg.Error as error:
-                raise self.failed(error, so) from error
+                raise self.failed(error, so) from None  # its details show values of rows
 
     def failed(self, error: psycopg.Error, so: str) -> PenstockError:
         """The error to raise where nothing was changed.
@@ -135,12 +144,15 @@ class PostgresServer:
         )
 
 
-def keep_commits(cursor: Cursor) -> None:
-    """Let COMMIT return once the server has written it down: a crash must not take back what was promised."""
-    cursor.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) "
-        "WHERE current_setting('synchronous_commit') = 'off'"
-    )
+def _set_up_session(connection: Connection) -> None:
+    settings = dict(_SESSION)
+    with connection.cursor() as cursor:
+        if cursor.execute("SHOW synchronous_commit").fetchone() == ("off",):
+            settings["synchronous_commit"] = "on"  # a crash must not take back what COMMIT has promised
+        if connection.info.server_version >= 170000:
+            settings["transaction_timeout"] = "0"  # a task is one transaction
+        cursor.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
+    connection.commit()
 
 
 def is_conflict(error: psycopg.Error) -> bool:
@@ -149,8 +161,10 @@ def is_conflict(error: psycopg.Error) -> bool:
 
 
 def is_about_values(error: psycopg.Error) -> bool:
-    """True if a value was refused: by its type, a constraint or a trigger that raises."""
-    return str(error.sqlstate or "").startswith(("22", "23", "44", "P0001"))
+    """True if a value was refused: by its type, a constraint, a limit such as the size of an index entry, or
+    a trigger that raises.
+    """
+    return str(error.sqlstate or "").startswith(("22", "23", "44", "54", "P0001"))
 
 
 def is_answer(error: psycopg.Error) -> bool:
@@ -159,7 +173,11 @@ def is_answer(error: psycopg.Error) -> bool:
 
 
 def in_short(error: psycopg.Error) -> str:
-    """One line, without values of rows."""
+    """One line, without values of rows, but for what a trigger says."""
+    if str(error.sqlstate or "").startswith("22"):  # the message itself shows the value
+        column = _COPIED_COLUMN.search(error.diag.context or "")
+        where = f" in column {column[1]}" if column else ""
+        return one_line(f"a value{where} is not valid: {type(error).__name__}, SQLSTATE {error.sqlstate}")
     said = error.diag.message_primary or str(error)
     constraint = error.diag.constraint_name
     return one_line(Exception(f"{said} (constraint {constraint})" if constraint else said))

@@ -28,6 +28,8 @@ _ALSO_HELD_BY = {
     "real": {"double precision"},
     "text": {"character varying", "uuid", "json", "jsonb"},
 }
+_NAMES = {"numeric", *_SQL_TYPES.values()}.union(*_ALSO_HELD_BY.values())
+_STAGED = re.compile(rf"({'|'.join(sorted(_NAMES))}|numeric\(\d+,\d+\))(\[\])?")
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 
 
@@ -54,6 +56,23 @@ def holds(column: str, kind: pa.DataType) -> bool:
     if given and wanted:
         return wanted[1] >= given[1] and wanted[0] - wanted[1] >= given[0] - given[1]
     return column in _ALSO_HELD_BY.get(own, ())
+
+
+def is_staged_as(column: str) -> bool:
+    """True if the SQL type is one that `holds` can have accepted."""
+    return _STAGED.fullmatch(column) is not None
+
+
+def text_type(column: str, kind: pa.DataType) -> pa.DataType:
+    """The Arrow type whose texts are the same values in a column that `holds` the type.
+
+    The shortest text of a float is another number if it is read as a double.
+    """
+    if column == "double precision":
+        return pa.float64()
+    if column.endswith("[]"):
+        return pa.list_(text_type(column[:-2], kind.value_type))
+    return kind
 
 
 def _numeric(column: str) -> tuple[int, int] | None:

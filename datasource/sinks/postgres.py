@@ -16,6 +16,7 @@ from ...committers.postgres_table.connection import PostgresServer, settings_of
 from ...committers.postgres_table.content import KIND, PostgresContent, manifest_of
 from ...committers.postgres_table.plan import Wanted, plan
 from ...committers.postgres_table.staging import StagingTables
+from ...committers.postgres_table.types import text_type
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.postgres.staging_writer import StagingWriters
 from ..options.common import origins_of
@@ -76,7 +77,7 @@ class PostgresTarget(PostgresCommitter):
             crash_points.reach("table.created", batch_id)
         columns = pa.schema(
             [
-                pa.field(column.name, field.type, nullable=not column.is_required)
+                pa.field(column.name, text_type(column.sql_type, field.type), nullable=not column.is_required)
                 for column, field in zip(planned.columns, rows, strict=True)
             ]
         )

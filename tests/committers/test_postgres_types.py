@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from tests.committers.postgres_tables import PostgresQuery
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.committers.postgres_table.types import sql_type
+from penstock.committers.postgres_table.connection import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S
+from penstock.committers.postgres_table.types import holds, is_staged_as, sql_type
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.types import ARROW_TYPES
 
@@ -131,6 +134,98 @@ def test_values_of_many_rows_come_back_as_duckdb_made_them(
     assert [str(value).split(".")[0] for value in of_postgres] == [str(value) for value in of_duckdb]
 
 
+ODD_SETTINGS = {
+    "client_encoding": "LATIN1",
+    "datestyle": "German, DMY",
+    "timezone": "America/New_York",
+    "array_nulls": "off",
+    "extra_float_digits": "-15",
+    "standard_conforming_strings": "off",
+    "bytea_output": "escape",
+    "default_transaction_isolation": "serializable",
+}
+
+
+def test_settings_of_the_role_change_no_value(query: PostgresQuery, store: SqlManifestStore) -> None:
+    user = f"u_{query.schema}"
+    query.sql(f"CREATE ROLE {user} LOGIN SUPERUSER")
+    for name, value in ODD_SETTINGS.items():
+        query.sql(f"ALTER ROLE {user} SET {name} = '{value}'")
+    odd = PostgresQuery(query.url.replace("//postgres", f"//{user}", 1))
+    columns = [pa.array(values[:1] * 5 + [None], kind) for kind, _, values in VALUES]
+    columns.append(pa.array([["a\\", None], None, [], [None], ["NULL"], ["é日本"]], pa.list_(pa.string())))
+    columns.append(pa.array(["é", "日本", "Zürich", "'\\", "€", None]))
+    rows = pa.table({f"c{number}": column for number, column in enumerate(columns)})
+    odd.run(store, odd.batch(0), rows)
+
+    back = query.sql("SELECT * FROM events")
+    assert back == [tuple(row.values()) for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize("statement_timeout", ["1h", "7s"])
+def test_tasks_have_the_time_that_they_need(query: PostgresQuery, statement_timeout: str) -> None:
+    """Whatever the role says, but for what the url says."""
+    user = f"u_{query.schema}"
+    query.sql(f"CREATE ROLE {user} LOGIN SUPERUSER")
+    version = query.sql("SHOW server_version_num")[0][0]
+    limits = {"lock_timeout": "30s", "statement_timeout": "1h", "idle_in_transaction_session_timeout": "1d"}
+    if int(version) >= 170000:
+        limits["transaction_timeout"] = "0"
+    for name in limits:
+        query.sql(f"ALTER ROLE {user} SET {name} = '3s'")
+    url = query.url.replace("//postgres", f"//{user}", 1).replace(
+        "options=", "options=-cdeadlock_timeout%3D2s%20"
+    )
+    if statement_timeout != "1h":
+        url = url.replace("options=", f"options=--statement-timeout%3D{statement_timeout}%20")
+    server = query.sink(url=url).open_table()._server
+    with server.connect(COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S) as connection:
+        found = {name: connection.execute(f"SHOW {name}").fetchone() for name in limits}
+
+    expected = {**limits, "statement_timeout": statement_timeout}
+    assert found == {name: (value,) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize("in_url", [True, False])
+def test_texts_stay_whole_whatever_the_encoding(
+    query: PostgresQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch, in_url: bool
+) -> None:
+    if not in_url:
+        monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    latin = PostgresQuery(query.url + "&client_encoding=LATIN1" * in_url)
+    texts = ["é", "Zürich", "日本"]
+    latin.run(store, latin.batch(0), pa.table({"s": texts}))
+    monkeypatch.undo()
+
+    assert query.sql("SELECT s, length(s) FROM events") == [(text, len(text)) for text in texts]
+
+
+def test_a_database_in_latin1_holds_its_texts_and_refuses_others(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    name = f"latin_{query.schema}"
+    with psycopg.connect(query.url.replace("+psycopg", ""), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    latin = PostgresQuery(query.url.replace("/postgres?", f"/{name}?", 1))
+    latin.sql(f"CREATE SCHEMA {query.schema}")
+    latin.run(store, latin.batch(0), pa.table({"s": ["é", "Zürich"]}))
+    with pytest.raises(SchemaMismatchError, match="a value is not valid: UntranslatableCharacter"):
+        latin.run(store, latin.batch(1), pa.table({"s": ["日本"]}))
+
+    read = PostgresQuery(f"{latin.url}&client_encoding=UTF8")
+    assert read.sql("SELECT s, length(s) FROM events") == [("é", 1), ("Zürich", 6)]
+
+
+def test_floats_are_the_same_numbers_in_a_wider_column(query: PostgresQuery, store: SqlManifestStore) -> None:
+    query.sql("CREATE TABLE events (c double precision, d double precision[])")
+    floats = pa.array([0.1, 16777216.5, 3.4e38, 1e-45, math.nan, None], pa.float32())
+    lists = pa.array([[0.1, None], None, [], [1e-45], [-math.inf], [3.4e38]], pa.list_(pa.float32()))
+    query.run(store, query.batch(0), pa.table({"c": floats, "d": lists}))
+
+    back = query.sql("SELECT c, d FROM events")
+    assert repr(back) == repr(list(zip(floats.to_pylist(), lists.to_pylist(), strict=True)))
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -217,10 +312,11 @@ def test_columns_that_could_lose_something_are_refused(
 
 def test_a_text_that_is_no_json_is_refused_by_its_task(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql("CREATE TABLE events (c jsonb)")
-    with pytest.raises(SchemaMismatchError, match="invalid input syntax for type json"):
-        query.run(store, query.batch(0), pa.table({"c": ["{"]}))
+    with pytest.raises(SchemaMismatchError, match="in column c is not valid: InvalidText") as refused:
+        query.run(store, query.batch(0), pa.table({"c": ["{" + 9 * "x"]}))
 
     assert query.staged() == []
+    assert "xxx" not in "".join(traceback.format_exception(refused.value))
 
 
 def test_the_documents_say_which_types_columns_get() -> None:
@@ -236,3 +332,19 @@ def test_the_documents_say_which_types_columns_get() -> None:
         shown = spark.get(name, name.replace("Type", "").lower())
         if shown not in ("byte", "short"):
             assert rows[shown] == short.get(sql, sql)
+
+
+def test_a_manifest_may_name_every_type_that_a_column_may_have_and_no_other() -> None:
+    kinds = [*ARROW_TYPES.values(), pa.decimal128(7, 3)]
+    columns = ["numeric", "character varying", "uuid", "json", "jsonb", *map(str, map(sql_type, kinds))]
+    for kind in kinds:
+        for column in columns:
+            assert is_staged_as(column)
+            assert not holds(column, kind) or is_staged_as(f"{column}[]")
+    for clause in (
+        "bigint references users on delete cascade",
+        "bigserial primary key",
+        "text default now",
+        "",
+    ):
+        assert not is_staged_as(clause)
