@@ -55,6 +55,12 @@ from .table import TableState, check_same_table, check_supported, columns_to_add
 
 logger = get_logger(__name__)
 
+DROP_TIMEOUT_S = 5.0
+"""How long a commit waits for readers of its staging tables.
+
+Longer than Postgres' deadlock_timeout, after which an autovacuum gives way.
+"""
+
 _NOT_LANDED = "The batch did not land"
 
 
@@ -172,7 +178,7 @@ class PostgresCommitter:
             except DatabaseError as error:
                 if is_conflict(error):
                     return Conflict(in_short(error))
-                raise self._server.failed(error, _NOT_LANDED) from error
+                raise self._server.failed(error, _NOT_LANDED) from None  # its details show values of rows
             if isinstance(outcome, AlreadyCommitted):
                 return outcome
             if error_at_end := _commit(connection):
@@ -207,10 +213,25 @@ class PostgresCommitter:
                     f"{_NOT_LANDED}. Somebody has changed the staging table, or a trigger of the table "
                     "drops rows."
                 )
-        if content.staged:
-            cursor.execute(f"DROP TABLE {', '.join(staged.sql for staged in content.staged)}")
         fence.update(cursor, address, batch, table.oid, content.origins)
+        self._drop_staged(cursor, content.staged)
         return Committed(row.version + 1)
+
+    def _drop_staged(self, cursor: Cursor, staged: StagingTables) -> None:
+        """Drop them, unless somebody reads them, such as pg_dump: a backup must not hold up the stream."""
+        try:
+            with cursor.connection.transaction():
+                cursor.execute(f"SET LOCAL lock_timeout = '{DROP_TIMEOUT_S}s'")
+                drop(cursor, [table.sql for table in staged])
+        except DatabaseError as error:
+            if not is_conflict(error):
+                raise
+            logger.warning(
+                "%s staging tables of %s are left to penstock gc, as somebody has locked one: %s",
+                len(staged),
+                self._address.uri,
+                in_short(error),
+            )
 
     def _locked_row(self, cursor: Cursor, batch: Batch, content: PostgresContent) -> FenceRow:
         if not fence.is_there(cursor, self._address):
@@ -229,7 +250,7 @@ class PostgresCommitter:
         table = load_if_there(cursor, self._address)
         check_same_table(table, content.table_id, self._address)
         assert table is not None
-        check_supported(table, self._address)
+        check_supported(table, self._address, overwrite=content.mode == "overwrite")
         return table
 
     def _landed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:
@@ -271,14 +292,13 @@ class PostgresCommitter:
         if is_conflict(error):
             return Conflict(in_short(error))
         if is_answer(error):
-            raise self._server.failed(error, _NOT_LANDED) from error
+            raise self._server.failed(error, _NOT_LANDED) from None
         connection.close()  # its transaction must not hold the lock that is asked for now
         failed = failed_batch(
             manifest.batch,
             f"the Postgres table {self._address.uri}",
             in_short(error),
             can_land_later=False,  # whoever has the lock of the row knows that the transaction has ended
-            cause=error,
         )
         with (
             failed.reading_table(),
@@ -287,7 +307,7 @@ class PostgresCommitter:
             row = self._locked_row(cursor, manifest.batch, content)
         if self._landed(row, manifest):
             return outcome
-        raise failed.not_found() from error
+        raise failed.not_found()
 
     # Staging tables -------------------------------------------------------------------------------
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from ..contract import Batch, Manifest, Mode
 from ..errors import ManifestCorruptError
-from .staging import StagingName, StagingTable, StagingTables
+from .address import PostgresAddress
+from .staging import StagingName, StagingTable, StagingTables, query_hash
+from .types import is_staged_as
 
 KIND = "postgres"
 VERSION = 1
-
-_SQL_TYPE = re.compile(r"[a-z ]+(\(\d+(,\d+)?\))?[a-z ]*(\[\])?")
-"""Types go into statements as they are, and whoever can write to the store could change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,10 @@ def decode(manifest: Manifest) -> PostgresContent:
         columns = tuple((_text(name), _text(kind)) for name, kind in fields["columns"])
         if fields["mode"] not in ("append", "overwrite") or len(staged) != manifest.files:
             raise ValueError("mode or number of staging tables")
-        if not all(StagingName.parse(table.name) for table in staged):
-            raise ValueError("it names a table that is no staging table")
-        if not all(_SQL_TYPE.fullmatch(kind) for _, kind in columns):
+        # Names and types go into statements as they are, and whoever can write to the store can change them.
+        if not all(StagingName.parse(table.name) == _own_name(manifest.batch) for table in staged):
+            raise ValueError("it names a table that is no staging table of the batch")
+        if not all(is_staged_as(kind) for _, kind in columns):
             raise ValueError("it names a type that is none")
         return PostgresContent(
             mode=fields["mode"],
@@ -82,6 +81,13 @@ def decode(manifest: Manifest) -> PostgresContent:
             f"table ({error}). Nothing was committed. Restore the store from a copy, or use the version of "
             "Penstock that prepared the batch."
         ) from error
+
+
+def _own_name(batch: Batch) -> StagingName:
+    stream = batch.stream
+    return StagingName(
+        query_hash(stream.query_id, PostgresAddress.parse(stream.table_uri).sql), batch.batch_id
+    )
 
 
 def _staging_table(schema: object, name: object, rows: object, size_bytes: object) -> StagingTable:

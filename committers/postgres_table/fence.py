@@ -50,6 +50,11 @@ class FenceRow:
 _ROW = "SELECT batch_id, digest, version, table_oid FROM {fence} WHERE query_id = %s AND table_name = %s"
 
 
+def _sql(address: PostgresAddress) -> str:
+    """The fence in a statement with parameters, for which a percent sign is doubled."""
+    return address.fence_sql.replace("%", "%%")
+
+
 def create(cursor: Cursor, address: PostgresAddress) -> None:
     cursor.execute(_DDL.format(fence=address.fence_sql))
 
@@ -63,7 +68,7 @@ def read(cursor: Cursor, address: PostgresAddress, query_id: str) -> FenceRow | 
     """The query's row; None if it has committed nothing."""
     if not is_there(cursor, address):
         return None
-    statement = _ROW.format(fence=address.fence_sql)
+    statement = _ROW.format(fence=_sql(address))
     row = cursor.execute(statement, (query_id, address.table)).fetchone()
     return None if row is None else FenceRow(*row)
 
@@ -75,12 +80,12 @@ def lock(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) -> F
     is only being inserted, too.
     """
     cursor.execute(
-        f"INSERT INTO {address.fence_sql} "
+        f"INSERT INTO {_sql(address)} "
         "(query_id, table_name, batch_id, digest, version, table_oid, origins) "
         "VALUES (%s, %s, %s, '', 0, %s, '{}') ON CONFLICT DO NOTHING",
         (query_id, address.table, _NO_BATCH, oid),
     )
-    statement = _ROW.format(fence=address.fence_sql) + " FOR UPDATE"
+    statement = _ROW.format(fence=_sql(address)) + " FOR UPDATE"
     row = cursor.execute(statement, (query_id, address.table)).fetchone()
     assert row is not None
     return FenceRow(*row)
@@ -89,14 +94,23 @@ def lock(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) -> F
 def update(cursor: Cursor, address: PostgresAddress, batch: Batch, oid: str, origins: Sequence[str]) -> None:
     """Make the batch the query's token."""
     cursor.execute(
-        f"UPDATE {address.fence_sql} SET batch_id = %s, digest = %s, version = version + 1, table_oid = %s, "
+        f"UPDATE {_sql(address)} SET batch_id = %s, digest = %s, version = version + 1, table_oid = %s, "
         "origins = %s, committed_at = now() WHERE query_id = %s AND table_name = %s",
         (batch.batch_id, batch.digest, oid, list(origins), batch.stream.query_id, address.table),
     )
-    if batch.stream.query_id.startswith(BATCH_WRITE_PREFIX):  # nobody asks for earlier ones any more
+    if batch.stream.query_id.startswith(BATCH_WRITE_PREFIX):
+        _prune(cursor, address)
+
+
+def _prune(cursor: Cursor, address: PostgresAddress) -> None:
+    """Delete the rows of earlier batch writes, for which nobody asks any more, if the user has the right."""
+    right = cursor.execute("SELECT has_table_privilege(%s, 'DELETE')", (address.fence_sql,)).fetchone()
+    if right == (True,):
+        fence = _sql(address)
         cursor.execute(
-            f"DELETE FROM {address.fence_sql} WHERE query_id LIKE %s AND table_name = %s "
-            "AND committed_at < now() - interval '7 days'",
+            f"DELETE FROM {fence} WHERE (query_id, table_name) IN (SELECT query_id, table_name FROM {fence} "
+            "WHERE query_id LIKE %s AND table_name = %s AND committed_at < now() - interval '7 days' "
+            "FOR UPDATE SKIP LOCKED)",  # another batch write may be at it
             (f"{BATCH_WRITE_PREFIX}%", address.table),
         )
 
@@ -105,7 +119,7 @@ def accept(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) ->
     """Take the table with this OID for the one that the query wrote."""
     if is_there(cursor, address):
         cursor.execute(
-            f"UPDATE {address.fence_sql} SET table_oid = %s WHERE query_id = %s AND table_name = %s",
+            f"UPDATE {_sql(address)} SET table_oid = %s WHERE query_id = %s AND table_name = %s",
             (oid, query_id, address.table),
         )
 
@@ -113,7 +127,7 @@ def accept(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) ->
 def last_of_origin(cursor: Cursor, address: PostgresAddress, origin: str, oid: str) -> str | None:
     """The query that was the last to commit to the table from this origin."""
     row = cursor.execute(
-        f"SELECT query_id FROM {address.fence_sql} WHERE table_name = %s AND table_oid = %s "
+        f"SELECT query_id FROM {_sql(address)} WHERE table_name = %s AND table_oid = %s "
         "AND batch_id >= 0 AND %s = ANY(origins) ORDER BY committed_at DESC LIMIT 1",
         (address.table, oid, origin),
     ).fetchone()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..errors import AccessRefusedError, ConfigurationError
+from ..errors import AccessRefusedError, ConfigurationError, SchemaMismatchError
 from . import fence
 from .address import PostgresAddress
 from .table import (
@@ -56,11 +56,16 @@ def plan(cursor: Cursor, address: PostgresAddress, rows: pa.Schema, wanted: Want
         TableNotSupportedError: rows cannot be committed to it.
         AccessRefusedError: the user lacks a right.
     """
+    if not rows:
+        raise SchemaMismatchError(
+            f"The query's rows for the Postgres table {address.uri} have no columns. Nothing was written. "
+            "Select at least one."
+        )
     table = load_if_there(cursor, address)
     created = table is None
     if table is None or not fence.is_there(cursor, address):
         table = _create(cursor, address, rows, wanted)
-    check_supported(table, address)
+    check_supported(table, address, overwrite=wanted.overwrite)
     fit = match(rows, table, address, evolve=wanted.evolve)
     _check_rights(cursor, address, table, fit, wanted)
     return PostgresPlan(table.oid, fit.columns, tuple(column.name for column in fit.new), created)

@@ -36,6 +36,8 @@ class TableState:
     unsupported: str = ""
     """Why rows cannot be committed to it; empty if they can."""
     owner: str = ""
+    delete_trigger: str = ""
+    """A trigger that may keep rows from being deleted, and its table."""
 
 
 _TABLE = """
@@ -45,11 +47,26 @@ SELECT c.oid::text, pg_get_userbyid(c.relowner),
         WHEN c.relpersistence <> 'p' THEN
             'it is UNLOGGED or TEMPORARY, so a crash of the server would empty it while the token stays: '
             'run ALTER TABLE ... SET LOGGED'
-        WHEN c.relhasrules THEN 'it has rules, which may put rows elsewhere: drop them'
+        WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid) THEN
+            'it has rules, which may put rows elsewhere: drop them'
         WHEN row_security_active(c.oid) THEN
             'row security hides rows from this user: grant BYPASSRLS, or let its owner write it'
-        ELSE ''
-    END
+        ELSE coalesce((
+            SELECT 'its partition ' || p.oid::regclass || ' is UNLOGGED or a foreign table, which may lose '
+                'rows while the token stays: detach it, or run ALTER TABLE ... SET LOGGED'
+            FROM pg_partition_tree(c.oid) AS t JOIN pg_class p ON p.oid = t.relid
+            WHERE p.relkind NOT IN ('r', 'p') OR p.relpersistence <> 'p'
+            LIMIT 1
+        ), '')
+    END,
+    coalesce((
+        WITH RECURSIVE tree (oid) AS (
+            SELECT c.oid UNION SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = tree.oid
+        )
+        SELECT format('%%s of %%s', tgname, tgrelid::regclass) FROM pg_trigger JOIN tree ON tgrelid = tree.oid
+        WHERE tgtype & 11 = 11 AND tgenabled <> 'D'  -- BEFORE DELETE FOR EACH ROW
+        LIMIT 1
+    ), '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
@@ -65,19 +82,25 @@ def load_if_there(cursor: Cursor, address: PostgresAddress) -> TableState | None
     row = cursor.execute(_TABLE, (address.schema, address.table)).fetchone()
     if row is None:
         return None
-    oid, owner, unsupported = row
+    oid, owner, unsupported, delete_trigger = row
     columns = tuple(Column(*column) for column in cursor.execute(_COLUMNS, (oid,)).fetchall())
-    return TableState(oid, columns, unsupported, owner)
+    return TableState(oid, columns, unsupported, owner, delete_trigger)
 
 
-def check_supported(table: TableState, address: PostgresAddress) -> None:
+def check_supported(table: TableState, address: PostgresAddress, *, overwrite: bool) -> None:
     """
     Raises:
         TableNotSupportedError: names the feature.
     """
-    if table.unsupported:
+    problem = table.unsupported
+    if overwrite and table.delete_trigger and not problem:
+        problem = (
+            f"its rows are to be replaced, and the trigger {table.delete_trigger} runs BEFORE DELETE and may "
+            "keep them: disable it, or append"
+        )
+    if problem:
         raise TableNotSupportedError(
-            f"The Postgres table {address.uri} cannot be written: {table.unsupported}. Nothing was written."
+            f"The Postgres table {address.uri} cannot be written: {problem}. Nothing was written."
         )
 
 
@@ -138,11 +161,17 @@ def match(rows: pa.Schema, table: TableState, address: PostgresAddress, *, evolv
     Raises:
         SchemaMismatchError: says which columns do not fit and shows both schemas.
     """
-    exact = {column.name: column for column in table.columns}
-    others = {column.name.lower(): column for column in table.columns if column.name not in rows.names}
-    found = [exact.get(field.name) or others.get(field.name.lower()) for field in rows]
+    candidates = [_candidates(field.name, rows, table) for field in rows]
+    found = [columns[0] if columns else None for columns in candidates]
     extra = pa.schema([field for field, column in zip(rows, found, strict=True) if column is None])
     problems = [
+        f"{field.name!r} may be each of {', '.join(repr(column.name) for column in columns)} in the table: "
+        "use the very name"
+        for field, columns in zip(rows, candidates, strict=True)
+        if len(columns) > 1
+    ]
+    problems += _merged(rows, found)
+    problems += [
         problem
         for field, column in zip(rows, found, strict=True)
         if column is not None and (problem := _misfit(field, column))
@@ -156,6 +185,28 @@ def match(rows: pa.Schema, table: TableState, address: PostgresAddress, *, evolv
     by_name = {column.name: column for column in new}
     both = zip(rows, found, strict=True)
     return Match(tuple(column or by_name[field.name] for field, column in both), new)
+
+
+def _candidates(name: str, rows: pa.Schema, table: TableState) -> list[Column]:
+    """The columns that it may be; more than one only where case alone tells them apart."""
+    exact = [column for column in table.columns if column.name == name]
+    return exact or [
+        column
+        for column in table.columns
+        if column.name.lower() == name.lower() and column.name not in rows.names
+    ]
+
+
+def _merged(rows: pa.Schema, found: Sequence[Column | None]) -> list[str]:
+    """Columns of the query that only case tells apart, and that are one column of the table."""
+    by_column: dict[str, list[str]] = {}
+    for field, column in zip(rows, found, strict=True):
+        by_column.setdefault(column.name if column else field.name, []).append(field.name)
+    return [
+        f"{' and '.join(map(repr, names))} are both {name!r} in the table: leave one out"
+        for name, names in by_column.items()
+        if len(names) > 1
+    ]
 
 
 def _misfit(field: pa.Field, column: Column) -> str:

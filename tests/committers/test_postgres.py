@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import string
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 from tests.committers.faults import crash_at
 from tests.committers.postgres_tables import PostgresQuery, commit_answers, ids, payloads, task
 
-from penstock.committers.contract import ManifestState
+from penstock.committers.contract import BATCH_WRITE_PREFIX, ManifestState
 from penstock.committers.errors import (
     AccessRefusedError,
     CheckpointMismatchError,
@@ -23,7 +26,7 @@ from penstock.committers.errors import (
     TableChangedError,
     TableNotSupportedError,
 )
-from penstock.committers.postgres_table import fence
+from penstock.committers.postgres_table import committer, fence
 from penstock.committers.store.sql import SqlManifestStore, open_store
 
 
@@ -407,6 +410,18 @@ def test_rows_that_do_not_fit_are_refused_before_any_moves(
             "CREATE TABLE events (id bigint); CREATE RULE r AS ON INSERT TO events DO INSTEAD NOTHING",
             "it has rules",
         ),
+        (
+            "CREATE TABLE events (id bigint) PARTITION BY RANGE (id); "
+            "CREATE UNLOGGED TABLE p PARTITION OF events DEFAULT",
+            "its partition p is UNLOGGED",
+        ),
+        (
+            "CREATE TABLE events (id bigint) PARTITION BY RANGE (id); "
+            "CREATE TABLE p PARTITION OF events DEFAULT PARTITION BY RANGE (id); "
+            "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w; "
+            "CREATE FOREIGN TABLE q PARTITION OF p DEFAULT SERVER s",
+            "its partition q is UNLOGGED or a foreign table",
+        ),
     ],
 )
 def test_tables_that_would_break_the_promise_are_refused(
@@ -415,6 +430,87 @@ def test_tables_that_would_break_the_promise_are_refused(
     query.sql(ddl)
     with pytest.raises(TableNotSupportedError, match=said):
         query.plan(store, query.batch(0), ids(1))
+
+
+def test_an_unlogged_partition_that_appears_before_the_commit_gets_no_rows(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.sql("CREATE TABLE events (id bigint) PARTITION BY RANGE (id)")
+    messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)])
+    query.sql("CREATE UNLOGGED TABLE p PARTITION OF events DEFAULT")
+    with pytest.raises(TableNotSupportedError, match="its partition p is UNLOGGED"):
+        query.commit(store, messages)
+
+    assert query.ids() == []
+
+
+def test_a_rule_that_was_dropped_is_no_rule(query: PostgresQuery, store: SqlManifestStore) -> None:
+    """Postgres leaves relhasrules as it is."""
+    query.sql("CREATE TABLE events (id bigint); CREATE RULE r AS ON INSERT TO events DO INSTEAD NOTHING")
+    query.sql("DROP RULE r ON events")
+    query.run(store, query.batch(0), ids(1))
+
+    assert query.ids() == [1]
+
+
+_KEEPS_ROWS = (
+    "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
+    "CREATE TRIGGER keeps BEFORE DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION keep()"
+)
+
+
+@pytest.mark.parametrize("on", ["events", "p"])
+def test_rows_that_a_trigger_may_keep_are_not_replaced(
+    query: PostgresQuery, store: SqlManifestStore, on: str
+) -> None:
+    query.sql(
+        "CREATE TABLE events (id bigint) PARTITION BY RANGE (id); CREATE TABLE p PARTITION OF events DEFAULT"
+    )
+    query.run(store, query.batch(0), ids(1))
+    messages = query.write(query.plan(store, query.batch(1), ids(2), overwrite=True), [ids(2)])
+    query.sql(_KEEPS_ROWS.format(on=on))
+    with pytest.raises(TableNotSupportedError, match=r"the trigger keeps of (events|p) runs BEFORE DELETE"):
+        query.sink().open_table().plan_batch(ids(2).schema, "overwrite", 1)
+    query.sink().open_table().plan_batch(ids(2).schema, "append", 1)
+    with pytest.raises(TableNotSupportedError, match=r"the trigger keeps of (events|p) runs BEFORE DELETE"):
+        query.commit(store, messages)
+    assert query.ids() == [1]
+    query.sql(f"ALTER TABLE {on} DISABLE TRIGGER keeps")
+    query.run(store, query.batch(1), ids(2), overwrite=True, run_id="r2")
+
+    assert query.ids() == [2]
+
+
+def test_rows_without_columns_are_refused(query: PostgresQuery, store: SqlManifestStore) -> None:
+    with pytest.raises(SchemaMismatchError, match="have no columns"):
+        query.plan(store, query.batch(0), ids(1).select([]))
+
+
+def test_a_column_that_may_be_each_of_two_is_refused(query: PostgresQuery, store: SqlManifestStore) -> None:
+    query.sql('CREATE TABLE events ("Id" bigint, "iD" bigint)')
+    with pytest.raises(SchemaMismatchError, match="'ID' may be each of 'Id', 'iD' in the table"):
+        query.plan(store, query.batch(0), pa.table({"ID": [1]}))
+    query.run(store, query.batch(0), pa.table({"iD": [1]}))
+
+    assert query.sql("SELECT * FROM events") == [(None, 1)]
+
+
+def test_two_columns_are_not_written_into_one(query: PostgresQuery, store: SqlManifestStore) -> None:
+    query.sql('CREATE TABLE events ("Id" bigint)')
+    with pytest.raises(SchemaMismatchError, match="'ID' and 'iD' are both 'Id' in the table"):
+        query.plan(store, query.batch(0), pa.table({"ID": [1], "iD": [2]}))
+
+
+def test_names_may_have_a_percent_sign(query: PostgresQuery, store: SqlManifestStore) -> None:
+    schema = f"{query.schema}%s"
+    query.sql(f'CREATE SCHEMA "{schema}"')
+    there = PostgresQuery(query.url, options={"dbtable": f'"{schema}"."a%b"'})
+    for batch_id in range(2):
+        there.run(store, there.batch(batch_id), pa.table({"%(c)s": [batch_id]}))
+    there.sink().open_table().accept("q1")
+    there.sink().open_table().noted_origin("q1", ["there"])
+
+    assert query.sql(f'SELECT * FROM "{schema}"."a%b" ORDER BY 1') == [(0,), (1,)]
 
 
 def test_a_null_in_a_required_column_fails_the_task_and_leaves_no_staging_table(
@@ -437,7 +533,16 @@ def test_a_unique_constraint_refuses_the_batch_as_a_whole(
         query.run(store, query.batch(1), ids(1, 2))
 
     assert query.ids() == [1]
-    assert "=(1)" not in str(refused.value)
+    assert "=(1)" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_value_too_long_for_an_index_refuses_the_batch(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.sql("CREATE TABLE events (s text); CREATE INDEX ON events (s)")
+    text = "".join(random.Random(1).choices(string.printable, k=20_000))  # it cannot be compressed
+    with pytest.raises(SchemaMismatchError, match="refused rows: index row"):
+        query.run(store, query.batch(0), pa.table({"s": [text]}))
 
 
 def test_a_table_is_not_created_where_that_is_not_wanted(
@@ -467,6 +572,27 @@ def test_missing_rights_are_named_before_any_row_moves(
     assert other != query.url
     with pytest.raises(AccessRefusedError, match=says.format(**names)):
         PostgresQuery(other, "q2").plan(store, PostgresQuery(other, "q2").batch(0), ids(1))
+
+
+def test_the_documented_rights_are_enough(query: PostgresQuery, store: SqlManifestStore) -> None:
+    """Without DELETE on the fence old rows stay there; with it they go."""
+    query.run(store, query.batch(0), ids(1))
+    user = f"u_{query.schema}"
+    query.sql(
+        f"CREATE ROLE {user} LOGIN; GRANT USAGE, CREATE ON SCHEMA {query.schema} TO {user}; "
+        f"GRANT INSERT, SELECT ON events TO {user}; GRANT SELECT, INSERT, UPDATE ON penstock_fence TO {user}"
+    )
+    url = query.url.replace("//postgres", f"//{user}", 1)
+    writes = [PostgresQuery(url, f"{BATCH_WRITE_PREFIX}{number}") for number in range(3)]
+    writes[0].run(store, writes[0].batch(0), ids(2))
+    query.sql("UPDATE penstock_fence SET committed_at = committed_at - interval '8 days'")
+    writes[1].run(store, writes[1].batch(0), ids(3))
+    assert query.sql("SELECT count(*) FROM penstock_fence") == [(3,)]
+    query.sql(f"GRANT DELETE ON penstock_fence TO {user}")
+    writes[2].run(store, writes[2].batch(0), ids(4))
+
+    assert query.ids() == [1, 2, 3, 4]
+    assert sorted(query.sql("SELECT query_id FROM penstock_fence")) == [("q1",), ("write-1",), ("write-2",)]
 
 
 def test_a_wrong_password_never_shows(query: PostgresQuery, store: SqlManifestStore) -> None:
@@ -505,6 +631,23 @@ def test_what_a_lost_batch_has_staged_is_discarded(query: PostgresQuery, store: 
     assert target.discard(payloads(messages)) == 2
     assert target.discard(payloads(messages)) == 0
     assert query.staged() == []
+
+
+def test_a_reader_of_a_staging_table_does_not_hold_up_the_commit(
+    query: PostgresQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pg_dump reads it for hours. The rows are in the table once, however long it takes."""
+    monkeypatch.setattr(committer, "DROP_TIMEOUT_S", 0.1)
+    messages = query.write(query.plan(store, query.batch(0), ids(1, 2)), [ids(1), ids(2)])
+    (name, *_) = query.staged()
+    with psycopg.connect(query.url.replace("+psycopg", "")) as dump:
+        dump.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE")
+        query.commit(store, messages)
+        query.run(store, query.batch(1), ids(3))
+
+    assert query.ids() == [1, 2, 3]
+    assert len(query.staged()) == 2
+    assert query.plan(store, query.batch(0), ids(1)).writers is None
 
 
 def test_staging_tables_go_where_the_query_says(query: PostgresQuery, store: SqlManifestStore) -> None:

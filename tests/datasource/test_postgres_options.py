@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from penstock.committers.contract import Batch, StreamKey
+from penstock.committers.contract import AttemptId, Batch, StreamKey
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
 from penstock.committers.postgres_table.address import PostgresAddress
 from penstock.committers.postgres_table.content import PostgresContent, decode, manifest_of
-from penstock.committers.postgres_table.staging import StagingTable
+from penstock.committers.postgres_table.staging import StagingTable, staging_name
 from penstock.datasource.options.postgres import PostgresOptions
 from penstock.datasource.postgres import PostgresDataSource
 from penstock.datasource.sinks.postgres import PostgresSink
@@ -90,15 +91,21 @@ def test_a_missing_driver_is_said_with_what_to_install(monkeypatch: pytest.Monke
         PostgresDataSource(dict(GIVEN)).sink()
 
 
-STAGED = StagingTable("s", "penstock_0123456789ab_0_0_0123456789", 1, 1)
+ATTEMPT = AttemptId("q", "r1", 0, 0, 0)
+TABLE_SQL = '"s"."t"'
+STAGED = StagingTable("s", staging_name(ATTEMPT, TABLE_SQL), 1, 1)
 
 
 @pytest.mark.parametrize(
     ("table", "kind"),
     [
         (StagingTable("s", "users", 1, 1), "bigint"),
+        (StagingTable("s", staging_name(replace(ATTEMPT, query_id="other"), TABLE_SQL), 1, 1), "bigint"),
+        (StagingTable("s", staging_name(replace(ATTEMPT, batch_id=1), TABLE_SQL), 1, 1), "bigint"),
+        (StagingTable("s", staging_name(ATTEMPT, '"s"."other"'), 1, 1), "bigint"),
         (STAGED, "bigint; DROP TABLE users"),
         (STAGED, "bigint DEFAULT 'x'"),
+        (STAGED, "bigint references users on delete cascade"),
     ],
 )
 def test_a_manifest_that_somebody_has_changed_runs_no_other_statement(table: StagingTable, kind: str) -> None:
