@@ -63,6 +63,8 @@ class DestinationType:
     """What a manifest names: data files, or what takes their place. Raises `ManifestCorruptError`."""
     name_parser: Callable[[Sequence[StreamKey]], NameParser]
     """What names of files say that one of these streams has written, all into one table."""
+    moves_rows: bool = False
+    """True if a commit copies the rows out of what the manifest names, which then nothing needs any more."""
 
 
 def destination_type(stream: StreamKey, kind: str) -> DestinationType:

@@ -77,6 +77,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def literal(text: str) -> str:
+    """A text in SQL, where a parameter is not possible."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
 def qualified(schema: str, name: str) -> str:
     return f"{quoted(schema)}.{quoted(name)}"
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..cleanup import NameParser, StoredFile
 from ..contract import StreamKey, Token
 from . import fence
 from .address import PostgresAddress, qualified
-from .staging import COMMENT, PREFIX, StagingName, drop, query_hash
+from .staging import PREFIX, StagingComment, StagingName, drop, query_hash
 from .table import load_if_there
 
 if TYPE_CHECKING:
@@ -19,14 +18,18 @@ if TYPE_CHECKING:
 
 
 _STAGED = """
-SELECT n.nspname, c.relname, coalesce(pg_total_relation_size(c.oid), 0), obj_description(c.oid, 'pg_class')
+SELECT n.nspname, c.relname, coalesce(pg_total_relation_size(c.oid), 0),
+    coalesce(obj_description(c.oid, 'pg_class'), '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' AND starts_with(c.relname, %s)
 """
 
 
 class PostgresCleanableTable:
-    """See `CleanableTable`: what it calls files are the staging tables of the database."""
+    """See `CleanableTable`: what it calls files are the staging tables of the database.
+
+    Their paths are `query id/schema.name`.
+    """
 
     def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
         self._server = server
@@ -43,16 +46,16 @@ class PostgresCleanableTable:
         with self._server.transaction("Nothing was dropped") as cursor:
             rows = cursor.execute(_STAGED, (PREFIX,)).fetchall()
         for schema, name, size_bytes, comment in rows:
-            if StagingName.parse(name) is not None and (comment or "").startswith(COMMENT):
-                staged_at = datetime.fromisoformat(comment.removeprefix(COMMENT))
-                yield StoredFile(f"{schema}.{name}", size_bytes, staged_at)
+            said = StagingComment.parse(comment)
+            if StagingName.parse(name) is not None and said is not None:
+                yield StoredFile(f"{said.query_id}/{schema}.{name}", size_bytes, said.staged_at)
 
     def names(self) -> Iterator[set[str]]:
         """None: what is committed is in the table itself, and its staging tables are gone."""
         return iter(())
 
     def delete_files(self, paths: Iterable[str]) -> int:
-        names = [path.rpartition(".") for path in paths]
+        names = [path.partition("/")[2].rpartition(".") for path in paths]
         with self._server.transaction("Nothing was dropped") as cursor:
             return drop(cursor, [qualified(schema, name) for schema, _, name in names])
 
@@ -64,16 +67,17 @@ class _Name:
 
 
 def name_parser(streams: Sequence[StreamKey]) -> NameParser:
-    """What the name of a staging table of one of these streams says."""
-    by_hash = {
-        query_hash(stream.query_id, PostgresAddress.parse(stream.table_uri).sql): stream.query_id
-        for stream in streams
-    }
+    """What the path of a staging table says, if it is for the table of these streams.
+
+    The query id comes from a comment, which anybody may change, so the name has to fit it.
+    """
+    table_sql = PostgresAddress.parse(streams[0].table_uri).sql
 
     def parse(path: str) -> _Name | None:
-        name = StagingName.parse(path)
-        if name is None or name.query_hash not in by_hash:
+        query_id, _, staged = path.partition("/")
+        name = StagingName.parse(staged)
+        if name is None or name.query_hash != query_hash(query_id, table_sql):
             return None
-        return _Name(by_hash[name.query_hash], name.batch_id)
+        return _Name(query_id, name.batch_id)
 
     return parse

@@ -1,6 +1,7 @@
 """Staging tables: the rows of one task attempt, durable and out of sight until their batch is committed.
 
-Their names say to which query and batch they belong, so that clean-up finds those that nothing needs.
+Their names and comments say to which query and batch they belong, so that clean-up finds those that nothing
+needs.
 Importable on executors.
 """
 
@@ -10,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..contract import AttemptId
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
     from .connection import Cursor
 
 PREFIX = "penstock_"
-COMMENT = "penstock, staged at "
-"""A staging table's comment begins with it; the time of the server follows."""
+_COMMENT = re.compile(r"penstock, staged at (\S+) by (.+)", re.DOTALL)
 _NAME = re.compile(rf"{PREFIX}([0-9a-f]{{12}})_(\d{{1,19}})_\d{{1,10}}_[0-9a-f]{{10}}")
 
 
@@ -60,6 +61,27 @@ class StagingName:
         """None if the name is not one of a staging table."""
         match = _NAME.fullmatch(path.rpartition(".")[2])
         return None if match is None else cls(match[1], int(match[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class StagingComment:
+    """What the comment of a staging table says."""
+
+    staged_at: datetime
+    """By the clock of the server."""
+    query_id: str
+
+    @classmethod
+    def parse(cls, comment: str) -> StagingComment | None:
+        """None if the comment is not one of a staging table."""
+        match = _COMMENT.fullmatch(comment)
+        try:
+            return None if match is None else cls(datetime.fromisoformat(match[1]), match[2])
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"penstock, staged at {self.staged_at.isoformat()} by {self.query_id}"
 
 
 def query_hash(query_id: str, table_sql: str) -> str:

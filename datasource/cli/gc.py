@@ -84,13 +84,14 @@ def clean_table(
     try:
         for stream in streams:
             stored_table(stream, access).committer()  # refuses kinds of tables that are not known here
+        destination = destination_type(keys[0], streams[0].kind)
         cleanup = Cleanup(
             store,
             stored_table(streams[0], access).cleanable(store),
             cleaned=keys,
             known=[stream.key for stream in store.streams()],
-            parse=destination_type(keys[0], streams[0].kind).name_parser(keys),
-            paths_of=paths_of,
+            parse=destination.name_parser(keys),
+            paths_of=(lambda _: ()) if destination.moves_rows else paths_of,
         )
         shown = one_line(f"Looking at {cleaned.table_uri}")
         with output.console(stderr=True).status(shown) as progress:

@@ -99,4 +99,5 @@ DESTINATION = DestinationType(
     stored_table=lambda stream, access: StoredPostgres(stream),
     files_of=_staging_tables_of,
     name_parser=_name_parser,
+    moves_rows=True,
 )

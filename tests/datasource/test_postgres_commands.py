@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import psycopg
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 from tests.committers.faults import crash_at
-from tests.committers.postgres_tables import PostgresQuery, ids, payloads
+from tests.committers.postgres_tables import PostgresQuery, ids, payloads, task
 from typer.testing import CliRunner
 
+from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER
 from penstock.committers.contract import ManifestState, StreamKey
+from penstock.committers.errors import RetryableError
+from penstock.committers.postgres_table import committer
 from penstock.committers.store.sql import open_store
 from penstock.datasource.cli.app import app
+from penstock.datasource.committing import commit_batch_write
+from penstock.datasource.planning import plan_batch_write
 
 
 @pytest.fixture
@@ -87,8 +96,11 @@ def test_an_accepted_table_gets_the_next_batches(query: PostgresQuery, store_url
 
 
 def test_gc_drops_staging_tables_that_nothing_needs(query: PostgresQuery, store_url: str) -> None:
-    """Not those of a batch that may still be committed, and not those of other queries."""
-    other = PostgresQuery(query.url, "q2")
+    """Not those of a batch that may still be committed, of other queries, or for other tables."""
+    others = [
+        PostgresQuery(query.url, "q2"),
+        PostgresQuery(query.url, options={"dbtable": f"{query.schema}.other"}),
+    ]
     with open_store(store_url) as store:
         plan = query.plan(store, query.batch(0), ids(1))
         lost = query.write(plan, [ids(1)], run_id="lost")
@@ -96,19 +108,66 @@ def test_gc_drops_staging_tables_that_nothing_needs(query: PostgresQuery, store_
         with crash_at("prepare.done"):
             query.run(store, query.batch(1), ids(2), run_id="r2")
     with open_store(f"{store_url}-other") as store:
-        other.write(other.plan(store, other.batch(0), ids(9)), [ids(9)])
+        for other in others:
+            other.write(other.plan(store, other.batch(0), ids(9)), [ids(9)])
     (name,) = [table.name for tables in payloads(lost) for table in tables]
     _grow_old(query)
-    assert len(query.staged()) == 3
+    assert len(query.staged()) == 4
 
     assert name in penstock(store_url, "gc", exit_code=1)
-    assert len(query.staged()) == 3
+    assert len(query.staged()) == 4
     penstock(store_url, "gc", "--delete")
-    assert len(query.staged()) == 2
+    assert len(query.staged()) == 3
     assert name not in query.staged()
     penstock(store_url, "recover")
 
     assert query.ids() == [1, 2]
+
+
+@pytest.mark.parametrize(("began", "left"), [(GIVEN_UP_AFTER, 0), (COMMIT_WITHIN, 1)])
+def test_gc_drops_the_staging_tables_of_a_batch_write_that_can_no_longer_be_committed(
+    query: PostgresQuery, store_url: str, began: timedelta, left: int
+) -> None:
+    with open_store(store_url) as store:
+        query.run(store, query.batch(0), ids(1))
+    began_at = datetime.now(timezone.utc) - began - timedelta(hours=1)
+    schema = StructType([StructField("id", LongType())])
+    killed = plan_batch_write(query.sink(), schema, overwrite=False, now=lambda: began_at)
+    message = killed.write(ids(9).to_batches(), task(killed.batch))
+    _grow_old(query)
+    penstock(store_url, "gc", "--delete")
+
+    assert len(query.staged()) == left
+    with pytest.raises(RetryableError, match="more than 6 days ago"):
+        commit_batch_write(query.sink(), [message])
+
+
+def test_gc_drops_staging_tables_that_a_commit_could_not_drop(
+    query: PostgresQuery, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the manifest names them: their rows are in the table."""
+    monkeypatch.setattr(committer, "DROP_TIMEOUT_S", 0.1)
+    with open_store(store_url) as store:
+        messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)])
+        with psycopg.connect(query.url.replace("+psycopg", "")) as dump:
+            dump.execute(f"LOCK TABLE {query.staged()[0]} IN ACCESS SHARE MODE")
+            query.commit(store, messages)
+    _grow_old(query)
+    penstock(store_url, "gc", "--delete")
+
+    assert query.staged() == []
+    assert query.ids() == [1]
+
+
+@pytest.mark.parametrize("comment", ["", "penstock, staged at noon by q1", "of mine"])
+def test_gc_leaves_tables_of_others(query: PostgresQuery, store_url: str, comment: str) -> None:
+    with open_store(store_url) as store:
+        query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)], run_id="lost")
+        query.run(store, query.batch(0), ids(1), run_id="r2")
+    query.sql(f"COMMENT ON TABLE {query.staged()[0]} IS '{comment}'")
+    penstock(store_url, "gc", "--delete")
+
+    assert len(query.staged()) == 1
 
 
 def test_gc_leaves_young_staging_tables(query: PostgresQuery, store_url: str) -> None:
@@ -125,7 +184,9 @@ def test_gc_leaves_young_staging_tables(query: PostgresQuery, store_url: str) ->
 
 def _grow_old(query: PostgresQuery) -> None:
     for name in query.staged():
-        query.sql(f"COMMENT ON TABLE {name} IS 'penstock, staged at 2020-01-01T00:00:00+00:00'")
+        ((comment,),) = query.sql("SELECT obj_description(%s::regclass)", name)
+        old = re.sub(r"at \S+", "at 2020-01-01T00:00:00+00:00", comment)
+        query.sql(f"COMMENT ON TABLE {name} IS '{old}'")
 
 
 class ServerThatAsksForPasswords:

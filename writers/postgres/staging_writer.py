@@ -11,8 +11,14 @@ import pyarrow as pa
 from ...committers.contract import AttemptId
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
-from ...committers.postgres_table.address import qualified, quoted
-from ...committers.postgres_table.staging import COMMENT, StagingTable, StagingTables, drop, staging_name
+from ...committers.postgres_table.address import literal, qualified, quoted
+from ...committers.postgres_table.staging import (
+    StagingComment,
+    StagingTable,
+    StagingTables,
+    drop,
+    staging_name,
+)
 from ..conform import Conformer
 from .copy_csv import copy_csv
 
@@ -32,7 +38,7 @@ class StagingWriters:
     table_sql: str
     """The table that the rows are for."""
     columns: pa.Schema
-    """Of the staging tables: the table's names, the query's types."""
+    """Of the staging tables: the table's names, and types whose texts the table's types read as they are."""
     sql_types: tuple[str, ...]
 
     def open(self, attempt: AttemptId) -> StagingWriter:
@@ -47,7 +53,7 @@ class StagingWriter:
 
     def __init__(self, plan: StagingWriters, attempt: AttemptId) -> None:
         self._plan = plan
-        self._batch_id = attempt.batch_id
+        self._query_id, self._batch_id = attempt.query_id, attempt.batch_id
         self._name = staging_name(attempt, plan.table_sql)
         self._sql = qualified(plan.schema, self._name)
         where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
@@ -89,8 +95,9 @@ class StagingWriter:
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(f"CREATE TABLE {self._sql} ({columns})")
-                (now,) = cursor.execute("SELECT now()").fetchone() or ("",)
-                cursor.execute(f"COMMENT ON TABLE {self._sql} IS '{COMMENT}{now.isoformat()}'")
+                (now,) = cursor.execute("SELECT now()").fetchone() or (None,)
+                comment = literal(str(StagingComment(now, self._query_id)))
+                cursor.execute(f"COMMENT ON TABLE {self._sql} IS {comment}")
         except DatabaseError as error:
             raise self._plan.server.failed(error, _NOT_STAGED) from None
         reach("write.file_open", self._batch_id)
