@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from ..contract import Batch, Manifest, Mode
-from ..errors import ManifestCorruptError
+from ..errors import ConfigurationError, ManifestCorruptError
 from .address import PostgresAddress
 from .staging import StagingName, StagingTable, StagingTables, query_hash
 from .types import is_staged_as
@@ -74,7 +74,7 @@ def decode(manifest: Manifest) -> PostgresContent:
             origins=tuple(map(_text, fields["origins"])),
             staged=staged,
         )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ConfigurationError, ValueError, KeyError, TypeError, RecursionError) as error:
         batch = manifest.batch
         raise ManifestCorruptError(
             f"The manifest of batch {batch.batch_id} of {batch.stream} cannot be read as one for a Postgres "

@@ -10,14 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.committers import lake_manifest
-from penstock.committers.contract import Batch, DataFile, StreamKey
+from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey
 from penstock.committers.delta import history
 from penstock.committers.delta.log_entry import changes_of
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
 from penstock.committers.iceberg.reachability import ExpiredFiles, decode_expired
 from penstock.committers.iceberg.table import landed_batch, token_property
 from penstock.committers.postgres_table import content as content_of_postgres
-from penstock.committers.postgres_table.staging import StagingTable
+from penstock.committers.postgres_table.address import PostgresAddress
+from penstock.committers.postgres_table.staging import StagingTable, staging_name
 from penstock.datasource.checkpoint import _log_position
 from penstock.datasource.delivery.stream_settings import StreamSettings
 
@@ -85,10 +86,13 @@ def _staged(content: bytes) -> object:
     return content_of_postgres.decode(replace(STAGED, content=content))
 
 
+TARGET = PostgresAddress("localhost", "5432", "shop", "public", "orders")
+STAGED_BATCH = replace(BATCH, stream=StreamKey(BATCH.stream.query_id, TARGET.uri))
+STAGING_NAME = staging_name(AttemptId(BATCH.stream.query_id, "run", BATCH.batch_id, 0, 0), TARGET.sql)
 STAGED = content_of_postgres.manifest_of(
-    BATCH,
+    STAGED_BATCH,
     content_of_postgres.PostgresContent("append", "16401", (("id", "bigint"), ("d", "numeric(9,2)"))),
-    [(StagingTable("public", "penstock_0123456789ab_7_0_0123456789", 10, 100),)],
+    [(StagingTable("public", STAGING_NAME, 10, 100),)],
 )
 NOTE = json.dumps({"penstock": {"query_id": "query-1", "batch_id": 8, "digest": "ab", "merged": "6:ab,7:ab"}})
 EXPIRED = ExpiredFiles((1, 2), 3, ("s3://b/a.parquet",), ("s3://b/m.avro",), ("s3://b/l.avro",))
