@@ -27,13 +27,13 @@ if TYPE_CHECKING:
         TableChangedError,
         TableNotSupportedError,
     )
-    from .datasource.delivery.handle import DeliveryHandle, start_delivery
-    from .datasource.delta import DeltaDataSource
+    from .datasource.delta.source import DeltaDataSource
     from .datasource.distribute import distribute
-    from .datasource.iceberg import IcebergDataSource
-    from .datasource.postgres import PostgresDataSource
+    from .datasource.iceberg.source import IcebergDataSource
+    from .datasource.postgres.source import PostgresDataSource
     from .datasource.registration import register
     from .datasource.start_settings import START_SETTINGS
+    from .delivery.handle import DeliveryHandle, start_delivery
 
 __version__ = "0.1.0"
 
@@ -61,13 +61,13 @@ __all__ = [
 
 _HOME = {
     "START_SETTINGS": "datasource.start_settings",
-    "DeliveryHandle": "datasource.delivery.handle",
-    "DeltaDataSource": "datasource.delta",
-    "IcebergDataSource": "datasource.iceberg",
-    "PostgresDataSource": "datasource.postgres",
+    "DeliveryHandle": "delivery.handle",
+    "DeltaDataSource": "datasource.delta.source",
+    "IcebergDataSource": "datasource.iceberg.source",
+    "PostgresDataSource": "datasource.postgres.source",
     "distribute": "datasource.distribute",
     "register": "datasource.registration",
-    "start_delivery": "datasource.delivery.handle",
+    "start_delivery": "delivery.handle",
 }
 
 

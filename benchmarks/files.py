@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from penstock.writers.background import Background
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.encodings import choose_encodings
-from penstock.writers.parquet_file import OpenParquetFile
-from penstock.writers.plan import ROW_GROUP_ROWS, WritePlan
+from penstock.writers.parquet.encodings import choose_encodings
+from penstock.writers.parquet.file import OpenParquetFile
+from penstock.writers.parquet.plan import ROW_GROUP_ROWS, WritePlan
 
 
 def write_file(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:

@@ -24,12 +24,12 @@ from benchmarks.measure import Options, say
 from benchmarks.report import Report
 from benchmarks.streams import FORMATS, QUERY, Stream, sink_of, write_rows
 
-from penstock.committers.compaction import Compaction, CompactionPolicy
 from penstock.committers.contract import DataFile, DataFiles
 from penstock.committers.errors import PenstockError
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan
-from penstock.datasource.delivery.rewriting import VisibleRewriter
+from penstock.delivery.rewriting import VisibleRewriter
 from penstock.testing.duckdb_reader import load_extensions
 
 TASKS, ROWS = 4, 1000

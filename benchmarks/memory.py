@@ -13,9 +13,9 @@ from benchmarks.measure import Options, peak_memory_bytes, say
 from benchmarks.report import Report
 from benchmarks.writer import BATCH_ROWS, delta_plan, iceberg_plan
 
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 GIGABYTES, QUICK_GIGABYTES = 5.0, 0.5
 MEGABYTE = 10**6

@@ -23,10 +23,10 @@ from benchmarks.streams import Stream, named_files
 from pyiceberg.catalog import load_catalog
 from tests.s3_server import BUCKET, s3_properties, s3_server
 
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 
 ROUNDS, QUICK_ROUNDS = 60, 12
 FIRST = 2

@@ -30,11 +30,11 @@ from benchmarks.report import Report, lines
 from benchmarks.streams import QUERY, Stream, sink_of, write_rows
 
 from penstock.committers.contract import DataFile, DataFiles, StreamKey
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan
-from penstock.datasource.delivery.maintenance import MaintenancePolicy, maintenance_of
 from penstock.datasource.planning import store_url
+from penstock.delivery.maintenance import MaintenancePolicy, maintenance_of
 
 BATCHES = 20_000
 ROWS = 10

@@ -25,7 +25,7 @@ from benchmarks.report import Report
 from benchmarks.streams import delta_statistics
 
 from penstock.committers.contract import Batch, DataFile, Manifest, ManifestState, StreamKey
-from penstock.committers.lake_manifest import LakeManifest, build_manifest
+from penstock.committers.file_tables.manifest import LakeManifest, build_manifest
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.committing import BATCHES_PRUNED_MAX
 

@@ -25,15 +25,15 @@ from penstock.committers.contract import (
     Outcome,
     StreamKey,
 )
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_batch
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.planning import plan_batch, store_url
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import FileTableSink
+from penstock.datasource.sink import FileTableSink
 from penstock.datasource.stores import borrow_store
 
 QUERY = "11111111-2222-3333-4444-555555555555"

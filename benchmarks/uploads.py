@@ -26,11 +26,11 @@ from tests.committers.lossy_proxy import lossy_proxy
 from tests.s3_server import BUCKET, s3_properties, s3_server
 
 from penstock.committers.contract import PartitionField
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.plan import FileNames, WritePlan
-from penstock.writers.table_format import TableFormat
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.table_format import TableFormat
 
 FILES = (1, 20, 200)
 FIRST = 1

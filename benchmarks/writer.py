@@ -21,11 +21,11 @@ from benchmarks.measure import Options, Samples, interleaved, medians, one_core,
 from benchmarks.report import Report, bars
 from deltalake import write_deltalake
 
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.parquet_file import PAGE_ROWS
-from penstock.writers.plan import ROW_GROUP_ROWS, FileNames, ParquetOptions, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.file import PAGE_ROWS
+from penstock.writers.parquet.plan import ROW_GROUP_ROWS, FileNames, ParquetOptions, WritePlan
 
 BATCH_ROWS = 10_000
 """What Spark hands over by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""

@@ -16,7 +16,7 @@ from ..committers.contract import (
     Batch,
     StreamKey,
 )
-from ..committers.delivery.contract import Backlog, DeliveryState
+from ..committers.deliveries.contract import Backlog, DeliveryState
 from ..committers.errors import RetryableError
 from ..committers.safe_text import get_logger
 

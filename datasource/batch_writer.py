@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from .batch_plan import CommittableMessage, committables_in
 from .driver_only import DriverOnly
 from .gathering import gathered
-from .sinks.sink import Sink
+from .sink import Sink
 from .task import current_task
 
 if TYPE_CHECKING:

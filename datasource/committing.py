@@ -14,7 +14,7 @@ from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
 from .event_time import oldest
 from .planning import retry, store_url
-from .sinks.sink import Destination, Sink
+from .sink import Destination, Sink
 from .stores import borrow_store
 
 logger = get_logger(__name__)

@@ -34,7 +34,7 @@ from .new_query import check_new_query
 from .options.common import StreamOptions
 from .plan_cache import PlanCache, PlanKey, Seen
 from .settings import register
-from .sinks.sink import Identified, Ordered, Sink, check_same_table, mode_of
+from .sink import Identified, Ordered, Sink, check_same_table, mode_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..committers.errors import ConfigurationError, shown
 from .options.parsing import Option
 from .plug_ins import BUILT_IN, GROUP, load, plug_ins
-from .sinks.sink import FileTableSink, LakeTable
+from .sink import FileTableSink, LakeTable
 from .table_access import TableAccess
 
 if TYPE_CHECKING:

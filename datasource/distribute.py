@@ -88,8 +88,8 @@ def _of_table(format: str, options: Mapping[str, str]) -> tuple[PartitionField, 
 
 def _of_delta(options: Mapping[str, str]) -> tuple[PartitionField, ...]:
     from ..committers.delta.table import load_if_there
-    from .options.delta import DeltaOptions
-    from .sinks.delta import DeltaSink
+    from .delta.options import DeltaOptions
+    from .delta.sink import DeltaSink
 
     parsed = DeltaOptions.parse(options)
     table = load_if_there(DeltaSink(parsed).table_uri, parsed.storage_options)
@@ -102,7 +102,7 @@ def _of_iceberg(options: Mapping[str, str]) -> tuple[PartitionField, ...]:
     from ..committers.iceberg.catalog import CatalogConfig
     from ..committers.iceberg.plan import partitioning
     from ..committers.iceberg.table import load_if_there
-    from .options.iceberg import IcebergOptions
+    from .iceberg.options import IcebergOptions
 
     parsed = IcebergOptions.parse(options)
     catalog = CatalogConfig.of(parsed.catalog, parsed.catalog_properties, parsed.warehouse)

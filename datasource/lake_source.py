@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
-    from .sinks.sink import Sink
+    from .sink import Sink
 
 
 @contextmanager

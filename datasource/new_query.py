@@ -14,7 +14,7 @@ from ..committers.contract import Batch, Committer
 from ..committers.errors import CheckpointMismatchError, TableChangedError, shown
 from ..committers.safe_text import get_logger
 from .options.common import NewQuery, StreamOptions, normalized_location, origins_of
-from .sinks.sink import Destination, Remembering
+from .sink import Destination, Remembering
 
 if TYPE_CHECKING:
     from ..committers.store.sql import OtherQuery, SqlManifestStore

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..committers.contract import Planned, StreamKey, Token
-    from .sinks.sink import Sink
+    from .sink import Sink
 
 logger = get_logger(__name__)
 

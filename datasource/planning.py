@@ -25,7 +25,7 @@ from .event_time import event_time_column
 from .new_query import check_new_query
 from .options.common import StreamOptions
 from .settings import register
-from .sinks.sink import Destination, Sink, check_same_table, mode_of
+from .sink import Destination, Sink, check_same_table, mode_of
 from .stores import borrow_store
 from .types import arrow_schema
 

@@ -11,9 +11,9 @@ from typing import Any
 
 GROUP = "penstock.destinations"
 BUILT_IN = {
-    "delta": "penstock.datasource.sinks.delta:DESTINATION",
-    "iceberg": "penstock.datasource.sinks.iceberg:DESTINATION",
-    "postgres": "penstock.datasource.sinks.stored_postgres:DESTINATION",
+    "delta": "penstock.datasource.delta.sink:DESTINATION",
+    "iceberg": "penstock.datasource.iceberg.sink:DESTINATION",
+    "postgres": "penstock.datasource.postgres.stored:DESTINATION",
 }
 """Named here: a zip given with `--py-files` has no entry points."""
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..committers.safe_text import get_logger
 from .arrow_batches import cut_by_rows
-from .delta import DeltaDataSource
-from .iceberg import IcebergDataSource
+from .delta.source import DeltaDataSource
+from .iceberg.source import IcebergDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
-from .postgres import PostgresDataSource
+from .postgres.source import PostgresDataSource
 from .start_settings import WITHOUT_BOUNDS_CHECKS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
 from .batch_plan import BatchPlan
-from .sinks.sink import Sink
+from .sink import Sink
 from .stream_writer import StreamWriter
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..writers.local_path import is_relative
 from .options.common import StreamOptions
-from .sinks.sink import Destination
+from .sink import Destination
 
 if TYPE_CHECKING:
     from ..committers.contract import StreamKey

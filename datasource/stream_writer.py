@@ -17,7 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.errors import PenstockError
 from .batch_plan import BatchPlan, CommittableMessage, committables_in
-from .sinks.sink import Sink
+from .sink import Sink
 from .spark_workers import tidy_up
 from .task import current_task
 

@@ -35,8 +35,8 @@ class DeltaTable:
     @property
     def uri(self) -> str:
         """As the manifest store knows the table."""
-        from ..datasource.options.delta import DeltaOptions
-        from ..datasource.sinks.delta import DeltaSink
+        from ..datasource.delta.options import DeltaOptions
+        from ..datasource.delta.sink import DeltaSink
 
         return DeltaSink(DeltaOptions(path=str(self.path))).table_uri
 

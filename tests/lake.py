@@ -28,16 +28,16 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.delta.cleanup import DeltaCleanableTable
+from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest, decode
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.terms import parse_partition_spec
-from penstock.committers.lake_manifest import LakeManifest, PlannedFiles, build_manifest, decode
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.planning import plan_batch_write
-from penstock.datasource.sinks.sink import FileTableSink
+from penstock.datasource.sink import FileTableSink
 from penstock.datasource.task import TaskAttempt
-from penstock.writers.plan import parse_file_name
+from penstock.writers.parquet.plan import parse_file_name
 
 NOW = datetime.now(timezone.utc)
 OLD, YOUNG = timedelta(days=30), timedelta(days=1)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.committers.contract import AttemptId, Batch, Committable, DataFiles, StreamKey
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_stream_batch
 from penstock.datasource.planning import plan_batch, store_url
-from penstock.datasource.sinks.sink import FileTableSink
+from penstock.datasource.sink import FileTableSink
 
 
 @dataclass

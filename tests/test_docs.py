@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.datasource.options import common, delta, iceberg, postgres
+from penstock.datasource.delta import options as delta
+from penstock.datasource.iceberg import options as iceberg
+from penstock.datasource.options import common
 from penstock.datasource.options.parsing import Option, Prefix
+from penstock.datasource.postgres import options as postgres
 
 ROOT = Path(__file__).parent.parent
 OPTIONS_BLOCK = re.compile(r"(<!-- options of (.*?): .*? -->\n).*?(<!-- end of options -->)", re.DOTALL)

@@ -102,7 +102,7 @@ def test_what_executors_unpickle_loads_no_database_driver_or_table_library(write
 @pytest.mark.parametrize("data_source", ["delta", "iceberg"])
 def test_a_data_source_loads_nothing_but_spark(data_source: str) -> None:
     """Spark makes one several times a batch; the table library is loaded when it is asked for a writer."""
-    loaded = loaded_by(f"import penstock.datasource.{data_source}")
+    loaded = loaded_by(f"import penstock.datasource.{data_source}.source")
     assert not top_level(loaded) & (HEAVY - {"pyarrow", "pyspark"})
 
 

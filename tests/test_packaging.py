@@ -20,16 +20,16 @@ from packaging.utils import canonicalize_name
 from tests.tables import DeltaOnDisk, IcebergOnDisk, rows
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("datasource", "writers", "committers", "testing")
+FOLDERS = ("cli", "delivery", "datasource", "writers", "committers", "testing")
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
 LOCKS = ("dev.txt", "spark40.txt", "spark41.txt")
 ROWS = 1000
 
 NEEDS_EXTRA = {
     "penstock.committers.iceberg.library.hive",
-    "penstock.committers.postgres_table.committer",
-    "penstock.committers.postgres_table.connection",
-    "penstock.datasource.sinks.postgres",
+    "penstock.committers.postgres.committer",
+    "penstock.committers.postgres.connection",
+    "penstock.datasource.postgres.sink",
 }
 """Modules that other modules import only if the packages of an extra are installed."""
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..violations import Violation, refuse
+from ..file_tables.violations import Violation, refuse
 from .table_state import TableState
 
 ALLOWED_FEATURES = frozenset(

@@ -43,7 +43,7 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..delivery.merge import check_none_landed
+from ..deliveries.merge import check_none_landed
 from ..errors import (
     NEXT_TRY,
     CheckpointMismatchError,
@@ -53,8 +53,8 @@ from ..errors import (
     TableNotSupportedError,
 )
 from ..failed_commit import failed_batch
-from ..files import TableFiles
-from ..lake_manifest import LakeManifest, decode
+from ..file_tables.files import TableFiles
+from ..file_tables.manifest import LakeManifest, decode
 from ..safe_text import get_logger
 from .checks import check_supported
 from .files import delta_files

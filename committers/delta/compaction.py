@@ -24,10 +24,10 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
 from ..contract import Conflict, DataFile, Token
 from ..failed_commit import failed_compaction
-from ..lake_manifest import LakeManifest
+from ..file_tables.compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
+from ..file_tables.manifest import LakeManifest
 from .checks import check_supported
 from .files import delta_files
 from .history import NOTE_KEY, commits_since

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from ..contract import Batch, Manifest
-from ..delivery.merge import merged_note, noted_digest
+from ..deliveries.merge import merged_note, noted_digest
 from ..error_causes import retryable
 from ..errors import NEXT_TRY
 from .library import in_short

@@ -9,7 +9,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.transaction import AddAction
 
 from ..contract import DataFile, Manifest
-from ..lake_manifest import LakeManifest
+from ..file_tables.manifest import LakeManifest
 from .history import NOTE_KEY, commit_note
 from .intervals import library_keeps_log
 from .library import CHECKPOINT_INTERVAL

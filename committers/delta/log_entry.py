@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..contract import Manifest
-from ..lake_manifest import LakeManifest
+from ..file_tables.manifest import LakeManifest
 from .history import NOTE_KEY, commit_note
 
 _KEPT_BY_LIBRARY = "/!$&'()+,:;=@"

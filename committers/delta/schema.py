@@ -17,7 +17,7 @@ from deltalake import Schema
 
 from ..contract import DataFile, Mode
 from ..errors import SchemaMismatchError
-from ..lake_manifest import LakeManifest
+from ..file_tables.manifest import LakeManifest
 from .table import KIND
 from .table_state import TableState
 

@@ -11,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 from ..contract import Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
-from ..lake_manifest import Kind
+from ..file_tables.manifest import Kind
 from ..origins import query_number
 from .history import CommitInfo
 from .library import in_short

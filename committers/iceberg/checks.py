@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import Transform, UnknownTransform, VoidTransform
 from pyiceberg.types import DecimalType, FixedType, IcebergType, UUIDType
 
-from ..violations import Violation, refuse
+from ..file_tables.violations import Violation, refuse
 from .library.snapshots import transform_name
 from .properties import value_problem
 

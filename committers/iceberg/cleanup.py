@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from ..cleanup import StoredFile
 from ..contract import Token
 from ..errors import PenstockError, RetryableError
-from ..files import TableFiles
+from ..file_tables.files import TableFiles
 from .expiry import ExpiryStore
 from .files import iceberg_files
 from .gate import table_gate

@@ -28,7 +28,7 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..delivery.merge import check_none_landed
+from ..deliveries.merge import check_none_landed
 from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
@@ -40,7 +40,7 @@ from ..errors import (
     TableNotSupportedError,
 )
 from ..failed_commit import failed_batch
-from ..lake_manifest import LakeManifest, decode
+from ..file_tables.manifest import LakeManifest, decode
 from .address import IcebergAddress
 from .branch import ensure_branch
 from .catalog import CatalogConfig, io_properties, known_properties, redacted

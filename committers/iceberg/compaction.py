@@ -23,12 +23,12 @@ from pyiceberg.table.update import (
     AssertTableUUID,
 )
 
-from ..compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
 from ..contract import Conflict, DataFile
 from ..error_causes import retryable
 from ..errors import PenstockError
 from ..failed_commit import failed_compaction
-from ..lake_manifest import LakeManifest
+from ..file_tables.compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
+from ..file_tables.manifest import LakeManifest
 from .address import IcebergAddress
 from .catalog import CatalogConfig, io_properties, known_properties, redacted
 from .checks import check_supported

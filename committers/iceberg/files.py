@@ -9,7 +9,7 @@ from contextlib import suppress
 import pyarrow.fs as pafs
 
 from ..deletion import Gate, local_root
-from ..files import TableFiles
+from ..file_tables.files import TableFiles
 from .local_files import local_path
 from .object_store import open_object_store
 

@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from ..errors import SchemaMismatchError
-from ..lake_manifest import LakeManifest
+from ..file_tables.manifest import LakeManifest
 from .schema import describe, fields_of, type_name, widens
 
 

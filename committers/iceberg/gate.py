@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from ..contract import Manifest
 from ..deletion import Gate, has_folder
 from ..errors import ManifestCorruptError
-from ..lake_manifest import LakeManifest
+from ..file_tables.manifest import LakeManifest
 from .plan import data_location
 
 OWN_PATHS = ("penstock.data-path", "penstock.metadata-path")

@@ -14,7 +14,7 @@ from pyiceberg.types import IcebergType, NestedField, StructType
 
 from ..contract import PartitionField, SortField
 from ..errors import ConfigurationError
-from ..lake_manifest import LakeManifest
+from ..file_tables.manifest import LakeManifest
 from .arrow import arrow_schema
 from .catalog import io_properties
 from .fit import check_files_fit

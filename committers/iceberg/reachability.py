@@ -25,7 +25,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from ..errors import ManifestCorruptError
-from ..lake_manifest import DECODED_BYTES_MAX
+from ..file_tables.manifest import DECODED_BYTES_MAX
 from .retention import is_append, snapshots_by_id
 
 IsOwn = Callable[[str], bool]

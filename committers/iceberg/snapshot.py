@@ -28,10 +28,10 @@ from pyiceberg.table.update import (
 from pyiceberg.types import DoubleType
 
 from ..contract import Manifest
-from ..delivery.merge import merged_note
+from ..deliveries.merge import merged_note
 from ..errors import PenstockError, SchemaMismatchError
 from ..failed_commit import FailedCommit
-from ..lake_manifest import LakeManifest
+from ..file_tables.manifest import LakeManifest
 from .data_files import iceberg_data_files
 from .expiry import delete_files, delete_old_metadata
 from .library.snapshots import Producer, UncopiedTransaction, delete_merged, delete_uncommitted, replace_all

@@ -20,7 +20,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
-from ..delivery.merge import noted_digest
+from ..deliveries.merge import noted_digest
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, TableChangedError
 from .address import MAIN_BRANCH, IcebergAddress

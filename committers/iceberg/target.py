@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from ..contract import DataFile, Mode, PartitionField, SortField
-from ..lake_manifest import Kind, LakeManifest
+from ..file_tables.manifest import Kind, LakeManifest
 
 KIND: Kind = "iceberg"
 

@@ -31,7 +31,7 @@ from ..errors import (
     RetryableError,
     StoreUnreachableError,
 )
-from ..postgres import LOCK_TIMEOUT_S, connection_settings, set_timeouts
+from ..postgres_timeouts import LOCK_TIMEOUT_S, connection_settings, set_timeouts
 from .tables import SCHEMA_VERSIONS, VERSION_TABLE
 
 Clock = Callable[[], datetime]

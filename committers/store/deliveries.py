@@ -16,7 +16,7 @@ from ..contract import (
     ManifestRecord,
     StreamKey,
 )
-from ..delivery.contract import Backlog, Delivery, DeliveryState, Lease
+from ..deliveries.contract import Backlog, Delivery, DeliveryState, Lease
 from ..errors import CommitStateUnknownError, ManifestCorruptError
 from . import contents, delivery_queries, pruning, queries
 from .decisions import SqlDecisions

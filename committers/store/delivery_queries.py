@@ -19,8 +19,8 @@ from ..contract import (
     ManifestState,
     StreamKey,
 )
-from ..delivery.contract import LEASE_S_MAX, Lease
-from ..delivery.policy import is_ahead
+from ..deliveries.contract import LEASE_S_MAX, Lease
+from ..deliveries.policy import is_ahead
 from ..errors import FencedError, RetryableError
 from . import queries
 from .tables import IS_PREPARED, IS_UNFINISHED, contents, decisions, deliveries, leases, manifests, streams

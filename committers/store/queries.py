@@ -18,7 +18,7 @@ from ..contract import (
     ManifestState,
     StreamKey,
 )
-from ..delivery.contract import Backlog, DeliveryState
+from ..deliveries.contract import Backlog, DeliveryState
 from ..errors import RetryableError
 from .tables import IS_PREPARED, contents, deliveries, manifests, runs, streams
 

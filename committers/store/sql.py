@@ -24,7 +24,7 @@ from ..contract import (
     Prepared,
     StreamKey,
 )
-from ..delivery.contract import Backlog, DeliveryState
+from ..deliveries.contract import Backlog, DeliveryState
 from ..errors import CommitStateUnknownError, FencedError, RetryableError
 from . import contents, queries
 from .database import Clock, Database

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ...committers.delivery.policy import DeliveryPolicy
+from ...committers.deliveries.policy import DeliveryPolicy
 from ...committers.origins import origin
 from ...committers.safe_text import has_credentials
 from ...writers.local_path import local_path

@@ -25,12 +25,12 @@ from pyspark.sql.types import StructType
 from tests.readers import duckdb_with_delta, duckdb_with_iceberg
 
 from penstock.datasource.committing import commit_batch_write
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.planning import plan_batch_write
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import FileTableSink
+from penstock.datasource.sink import FileTableSink
 from penstock.datasource.task import TaskAttempt
 
 

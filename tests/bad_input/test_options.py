@@ -25,12 +25,13 @@ from tests.bad_input.tables import (
 from penstock.committers.delta.plan import _HARMLESS_PROPERTIES
 from penstock.committers.errors import ConfigurationError, TableNotSupportedError
 from penstock.committers.safe_text import safe
-from penstock.datasource.options import delta, iceberg
+from penstock.datasource.delta import options as delta
+from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.iceberg import options as iceberg
+from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.options.common import LakeOptions
 from penstock.datasource.options.parsing import Option
 from penstock.datasource.planning import store_url
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.iceberg import IcebergSink
 
 pytestmark = pytest.mark.parametrize("kind", TABLES)
 

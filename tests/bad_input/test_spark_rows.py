@@ -35,8 +35,8 @@ from tests.bad_input.rows import ZONES, Rows, rows_of_schema
 from tests.bad_input.tables import TABLES, LakeTable, by_duckdb, data_files, new_table
 from tests.bad_input.values import Hidden, rows_of, types_of
 
-from penstock.datasource.delta import DeltaDataSource
-from penstock.datasource.iceberg import IcebergDataSource
+from penstock.datasource.delta.source import DeltaDataSource
+from penstock.datasource.iceberg.source import IcebergDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter

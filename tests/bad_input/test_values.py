@@ -36,7 +36,7 @@ from tests.bad_input.values import Hidden, arrow_array, rows_of, types_of, value
 
 from penstock.committers.errors import SchemaMismatchError
 from penstock.datasource.types import arrow_schema
-from penstock.writers.conform import Conformer
+from penstock.writers.parquet.conform import Conformer
 
 pytestmark = [
     pytest.mark.parametrize("kind", TABLES),

@@ -34,7 +34,7 @@ class DeliveryProcess(RunningJob):
         self.log = site.root / f"delivery-{number}.log"
         self._reached = site.root / f"delivery-{number}.paused"
         pause = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(self._reached)} if point else {}
-        command = [*(unprivileged() or ()), sys.executable, "-m", "penstock.datasource.cli", "deliver"]
+        command = [*(unprivileged() or ()), sys.executable, "-m", "penstock.cli", "deliver"]
         command += ["--store", site.store_url, "--lease-seconds", str(LEASE_S), *arguments]
         for option in ("storage", "catalog"):
             given = {k: v for k, v in site.options.items() if k.startswith(f"{option}.")}

@@ -38,7 +38,7 @@ from tests.chaos.plan import (
 from tests.chaos.report import Report, Screen
 from tests.chaos.servers import Servers
 from tests.chaos.source import ROWS_PER_FILE, Source
-from tests.datasource.delivery.backlogs import QUERY, DecoupledLake
+from tests.delivery.backlogs import QUERY, DecoupledLake
 from tests.lake import NOW
 
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS

@@ -8,7 +8,7 @@ import pytest
 from tests.committers.stored_batches import STREAM
 from tests.committers.stores import HandClock
 
-from penstock.committers.delivery.contract import Lease
+from penstock.committers.deliveries.contract import Lease
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore, open_store
 

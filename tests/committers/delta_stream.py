@@ -19,7 +19,7 @@ from penstock.committers.contract import Batch, DataFile, Manifest, Mode, Outcom
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.schema import DeltaTableLayout
 from penstock.committers.delta.view import TableViews
-from penstock.committers.lake_manifest import build_manifest
+from penstock.committers.file_tables.manifest import build_manifest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -35,14 +35,14 @@ from penstock.committers.contract import (
     Token,
 )
 from penstock.committers.errors import CommitStateUnknownError
-from penstock.committers.lake_manifest import LakeManifest, PlannedFiles, build_manifest
+from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest
 from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import abort_batch
 from penstock.datasource.planning import plan_batch
-from penstock.datasource.sinks.sink import FileTable as SinkTable
+from penstock.datasource.sink import FileTable as SinkTable
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

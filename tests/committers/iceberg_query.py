@@ -21,15 +21,15 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.decision import Action
-from penstock.committers.lake_manifest import build_manifest
+from penstock.committers.file_tables.manifest import build_manifest
 from penstock.committers.landing import Retry
 from penstock.committers.recovery import Recovered
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import mode_of
-from penstock.writers.plan import WritePlan
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
+from penstock.datasource.sink import mode_of
+from penstock.writers.parquet.plan import WritePlan
 
 
 class WrittenBatch(NamedTuple):

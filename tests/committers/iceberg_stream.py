@@ -32,13 +32,13 @@ from penstock.committers.contract import (
     Outcome,
     StreamKey,
 )
+from penstock.committers.file_tables.manifest import PlannedFiles, build_manifest
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.catalog import EMBEDDED_NAME, CatalogConfig
 from penstock.committers.iceberg.committer import IcebergTableCommitter
 from penstock.committers.iceberg.terms import parse_partition_spec
-from penstock.committers.lake_manifest import PlannedFiles, build_manifest
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

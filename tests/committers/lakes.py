@@ -17,11 +17,11 @@ from pyiceberg.table import Table
 from tests.tables import DeltaOnDisk, IcebergOnDisk, TableOnDisk
 
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.iceberg import IcebergSink
-from penstock.datasource.sinks.sink import FileTableSink
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
+from penstock.datasource.sink import FileTableSink
 
 
 class LakeTable(Protocol):

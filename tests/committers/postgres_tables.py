@@ -13,13 +13,13 @@ import psycopg
 import pyarrow as pa
 
 from penstock.committers.contract import Batch, StreamKey
-from penstock.committers.postgres_table.staging import StagingTables
+from penstock.committers.postgres.staging import StagingTables
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
-from penstock.datasource.options.postgres import PostgresOptions
 from penstock.datasource.planning import plan_batch
-from penstock.datasource.sinks.postgres import PostgresSink
+from penstock.datasource.postgres.options import PostgresOptions
+from penstock.datasource.postgres.sink import PostgresSink
 from penstock.datasource.task import TaskAttempt
 
 IDS = pa.schema([("id", pa.int64())])
@@ -131,7 +131,7 @@ def payloads(messages: Messages) -> list[StagingTables]:
 @contextmanager
 def commit_answers(answer: Callable[[psycopg.Connection], None]) -> Iterator[None]:
     """Inside the block the COMMIT of a committer goes as `answer` does it, once."""
-    from penstock.committers.postgres_table import committer
+    from penstock.committers.postgres import committer
 
     real, left = committer._commit, [answer]
 

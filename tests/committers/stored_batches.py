@@ -14,7 +14,7 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
-from penstock.committers.delivery.contract import Delivery, Lease
+from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.store.sql import SqlManifestStore
 
 STREAM = StreamKey("8d9a1c", "s3://lake/flights")

@@ -25,7 +25,7 @@ from penstock.committers.contract import (
 )
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.errors import ManifestCorruptError, RetryableError
-from penstock.writers.plan import parse_file_name
+from penstock.writers.parquet.plan import parse_file_name
 
 
 @pytest.fixture

@@ -24,17 +24,6 @@ from pyiceberg.types import StringType
 from tests.committers.lakes import IcebergLake
 from tests.lake import GRACE, NOW, Lake
 
-from penstock.committers.compaction import (
-    BATCHES_AHEAD_MAX,
-    BATCHES_AHEAD_MIN,
-    CompactableTable,
-    Compaction,
-    CompactionPolicy,
-    Replacement,
-    Rewritten,
-    batch_ahead,
-    choose_groups,
-)
 from penstock.committers.contract import (
     AlreadyCommitted,
     AttemptId,
@@ -47,17 +36,28 @@ from penstock.committers.contract import (
 from penstock.committers.delta.compaction import DeltaCompactableTable
 from penstock.committers.delta.log_entry import logged_path
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
+from penstock.committers.file_tables.compaction import (
+    BATCHES_AHEAD_MAX,
+    BATCHES_AHEAD_MIN,
+    CompactableTable,
+    Compaction,
+    CompactionPolicy,
+    Replacement,
+    Rewritten,
+    batch_ahead,
+    choose_groups,
+)
+from penstock.committers.file_tables.manifest import LakeManifest, build_manifest
 from penstock.committers.iceberg.catalog import CatalogConfig
 from penstock.committers.iceberg.compaction import IcebergCompactableTable
 from penstock.committers.iceberg.terms import parse_partition_spec
-from penstock.committers.lake_manifest import LakeManifest, build_manifest
-from penstock.datasource.delivery.rewriting import VisibleRewriter
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
+from penstock.delivery.rewriting import VisibleRewriter
 from penstock.writers.delta.partitions import serialize
-from penstock.writers.plan import parse_file_name
+from penstock.writers.parquet.plan import parse_file_name
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 POLICY = CompactionPolicy(target_file_bytes=128 * 1024**2, small_file_bytes=96 * 1024**2)

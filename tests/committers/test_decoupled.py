@@ -28,7 +28,7 @@ from penstock.committers.contract import (
 from penstock.committers.decision import Action
 from penstock.committers.decoupled import DecoupledCommitter
 from penstock.committers.errors import CheckpointMismatchError, FencedError, RetryableError
-from penstock.committers.lake_manifest import PlannedFiles
+from penstock.committers.file_tables.manifest import PlannedFiles
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
 
@@ -416,7 +416,7 @@ def test_a_batch_that_is_being_delivered_cannot_be_superseded(stream: Stream) ->
 
 def _start_delivery(stream: Stream) -> None:
     """A delivery process has taken all that waits, and dies before its commit."""
-    from penstock.committers.delivery.merge import merge
+    from penstock.committers.deliveries.merge import merge
 
     deliveries, key = stream.store.deliveries, stream.query.stream
     lease = deliveries.acquire(key, "somebody", 60)

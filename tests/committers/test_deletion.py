@@ -18,10 +18,10 @@ from penstock.committers.contract import DataFile
 from penstock.committers.deletion import Gate, has_folder, is_relative
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
-from penstock.committers.files import TableFiles
+from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.iceberg.files import iceberg_files
-from penstock.writers.compaction import delete_files
-from penstock.writers.plan import WritePlan
+from penstock.writers.parquet.compaction import delete_files
+from penstock.writers.parquet.plan import WritePlan
 
 OUTSIDE = ("../v1", "/v1", "a/../../v1", "%2e%2e/v1", "%252E%252e/v1", "./../v1", "../t2/a", "")
 
@@ -158,7 +158,7 @@ def test_a_compaction_takes_back_only_files_of_the_table(tmp_path: Path) -> None
 PRIMITIVES = ("delete_file", "delete_dir", "unlink", "os.remove", "rmtree", "rmdir", "vacuum", "purge_table")
 DELETE_OF = ("io", "store", "file", "filesystem", "objects", "_own(name)")
 CALLERS = {
-    "committers/files.py": "behind the gate",
+    "committers/file_tables/files.py": "behind the gate",
     "committers/delta/files.py": "behind the gate of `TableFiles`",
     "committers/delta/log_files.py": "its own temporary file",
     "committers/delta/maintenance.py": "only asks the library for a list",
@@ -167,14 +167,14 @@ CALLERS = {
     "committers/iceberg/file_io.py": "called by `delete_files`, and by pyiceberg for files of its own",
     "committers/iceberg/stored_files.py": "called by `TableFileIO`",
     "committers/iceberg/local_files.py": "called by `TableFileIO`",
-    "writers/compaction.py": "behind the gate",
-    "writers/new_files.py": "files that this task attempt has written",
-    "writers/objects.py": "called by `Uploads`",
-    "writers/uploads.py": "files that this task attempt has written",
+    "writers/parquet/compaction.py": "behind the gate",
+    "writers/parquet/new_files.py": "files that this task attempt has written",
+    "writers/parquet/objects.py": "called by `Uploads`",
+    "writers/parquet/uploads.py": "files that this task attempt has written",
     "writers/delta/filesystem.py": "called by `Uploads`",
-    "datasource/cli/renew.py": "the checksum of a checkpoint's file",
+    "cli/renew.py": "the checksum of a checkpoint's file",
     "datasource/driver_only.py": "its own temporary file",
-    "datasource/sinks/delta.py": "calls Penstock's own `vacuum`",
+    "datasource/delta/sink.py": "calls Penstock's own `vacuum`",
 }
 """Which modules call what deletes files, and why they may."""
 
@@ -182,7 +182,9 @@ CALLERS = {
 def test_files_are_deleted_nowhere_else() -> None:
     root = Path(penstock.__file__).resolve().parent
     modules = [
-        path for folder in ("committers", "datasource", "writers") for path in (root / folder).rglob("*.py")
+        path
+        for folder in ("committers", "datasource", "delivery", "cli", "writers")
+        for path in (root / folder).rglob("*.py")
     ]
     found = {
         str(path.relative_to(root))

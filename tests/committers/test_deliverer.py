@@ -39,10 +39,10 @@ from penstock.committers.contract import (
     ManifestState,
     PayloadCommitter,
 )
-from penstock.committers.delivery.contract import Lease
-from penstock.committers.delivery.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
-from penstock.committers.delivery.merge import check_none_landed, merge, merged_note, noted_digest
-from penstock.committers.delivery.policy import CLOCK_DIFFERENCE_S_MAX, DeliveryPolicy
+from penstock.committers.deliveries.contract import Lease
+from penstock.committers.deliveries.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
+from penstock.committers.deliveries.merge import check_none_landed, merge, merged_note, noted_digest
+from penstock.committers.deliveries.policy import CLOCK_DIFFERENCE_S_MAX, DeliveryPolicy
 from penstock.committers.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -52,10 +52,10 @@ from penstock.committers.errors import (
     SchemaMismatchError,
     TableChangedError,
 )
-from penstock.committers.lake_manifest import build_manifest, columns_bytes, decode
+from penstock.committers.file_tables.manifest import build_manifest, columns_bytes, decode
 from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.sinks.sink import check_same_table, mode_of
+from penstock.datasource.sink import check_same_table, mode_of
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -275,7 +275,7 @@ def test_a_backlog_with_large_manifests_is_delivered_in_parts(
 ) -> None:
     manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(5)]
     one = columns_bytes(decode(manifests[0]))
-    monkeypatch.setattr("penstock.committers.delivery.merge.BYTES_MAX", int(2.5 * one))
+    monkeypatch.setattr("penstock.committers.deliveries.merge.BYTES_MAX", int(2.5 * one))
     assert [len(delivered.delivery.manifest.merged) for delivered in stream.deliver_all()] == [2, 2, 1]
     assert stream.holds(range(5))
 
@@ -285,7 +285,7 @@ def test_batches_that_cannot_be_merged_are_delivered_one_by_one(
 ) -> None:
     for batch_id in range(3):
         stream.prepare(batch_id, [batch_id])
-    monkeypatch.setattr("penstock.committers.lake_manifest.FILES_MAX", 1)
+    monkeypatch.setattr("penstock.committers.file_tables.manifest.FILES_MAX", 1)
     failed = stream.deliver()
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, ConfigurationError)

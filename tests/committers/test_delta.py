@@ -25,7 +25,7 @@ from penstock.committers.errors import (
     RetryableError,
     TableNotSupportedError,
 )
-from penstock.committers.lake_manifest import build_manifest
+from penstock.committers.file_tables.manifest import build_manifest
 
 
 @pytest.fixture(params=sorted(VIEWS))

@@ -20,7 +20,7 @@ from tests.committers.test_delta_object_store import Handler, serving
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.errors import RetryableError
-from penstock.committers.files import TableFiles
+from penstock.committers.file_tables.files import TableFiles
 
 TOKEN = "a-token-of-the-pod"
 SIGNATURE = "sv=2022-11-02&sr=c&sig=s%3D"

@@ -25,7 +25,7 @@ from penstock.committers.delta.log_files import LOG, LocalLogFiles, LogFile, ent
 from penstock.committers.delta.table import landed_version, token_of
 from penstock.committers.delta.view import ENTRIES_MAX, KEPT_S, LIBRARY_ONLY_S, TableView, TableViews
 from penstock.committers.errors import RetryableError, TableChangedError
-from penstock.committers.lake_manifest import build_manifest
+from penstock.committers.file_tables.manifest import build_manifest
 
 
 @dataclass

@@ -19,7 +19,7 @@ from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.hive import HiveCatalog
 from tests.s3_server import BUCKET, s3_options, s3_server
 
-from penstock.committers import postgres
+from penstock.committers import postgres_timeouts as postgres
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store

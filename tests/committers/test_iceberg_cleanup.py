@@ -23,13 +23,13 @@ from tests.s3_server import s3_client, s3_properties, s3_server
 from penstock.committers.cleanup import Cleanup, Found
 from penstock.committers.contract import Batch, DataFile, ManifestState, StreamKey
 from penstock.committers.errors import RetryableError
+from penstock.committers.file_tables.manifest import LakeManifest, build_manifest, decode
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from penstock.committers.iceberg.files import iceberg_files
 from penstock.committers.iceberg.table import token_property
-from penstock.committers.lake_manifest import LakeManifest, build_manifest, decode
 from penstock.committers.store.sql import open_store_in_memory
-from penstock.writers.plan import FileNames, parse_file_name
+from penstock.writers.parquet.plan import FileNames, parse_file_name
 
 NOW = datetime.now(timezone.utc)
 OLD, YOUNG, GRACE = timedelta(days=30), timedelta(days=1), timedelta(days=7)

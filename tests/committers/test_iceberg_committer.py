@@ -41,7 +41,7 @@ from penstock.committers.errors import (
     TableChangedError,
     TableNotSupportedError,
 )
-from penstock.committers.lake_manifest import build_manifest, decode
+from penstock.committers.file_tables.manifest import build_manifest, decode
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -15,8 +15,8 @@ from tests.sink_stream import SinkStream
 from tests.tables import IcebergOnDisk, rows
 
 from penstock.committers.store.sql import open_store
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 
 FOREIGN_WRITER = Path(__file__).with_name("foreign_iceberg_writer.py")
 SCHEMA = pa.schema([("id", pa.int64()), ("who", pa.string()), ("part", pa.int32())])

@@ -29,8 +29,8 @@ from penstock.committers.iceberg.files import iceberg_files
 from penstock.committers.iceberg.local_files import local_path
 from penstock.committers.iceberg.object_store import open_object_store
 from penstock.committers.iceberg.stored_files import KEPT_FILE_BYTES_MAX, KeptFiles, StoredFile
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tests.foreign_iceberg import NAMES, data_files, exact_doubles, load, partit
 from tests.readers import duckdb_with_iceberg
 
 from penstock.committers.errors import TableNotSupportedError
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.iceberg.options import IcebergOptions
 
 REFUSED = {
     "format_v3": (TableNotSupportedError, r"format version 3: .*Way out: a table of format version 2"),

@@ -37,7 +37,7 @@ from penstock.committers.errors import (
     TableChangedError,
 )
 from penstock.committers.iceberg.catalog import open_catalog
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.iceberg.options import IcebergOptions
 
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED
 SENDS_MAX = 11

@@ -30,7 +30,7 @@ from thrift.transport.TTransport import TTransportException
 
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.iceberg.options import IcebergOptions
 
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED
 IMPATIENT = {

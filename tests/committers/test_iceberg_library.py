@@ -36,7 +36,7 @@ from penstock.committers.iceberg.library.snapshots import (
     start_branch,
     transform_name,
 )
-from penstock.writers.transforms import apply_transform, transform_problem
+from penstock.writers.parquet.transforms import apply_transform, transform_problem
 
 COUNT = "commit.manifest.min-count-to-merge"
 

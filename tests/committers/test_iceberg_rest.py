@@ -42,7 +42,7 @@ from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.committers.iceberg.library import catalogs
 from penstock.committers.iceberg.library.rest import PatientRestCatalog
 from penstock.committers.store.sql import open_store
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.iceberg.options import IcebergOptions
 
 COMMIT = "POST /v1/namespaces/ /tables/"
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED

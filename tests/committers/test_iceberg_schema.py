@@ -41,7 +41,7 @@ from penstock.committers.iceberg.catalog import open_catalog
 from penstock.committers.iceberg.fit import check_files_fit
 from penstock.committers.iceberg.schema import column_path
 from penstock.committers.iceberg.target import IcebergTableLayout
-from penstock.writers.conform import check_fits
+from penstock.writers.parquet.conform import check_fits
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from penstock.committers.errors import TableNotSupportedError
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.table import load_if_there
 from penstock.committers.store.sql import open_store
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.iceberg.options import IcebergOptions
 
 SERVERS = ["sql", "rest", "glue", "hive"]
 

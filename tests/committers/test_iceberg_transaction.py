@@ -15,8 +15,8 @@ from tests.sink_stream import SinkStream
 
 from penstock.committers.iceberg.library.snapshots import UncopiedTransaction
 from penstock.committers.iceberg.table import load
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey
 from penstock.committers.deletion import is_relative
 from penstock.committers.errors import ManifestCorruptError, PenstockError
-from penstock.committers.lake_manifest import LakeManifest, build_manifest, decode
+from penstock.committers.file_tables.manifest import LakeManifest, build_manifest, decode
 
 BATCH = Batch(StreamKey("query-1", "/lake/t"), 7, "ab" * 32)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.committers.errors import ConfigurationError
-from penstock.committers.library_hooks import check_hooks, check_members, hook
+from penstock.committers.file_tables.library_hooks import check_hooks, check_members, hook
 
 
 class Base:

@@ -26,7 +26,7 @@ from penstock.committers.errors import (
     TableChangedError,
     TableNotSupportedError,
 )
-from penstock.committers.postgres_table import committer, fence
+from penstock.committers.postgres import committer, fence
 from penstock.committers.store.sql import SqlManifestStore, open_store
 
 

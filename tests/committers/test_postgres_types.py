@@ -17,8 +17,8 @@ import pytest
 from tests.committers.postgres_tables import PostgresQuery
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.committers.postgres_table.connection import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S
-from penstock.committers.postgres_table.types import holds, is_staged_as, sql_type
+from penstock.committers.postgres.connection import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S
+from penstock.committers.postgres.types import holds, is_staged_as, sql_type
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.types import ARROW_TYPES
 

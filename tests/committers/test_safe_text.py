@@ -72,7 +72,9 @@ def test_control_characters_are_shown_as_escapes(text: str) -> None:
 
 def test_every_logger_of_the_package_is_a_safe_one() -> None:
     package = Path(penstock.__file__).parent
-    folders = [(package / name).resolve() for name in ("committers", "datasource", "writers")]
+    folders = [
+        (package / name).resolve() for name in ("committers", "datasource", "delivery", "cli", "writers")
+    ]
     sources = {path: path.read_text() for folder in folders for path in folder.rglob("*.py")}
     unsafe = {
         path.name for path, text in sources.items() if re.search(r"^logger = logging", text, re.MULTILINE)

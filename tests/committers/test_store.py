@@ -30,7 +30,7 @@ from penstock.committers.errors import (
     ManifestCorruptError,
     RetryableError,
 )
-from penstock.committers.postgres import IDLE_TRANSACTION_TIMEOUT_S
+from penstock.committers.postgres_timeouts import IDLE_TRANSACTION_TIMEOUT_S
 from penstock.committers.store import database
 from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 

@@ -22,7 +22,7 @@ from tests.committers.stores import (
     run_sql,
 )
 
-from penstock.committers.delivery.contract import Lease
+from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import (
     FencedError,
     ManifestCorruptError,

@@ -36,7 +36,7 @@ from tests.committers.stores import (
 
 from penstock.committers.contract import AbortedBy
 from penstock.committers.decision import Action, Position, decide
-from penstock.committers.delivery.contract import Backlog, DeliveryState, Lease
+from penstock.committers.deliveries.contract import Backlog, DeliveryState, Lease
 from penstock.committers.errors import (
     CommitStateUnknownError,
     ManifestCorruptError,

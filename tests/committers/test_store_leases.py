@@ -23,7 +23,7 @@ from tests.committers.stores import (
 from penstock.committers.contract import (
     StreamKey,
 )
-from penstock.committers.delivery.contract import (
+from penstock.committers.deliveries.contract import (
     LEASE_S_MAX,
     Backlog,
     DeliveryState,

@@ -47,7 +47,7 @@ from penstock.committers.contract import (
 )
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
 from penstock.committers.decision import Action
-from penstock.committers.delivery.merge import merge
+from penstock.committers.deliveries.merge import merge
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,

@@ -15,7 +15,7 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
-from penstock.committers.delivery.contract import DeliveryState
+from penstock.committers.deliveries.contract import DeliveryState
 from penstock.committers.errors import RetryableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.backlog import BacklogBound, wait_for_delivery

@@ -14,16 +14,16 @@ from tests.committers.faults import at_point
 from tests.committers.lakes import LAKES
 from tests.lake import NOW, OLD, Lake, paths
 
+from penstock.cli.gc import CleanedTable, clean_table
 from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER, batch_write_id, batch_write_of
 from penstock.committers.contract import DataFiles, ManifestState
 from penstock.committers.errors import RetryableError
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.iceberg import table as iceberg_table
-from penstock.committers.lake_manifest import LakeManifest
 from penstock.committers.landing import Lander
 from penstock.committers.recovery import Recovery
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
-from penstock.datasource.cli.gc import CleanedTable, clean_table
 from penstock.datasource.committing import commit_batch_write, manifest_of
 from penstock.datasource.table_access import TableAccess
 

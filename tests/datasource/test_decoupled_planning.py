@@ -15,12 +15,12 @@ from penstock.committers.store.sql import SqlManifestStore, WrittenTable, open_s
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.decoupled_planning import patiently, plan_decoupled_batch
-from penstock.datasource.delivery.stream_settings import StreamSettings
-from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.plan_cache import REFRESH_S, PlanCache
 from penstock.datasource.settings import register
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.sink import check_same_table
+from penstock.datasource.sink import check_same_table
+from penstock.delivery.stream_settings import StreamSettings
 
 ID = pa.schema([("id", pa.int64())])
 

@@ -22,7 +22,7 @@ import penstock
 from penstock import ConfigurationError
 from penstock.committers.contract import PartitionField
 from penstock.datasource.partition_terms import partition_term
-from penstock.writers.transforms import apply_transform
+from penstock.writers.parquet.transforms import apply_transform
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from tests.sink_stream import SinkStream
 from tests.tables import IcebergOnDisk, rows
 
 from penstock.committers.errors import CheckpointMismatchError
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 
 BATCHES = 45
 

@@ -14,21 +14,21 @@ from tests.committers.lakes import IcebergLake
 from tests.lake import NOW, Lake
 
 from penstock.committers.batch_writes import GIVEN_UP_AFTER
-from penstock.committers.compaction import BATCHES_AHEAD_MIN
 from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
 from penstock.committers.errors import RetryableError
+from penstock.committers.file_tables.compaction import BATCHES_AHEAD_MIN
+from penstock.committers.file_tables.maintenance import Step
 from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
 from penstock.committers.iceberg.properties import MAINTENANCE_PROPERTY as ICEBERG_MAINTENANCE_PROPERTY
-from penstock.committers.maintenance import Step
-from penstock.datasource.delivery import rewriting
-from penstock.datasource.delivery.maintenance import (
+from penstock.delivery import rewriting
+from penstock.delivery.maintenance import (
     Maintenance,
     MaintenancePolicy,
     StepResult,
     maintenance_of,
 )
-from penstock.writers.compaction import rewrite_group
-from penstock.writers.plan import parse_file_name
+from penstock.writers.parquet.compaction import rewrite_group
+from penstock.writers.parquet.plan import parse_file_name
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 BATCHES = 6

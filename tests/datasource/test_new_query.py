@@ -17,13 +17,14 @@ from tests.sink_stream import SinkStream
 from typer.testing import CliRunner
 
 from penstock import CheckpointMismatchError
+from penstock.cli.app import app
 from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.store.sql import OtherQuery, SqlManifestStore, open_store
-from penstock.datasource.cli.app import app
 from penstock.datasource.committing import commit_batch_write
+from penstock.datasource.delta import sink as delta
+from penstock.datasource.iceberg import sink as iceberg
 from penstock.datasource.planning import plan_batch, plan_batch_write, store_url
-from penstock.datasource.sinks import delta, iceberg
-from penstock.datasource.sinks.sink import FileTableSink
+from penstock.datasource.sink import FileTableSink
 from penstock.datasource.task import TaskAttempt
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock import ConfigurationError
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.iceberg.options import IcebergOptions
 
 
 def problems_of(**options: str) -> str:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from penstock import ConfigurationError
-from penstock.datasource.options import common, delta, iceberg
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.options.iceberg import IcebergOptions
+from penstock.datasource.delta import options as delta
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.iceberg import options as iceberg
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.options import common
 from penstock.datasource.options.parsing import Option
 from penstock.datasource.settings import settings_of
 

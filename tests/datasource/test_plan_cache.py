@@ -10,10 +10,10 @@ import pytest
 
 from penstock.committers.contract import DataFiles, StreamKey, Token
 from penstock.committers.errors import RetryableError, TableChangedError
-from penstock.committers.lake_manifest import LakeManifest
-from penstock.datasource.options.delta import DeltaOptions
+from penstock.committers.file_tables.manifest import LakeManifest
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.plan_cache import PLANS_MAX, REFRESH_S, PlanCache, PlanKey, Seen
-from penstock.datasource.sinks.delta import DeltaSink
 
 ROWS = pa.schema([("id", pa.int64())])
 

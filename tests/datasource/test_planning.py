@@ -13,13 +13,13 @@ from tests.s3_server import BUCKET, s3_client, s3_server
 
 from penstock import ConfigurationError, SchemaMismatchError
 from penstock.committers.contract import DataFiles
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan
-from penstock.datasource.options.delta import DeltaOptions
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.planning import open_checkpoint, plan_batch_write, store_url
-from penstock.datasource.sinks.delta import DeltaSink
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.plan import WritePlan
+from penstock.writers.parquet.plan import WritePlan
 
 
 def test_the_store_is_in_a_local_checkpoint(tmp_path: Path) -> None:

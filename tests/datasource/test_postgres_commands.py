@@ -18,12 +18,12 @@ from tests.committers.faults import crash_at
 from tests.committers.postgres_tables import PostgresQuery, ids, payloads, task
 from typer.testing import CliRunner
 
+from penstock.cli.app import app
 from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.errors import RetryableError
-from penstock.committers.postgres_table import committer
+from penstock.committers.postgres import committer
 from penstock.committers.store.sql import open_store
-from penstock.datasource.cli.app import app
 from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.planning import plan_batch_write
 

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.committers.contract import AttemptId, Batch, StreamKey
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
-from penstock.committers.postgres_table.address import PostgresAddress
-from penstock.committers.postgres_table.content import PostgresContent, decode, manifest_of
-from penstock.committers.postgres_table.staging import StagingTable, staging_name
-from penstock.datasource.options.postgres import PostgresOptions
-from penstock.datasource.postgres import PostgresDataSource
-from penstock.datasource.sinks.postgres import PostgresSink
+from penstock.committers.postgres.address import PostgresAddress
+from penstock.committers.postgres.content import PostgresContent, decode, manifest_of
+from penstock.committers.postgres.staging import StagingTable, staging_name
+from penstock.datasource.postgres.options import PostgresOptions
+from penstock.datasource.postgres.sink import PostgresSink
+from penstock.datasource.postgres.source import PostgresDataSource
 
 GIVEN = {"url": "postgresql://me:geheim@db:5433/lake", "dbtable": "s.t"}
 

@@ -13,8 +13,8 @@ from penstock.committers.contract import StreamKey
 from penstock.committers.store.sql import open_store
 from penstock.datasource import committing
 from penstock.datasource.committing import BATCHES_PER_PRUNING
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
 
 KEPT = 4
 

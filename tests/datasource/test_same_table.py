@@ -15,9 +15,9 @@ from tests.tables import IcebergOnDisk, rows
 from typer.testing import CliRunner
 
 from penstock import TableChangedError
-from penstock.datasource.cli.app import app
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.cli.app import app
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 
 BATCH_1_MISSING = "holds batch 0 as the last one of query q0, which has delivered batch 1"
 

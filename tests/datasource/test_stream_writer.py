@@ -9,13 +9,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock import DeltaDataSource, IcebergDataSource, PenstockError
 from penstock.committers.contract import Batch, Committable, DataFiles, StreamKey
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import checked_committables
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.lake_source import LakeDataSource
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.postgres import PostgresDataSource
-from penstock.datasource.sinks.delta import DeltaSink
+from penstock.datasource.postgres.source import PostgresDataSource
 from penstock.datasource.stream_writer import StreamWriter
 from penstock.datasource.task import TaskAttempt
 

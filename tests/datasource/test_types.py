@@ -53,12 +53,12 @@ from tests.sink_stream import SinkStream
 from tests.tables import IcebergOnDisk
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.types import CHAR_VARCHAR_KEY, arrow_schema
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "types.md"
 

@@ -10,11 +10,11 @@ from tests.committers.lakes import LAKES, LakeTable
 from tests.filters.rows import DELTA_PARTITIONS, ICEBERG_PARTITIONS, ROW_GROUPS, rows
 
 from penstock.committers.contract import Batch, DataFile, StreamKey
+from penstock.committers.file_tables.manifest import build_manifest
 from penstock.committers.iceberg.terms import parse_partition_spec
-from penstock.committers.lake_manifest import build_manifest
-from penstock.datasource.sinks.sink import FileTableSink
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.datasource.sink import FileTableSink
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 
 def write_lake(kind: str, folder: Path, *, partitioned: bool) -> LakeTable:

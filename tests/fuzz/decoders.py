@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.committers import lake_manifest
 from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey
 from penstock.committers.delta import history
 from penstock.committers.delta.log_entry import changes_of
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
+from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.iceberg.reachability import ExpiredFiles, decode_expired
 from penstock.committers.iceberg.table import landed_batch, token_property
-from penstock.committers.postgres_table import content as content_of_postgres
-from penstock.committers.postgres_table.address import PostgresAddress
-from penstock.committers.postgres_table.staging import StagingTable, staging_name
+from penstock.committers.postgres import content as content_of_postgres
+from penstock.committers.postgres.address import PostgresAddress
+from penstock.committers.postgres.staging import StagingTable, staging_name
 from penstock.datasource.checkpoint import _log_position
-from penstock.datasource.delivery.stream_settings import StreamSettings
+from penstock.delivery.stream_settings import StreamSettings
 
 BATCH = Batch(StreamKey("query-1", "/lake/t"), 7, "ab" * 32)
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from tests.fuzz.decoders import BATCH, body_of, decode_body, manifest
 
-from penstock.committers import lake_manifest
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
+from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.iceberg.reachability import decode_expired
 
 SECONDS = 5.0

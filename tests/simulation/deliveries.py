@@ -15,8 +15,8 @@ from penstock.committers.contract import (
     DataFile,
     Manifest,
 )
-from penstock.committers.delivery.contract import Lease
-from penstock.committers.delivery.deliverer import Delivered, Failed, StreamDelivery
+from penstock.committers.deliveries.contract import Lease
+from penstock.committers.deliveries.deliverer import Delivered, Failed, StreamDelivery
 from penstock.committers.errors import (
     CheckpointGoneError,
     CheckpointMismatchError,
@@ -28,12 +28,12 @@ from penstock.committers.errors import (
 )
 from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource.delivery.compaction import _compact
-from penstock.datasource.delivery.sources import remove_sources
-from penstock.datasource.delivery.stream_settings import StreamSettings
-from penstock.datasource.sinks.sink import check_same_table
-from penstock.writers.compaction import RewriteGroup
-from penstock.writers.plan import FileNames
+from penstock.datasource.sink import check_same_table
+from penstock.delivery.compaction import _compact
+from penstock.delivery.sources import remove_sources
+from penstock.delivery.stream_settings import StreamSettings
+from penstock.writers.parquet.compaction import RewriteGroup
+from penstock.writers.parquet.plan import FileNames
 
 if TYPE_CHECKING:
     from tests.simulation.query import Query

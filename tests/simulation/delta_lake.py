@@ -37,9 +37,9 @@ from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.delta.log_checkpoints import LogCheckpoints
 from penstock.committers.delta.table import KIND
 from penstock.committers.delta.view import TableViews
-from penstock.committers.lake_manifest import LakeManifest, PlannedFiles
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.sinks.delta import DeltaSink, DeltaTarget
+from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
 
 ROWS = pa.schema([("id", pa.int64())])
 WIDER_ROWS = ROWS.append(pa.field("extra", pa.string()))

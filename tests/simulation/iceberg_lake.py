@@ -32,7 +32,8 @@ from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import DataFile, Mode
 from penstock.committers.deletion import Gate
-from penstock.committers.files import TableFiles
+from penstock.committers.file_tables.files import TableFiles
+from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
 from penstock.committers.iceberg import catalog, cleanup, committer, expiry, new_table, snapshot, table
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.data_files import iceberg_data_files
@@ -40,10 +41,9 @@ from penstock.committers.iceberg.fit import check_files_fit
 from penstock.committers.iceberg.plan import plan_target
 from penstock.committers.iceberg.table import line_of, load_if_there, version_of
 from penstock.committers.iceberg.target import IcebergTableLayout
-from penstock.committers.lake_manifest import LakeManifest, PlannedFiles
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks import iceberg as sink
-from penstock.datasource.sinks.iceberg import IcebergSink, IcebergTarget
+from penstock.datasource.iceberg import sink as sink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink, IcebergTarget
 
 TABLE = ("sales", "orders")
 ROWS = pa.schema([("id", pa.int64())])

@@ -21,6 +21,7 @@ from tests.simulation.object_store import StoredObject
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey
+from penstock.committers.file_tables.manifest import build_manifest, decode
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
@@ -29,7 +30,6 @@ from penstock.committers.iceberg.expiry import Expired, ExpiryPolicy, SnapshotEx
 from penstock.committers.iceberg.new_table import NewTable
 from penstock.committers.iceberg.snapshot import Attempt, prepare_attempt
 from penstock.committers.iceberg.table import load, load_if_there, token_property
-from penstock.committers.lake_manifest import build_manifest, decode
 
 QUERY_ID = "q"
 KEEP_SNAPSHOTS = 2

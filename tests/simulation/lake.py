@@ -12,7 +12,7 @@ from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.cleanup import CleanableTable
-from penstock.datasource.sinks.sink import FileTable
+from penstock.datasource.sink import FileTable
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from penstock.committers.contract import (
     Prepared,
     StreamKey,
 )
-from penstock.committers.delivery.contract import Delivery, Lease
+from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.store import queries
 from penstock.committers.store.database import Database
 from penstock.committers.store.deliveries import SqlDeliveries

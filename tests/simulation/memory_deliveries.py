@@ -15,8 +15,8 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
-from penstock.committers.delivery.contract import LEASE_S_MAX, Backlog, Delivery, DeliveryState, Lease
-from penstock.committers.delivery.policy import is_ahead
+from penstock.committers.deliveries.contract import LEASE_S_MAX, Backlog, Delivery, DeliveryState, Lease
+from penstock.committers.deliveries.policy import is_ahead
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.store.decisions import Decision
 from penstock.committers.store.delivery_queries import DeliveryPhase, DeliveryRecord

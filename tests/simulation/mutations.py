@@ -96,8 +96,8 @@ SNAPSHOT = "committers/iceberg/snapshot.py"
 REACHABILITY = "committers/iceberg/reachability.py"
 CLEANUP = "committers/cleanup.py"
 DECOUPLED = "committers/decoupled.py"
-DELIVERER = "committers/delivery/deliverer.py"
-SOURCES = "datasource/delivery/sources.py"
+DELIVERER = "committers/deliveries/deliverer.py"
+SOURCES = "delivery/sources.py"
 STORE = "committers/store/sql.py"
 QUERIES = "committers/store/queries.py"
 DELIVERY_QUERIES = "committers/store/delivery_queries.py"
@@ -778,7 +778,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
     Mutation(
         "overlap check",
         "lands a delivery on a table that holds a part of it",
-        "committers/delivery/merge.py",
+        "committers/deliveries/merge.py",
         Edit(
             """
     if first <= token.batch_id < manifest.batch.batch_id:
@@ -916,7 +916,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
     Mutation(
         "what an operator aborts is what was seen",
         "gives up whatever is prepared by then",
-        "datasource/cli/decide.py",
+        "cli/decide.py",
         Edit(
             """
         records = store.deliveries.abort_pending(stream.key, last, who, why, seen=seen)

@@ -18,15 +18,15 @@ from tests.simulation.scheduler import DAY_S, HOUR_S
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint
 
+from penstock.cli.decide import abort, check_skippable, undelivered
 from penstock.committers.cleanup import Cleanup
 from penstock.committers.contract import Manifest, ManifestRecord, ManifestState
 from penstock.committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
-from penstock.committers.lake_manifest import decode
+from penstock.committers.file_tables.manifest import decode
 from penstock.committers.landing import Lander
 from penstock.committers.recovery import Recovery
-from penstock.datasource.cli.decide import abort, check_skippable, undelivered
-from penstock.datasource.sinks.sink import check_same_table
-from penstock.writers.plan import parse_file_name
+from penstock.datasource.sink import check_same_table
+from penstock.writers.parquet.plan import parse_file_name
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -22,7 +22,7 @@ from penstock.committers.errors import (
     RetryableError,
     TableChangedError,
 )
-from penstock.datasource.delivery.stream_settings import StreamSettings
+from penstock.delivery.stream_settings import StreamSettings
 
 WENT_WITH_THE_STORE = "went with the store"
 """What a decoupled query says of batches that nobody knows any more."""

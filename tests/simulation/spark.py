@@ -27,7 +27,7 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.errors import CheckpointMismatchError
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
@@ -35,9 +35,9 @@ from penstock.datasource.decoupled_planning import plan_decoupled_batch
 from penstock.datasource.options.common import LakeOptions
 from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
-from penstock.datasource.sinks.sink import FileTable
+from penstock.datasource.sink import FileTable
 from penstock.datasource.task import TaskAttempt
-from penstock.writers.plan import FileNames
+from penstock.writers.parquet.plan import FileNames
 
 ROWS = pa.schema([("id", pa.int64())])
 TASK_ATTEMPTS_MAX = 3
@@ -54,7 +54,7 @@ def batch_of(checkpoint: Checkpoint, batch_id: int, table_uri: str) -> Batch:
 
 @dataclass(frozen=True)
 class SimulatedSink:
-    """The sink of one query, as `datasource.sinks` has them."""
+    """The sink of one query, as `datasource.delta.sink` has one."""
 
     lake: SimulatedLake
     options: LakeOptions

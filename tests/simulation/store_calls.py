@@ -22,7 +22,7 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
-from penstock.committers.delivery.contract import Delivery, DeliveryState, Lease
+from penstock.committers.deliveries.contract import Delivery, DeliveryState, Lease
 from penstock.committers.errors import PenstockError
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
 from penstock.committers.store.tables import metadata

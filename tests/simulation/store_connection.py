@@ -20,7 +20,7 @@ from penstock.committers.contract import (
     Prepared,
     StreamKey,
 )
-from penstock.committers.delivery.contract import Backlog, Delivery, DeliveryState, Lease
+from penstock.committers.deliveries.contract import Backlog, Delivery, DeliveryState, Lease
 from penstock.committers.errors import CommitStateUnknownError, PenstockError, RetryableError
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.delivery_queries import DeliveryRecord

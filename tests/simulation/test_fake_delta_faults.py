@@ -20,7 +20,7 @@ from tests.simulation.scheduler import Scheduler
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.view import TableViews
-from penstock.committers.lake_manifest import build_manifest
+from penstock.committers.file_tables.manifest import build_manifest
 
 
 class Loss(NamedTuple):

@@ -37,22 +37,23 @@ from tests.simulation.spark import SimulatedSink, Start
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.committers import crash_points, lake_manifest
+from penstock.cli import decide
+from penstock.committers import crash_points
 from penstock.committers.cleanup import CleanableTable
 from penstock.committers.contract import (
     Manifest,
     ManifestState,
 )
-from penstock.committers.delivery.contract import Lease
+from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import PenstockError
+from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource import committing, decoupled_planning, planning
 from penstock.datasource.backlog import wait_for_delivery
-from penstock.datasource.cli import decide
 from penstock.datasource.decoupled_planning import patiently
 from penstock.datasource.options.common import LakeOptions
-from penstock.datasource.sinks.sink import FileTable
+from penstock.datasource.sink import FileTable
 from penstock.testing.invariant import Observation, find_problems
 
 HISTORY_MAX = 100

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.datasource.delivery.backlogs import decoupled
-from tests.datasource.delivery.test_compaction import Backlog, by_duckdb, files_on_disk, partitioned_sink
+from tests.delivery.backlogs import decoupled
+from tests.delivery.test_compaction import Backlog, by_duckdb, files_on_disk, partitioned_sink
 from tests.spark.processes import SHORT_LIVED
 
 from penstock.committers.errors import RetryableError
-from penstock.committers.lake_manifest import decode
-from penstock.datasource.delivery.compaction import SparkCompactor
-from penstock.writers.plan import parse_file_name
+from penstock.committers.file_tables.manifest import decode
+from penstock.delivery.compaction import SparkCompactor
+from penstock.writers.parquet.plan import parse_file_name
 
 pytestmark = pytest.mark.spark
 
@@ -75,7 +75,7 @@ def test_a_spark_that_cannot_run_the_job_is_an_error_that_is_tried_again(tmp_pat
 
 
 SUBMITTED = """
-from penstock.datasource.cli.app import app
+from penstock.cli.app import app
 app()
 """
 

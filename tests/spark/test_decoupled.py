@@ -14,14 +14,14 @@ from tests.spark.formats import DeltaLakeTable, FileTable
 from tests.spark.id_stream import IdStream, write_ids
 from typer.testing import CliRunner
 
+from penstock.cli.app import app
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
-from penstock.datasource.cli.app import app
-from penstock.datasource.options.delta import DeltaOptions
-from penstock.datasource.options.iceberg import IcebergOptions
-from penstock.datasource.sinks.delta import DeltaSink
-from penstock.datasource.sinks.iceberg import IcebergSink
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 
 pytestmark = pytest.mark.spark
 

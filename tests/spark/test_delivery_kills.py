@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.datasource.delivery.backlogs import QUERY, DecoupledLake, wait_until
+from tests.delivery.backlogs import QUERY, DecoupledLake, wait_until
 from tests.lake import DAYS, SCHEMA, YOUNG
 from tests.spark.formats import FileTable
 from tests.spark.id_stream import write_ids
@@ -26,8 +26,8 @@ from tests.spark.processes import SHORT_LIVED, DriverProcess
 from penstock import testing
 from penstock.committers.contract import AttemptId, DataFile, Mode
 from penstock.committers.crash_points import DELIVERY_POINTS
-from penstock.committers.lake_manifest import PlannedFiles
-from penstock.datasource.sinks.sink import FileTableSink
+from penstock.committers.file_tables.manifest import PlannedFiles
+from penstock.datasource.sink import FileTableSink
 
 pytestmark = [pytest.mark.kills, pytest.mark.slow]
 
@@ -50,7 +50,7 @@ KILLS = (
 BATCHES = 3
 """New ones for each process; more than `deliverAfterBatches`, so that a delivery is due at once."""
 AT_ONCE = {"deliverAfterBatches": "2", "schemaEvolution": "addColumns"}
-DELIVER = (sys.executable, "-m", "penstock.datasource.cli", "deliver", "--lease-seconds", "1")
+DELIVER = (sys.executable, "-m", "penstock.cli", "deliver", "--lease-seconds", "1")
 
 
 class GrowingLake(DecoupledLake):

@@ -29,7 +29,7 @@ from tests.tables import rows
 
 import penstock
 from penstock.committers.contract import DataFiles
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.batch_writer import BatchWriter
 from penstock.datasource.task import TaskAttempt

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.writers.plans import delta_plan, iceberg_plan
 
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ import pytest
 from tests.spark.id_stream import IdStream
 from typer.testing import CliRunner
 
+from penstock.cli.app import app
 from penstock.committers.store.sql import open_store
-from penstock.datasource.cli.app import app
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from tests.spark.id_stream import IdStream
 
 import penstock
 from penstock.committers.contract import DataFiles
-from penstock.committers.lake_manifest import LakeManifest
+from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.task import TaskAttempt
 

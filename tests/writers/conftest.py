@@ -13,8 +13,8 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import DataFile
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames
 
 WriteFiles: TypeAlias = Callable[..., tuple[DataFile, ...]]
 WriteTable: TypeAlias = Callable[..., str]

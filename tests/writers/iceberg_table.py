@@ -21,9 +21,9 @@ from tests.readers import duckdb_with_iceberg
 
 from penstock.committers.contract import DataFile, PartitionField
 from penstock.committers.iceberg.data_files import iceberg_data_files
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 
 @cache

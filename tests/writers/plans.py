@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.committers.contract import SortField
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.plan import WritePlan
+from penstock.writers.parquet.plan import WritePlan
 
 OF_THE_FORMAT = ("partition_by", "statistics_columns", "statistics_columns_max")
 

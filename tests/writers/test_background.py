@@ -13,9 +13,9 @@ import pytest
 from tests.writers.plans import delta_plan
 
 from penstock.writers.background import Background
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.parquet_file import OpenParquetFile
-from penstock.writers.plan import FileNames
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.file import OpenParquetFile
+from penstock.writers.parquet.plan import FileNames
 
 GROUP_ROWS = 100
 PATIENCE_S = 5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from tests.writers.plans import delta_plan
 
-from penstock.writers.buffers import RowBuffers
+from penstock.writers.parquet.buffers import RowBuffers
 
 BYTES_MAX = 256 * 1024
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("p", pa.int32())])

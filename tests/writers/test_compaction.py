@@ -24,7 +24,8 @@ from tests.writers.plans import delta_plan, with_ids
 
 from penstock.committers.contract import DataFile, PartitionField, SortField
 from penstock.committers.errors import PenstockError, RetryableError
-from penstock.writers.compaction import (
+from penstock.writers.iceberg.table_format import IcebergFormat
+from penstock.writers.parquet.compaction import (
     GROUP_FILES,
     GROUP_TARGETS,
     RewriteGroup,
@@ -32,11 +33,10 @@ from penstock.writers.compaction import (
     delete_files,
     rewrite_group,
 )
-from penstock.writers.compaction_process import RewriteProcess
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.plan import FileNames, WritePlan, parse_file_name
-from penstock.writers.table_format import Values
+from penstock.writers.parquet.compaction_process import RewriteProcess
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan, parse_file_name
+from penstock.writers.parquet.table_format import Values
 
 MIB = 1024 * 1024
 NEW = FileNames("query", "delivery", 9, 0, 0)

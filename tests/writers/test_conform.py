@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.writers.conform import Conformer
+from penstock.writers.parquet.conform import Conformer
 
 UTC = pa.timestamp("us", "UTC")
 

@@ -22,10 +22,10 @@ from tests.writers.plans import delta_plan
 
 from penstock.committers import crash_points
 from penstock.committers.errors import RetryableError, SchemaMismatchError
-from penstock.writers.buffers import RowBuffers, RowGroup
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.parquet_file import WRITER_BYTES
-from penstock.writers.plan import FileNames, parse_file_name
+from penstock.writers.parquet.buffers import RowBuffers, RowGroup
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.file import WRITER_BYTES
+from penstock.writers.parquet.plan import FileNames, parse_file_name
 
 NAMES = FileNames("query", "run", 7, 3, 12)
 
@@ -156,7 +156,7 @@ def test_a_table_partition_has_one_file_though_its_rows_come_in_turn(tmp_path: P
 def test_the_largest_files_are_closed_when_open_ones_take_too_much_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.writers.open_files.MEMORY_BYTES_MIN", 10 * WRITER_BYTES)
+    monkeypatch.setattr("penstock.writers.parquet.open_files.MEMORY_BYTES_MIN", 10 * WRITER_BYTES)
     table = numbers(30_000, 20)
     opened: list[int] = []
     writer = writer_of(tmp_path, table.schema, partition_by=("p",), buffer_bytes_max=1)
@@ -174,7 +174,7 @@ def test_no_more_text_is_split_at_once_than_an_array_can_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two gigabytes, here one megabyte, are less than a quarter of a generous `bufferSize`."""
-    monkeypatch.setattr("penstock.writers.data_files.ARRAY_BYTES_MAX", 1024**2)
+    monkeypatch.setattr("penstock.writers.parquet.data_files.ARRAY_BYTES_MAX", 1024**2)
     sizes: list[int] = []
     add = RowBuffers.add
 
@@ -219,7 +219,7 @@ def test_what_waits_for_its_upload_to_an_object_store_counts_as_memory(
 ) -> None:
     """20 partitions of 200 kB each, while open files may take a megabyte."""
     for least in ("MEMORY_BYTES_MIN", "UPLOAD_BYTES_MIN"):
-        monkeypatch.setattr(f"penstock.writers.open_files.{least}", 1_000_000)
+        monkeypatch.setattr(f"penstock.writers.parquet.open_files.{least}", 1_000_000)
     rows = pa.table({"v": [os.urandom(1000) for _ in range(4000)], "p": [n % 20 for n in range(4000)]})
     plan = delta_plan(tmp_path, rows.schema, partition_by=("p",), buffer_bytes_max=400_000)
     filesystem = LocalFileSystem() if is_local else SubTreeFileSystem(str(tmp_path), LocalFileSystem())

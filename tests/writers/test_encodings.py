@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.writers.plans import delta_plan, iceberg_plan
 
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.encodings import SAMPLE_ROWS
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.encodings import SAMPLE_ROWS
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 ROWS = 50_000
 DIFFERENCES, DICTIONARY, PLAIN = "DELTA_BINARY_PACKED", "RLE_DICTIONARY", "PLAIN"

@@ -20,12 +20,12 @@ from tests.s3_server import s3_client, s3_properties, s3_server
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import DataFile, PartitionField
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.filesystem import open_filesystem
 from penstock.writers.iceberg.filesystem import open_iceberg_filesystem
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.local_path import local_path
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 VALUES = ["a b", "x/y", "a%20b", "é€😀", "a=b", "#?&;", "\x01", "+", "~", None, "{}[]^|<>`!$()*", "\\"]
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.committers.contract import SortField
-from penstock.writers.data_files import DataFileWriter
+from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 
 def peak_bytes():
@@ -83,10 +83,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.committers.contract import DataFile
-from penstock.writers.compaction import choose_groups, rewrite_group
-from penstock.writers.data_files import DataFileWriter
+from penstock.writers.parquet.compaction import choose_groups, rewrite_group
+from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 
 def peak_bytes():

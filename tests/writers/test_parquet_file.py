@@ -37,9 +37,9 @@ from tests.writers import plans
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import PartitionField
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.plan import FileNames, ParquetOptions, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, ParquetOptions, WritePlan
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),

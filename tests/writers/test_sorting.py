@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.committers.contract import SortField
-from penstock.writers.sorting import sort_problems, sort_rows
+from penstock.writers.parquet.sorting import sort_problems, sort_rows
 
 FLOATS = st.floats() | st.sampled_from([0.0, -0.0, math.nan, -math.nan, math.inf])
 ROWS = st.lists(

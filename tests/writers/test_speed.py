@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from tests.writers.plans import delta_plan
 
-from penstock.writers.data_files import DataFileWriter
-from penstock.writers.plan import FileNames
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames
 
 BATCH_ROWS = 1000
 ROUNDS = 7

@@ -36,13 +36,13 @@ from tests.writers.plans import delta_plan
 from penstock.committers.contract import PartitionField
 from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.errors import RetryableError
-from penstock.writers.compaction import RewriteGroup, rewrite_group
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.filesystem import open_iceberg_filesystem
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.plan import FileNames, WritePlan
-from penstock.writers.uploads import PART_BYTES, UPLOADS_MAX, Uploads
+from penstock.writers.parquet.compaction import RewriteGroup, rewrite_group
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.uploads import PART_BYTES, UPLOADS_MAX, Uploads
 
 NAMES = FileNames("query", "run", 7, 3, 12)
 DENIED: list[Fault] = ["denied"] * 20
@@ -471,7 +471,7 @@ def write_to(storage: Slow, rows: pa.Table, **options: Any) -> int:
 
 def test_what_is_on_its_way_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 files of 200 kB each, a megabyte at a time: five of them, not 16."""
-    monkeypatch.setattr("penstock.writers.open_files.UPLOAD_BYTES_MIN", 1_000_000)
+    monkeypatch.setattr("penstock.writers.parquet.open_files.UPLOAD_BYTES_MIN", 1_000_000)
     rows = pa.table({"v": [os.urandom(1000) for _ in range(8000)], "p": [n // 200 for n in range(8000)]})
     storage = Slow()
     assert write_to(storage, rows, buffer_bytes_max=100) == len(storage.sizes) == 40
@@ -502,7 +502,7 @@ def test_no_more_files_are_on_their_way_than_allowed() -> None:
 
 
 def test_parts_of_a_file_go_up_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.writers.uploads.PART_BYTES", 1000)
+    monkeypatch.setattr("penstock.writers.parquet.uploads.PART_BYTES", 1000)
     storage = Slow()
     content = os.urandom(10_500)
     files = Uploads(cast("Any", storage), "")
@@ -518,7 +518,7 @@ def test_parts_of_a_file_go_up_one_after_the_other(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_given_up_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what waits for its turn nor what is open; parts that are there are no longer."""
-    monkeypatch.setattr("penstock.writers.uploads.PART_BYTES", 1000)
+    monkeypatch.setattr("penstock.writers.parquet.uploads.PART_BYTES", 1000)
     storage = Slow()
     files = Uploads(cast("Any", storage), "")
     large, small = files.open("large"), files.open("small")

@@ -9,8 +9,8 @@ from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem
 
 from ...committers.delta.object_store import errors_of_the_system, open_object_store
 from ..local_path import local_path
-from ..objects import Parts
-from ..uploads import PART_BYTES
+from ..parquet.objects import Parts
+from ..parquet.uploads import PART_BYTES
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from ...committers.arrow_values import null, texts
 from ...committers.errors import SchemaMismatchError
-from ..splitting import split_by
-from ..table_format import Part, Values
+from ..parquet.splitting import split_by
+from ..parquet.table_format import Part, Values
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 

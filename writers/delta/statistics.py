@@ -28,8 +28,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..bounds import Extremes, FloatExtremes, text_upper_bound
-from ..columns import Path, parquet_width, reach
+from ..parquet.bounds import Extremes, FloatExtremes, text_upper_bound
+from ..parquet.columns import Path, parquet_width, reach
 
 STRING_BOUND_CHARACTERS = 32
 

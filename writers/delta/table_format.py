@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from ..table_format import FileStatistics, Part, Values
+from ..parquet.table_format import FileStatistics, Part, Values
 from .filesystem import open_filesystem
 from .partitions import directory, split
 from .statistics import DeltaFileStatistics, leaves_with_statistics

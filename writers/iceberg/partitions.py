@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from ...committers.arrow_values import number, texts
 from ...committers.contract import PartitionField
 from ...committers.errors import SchemaMismatchError
-from ..columns import field_at, reach
-from ..splitting import in_one, split_by
-from ..table_format import Part, Values
-from ..transforms import apply_transform, transform_problem
+from ..parquet.columns import field_at, reach
+from ..parquet.splitting import in_one, split_by
+from ..parquet.table_format import Part, Values
+from ..parquet.transforms import apply_transform, transform_problem
 
 DIRECTORY_NAME_BYTES_MAX = 100
 """File systems end at 255, object stores at 1024 for the whole path."""

@@ -27,8 +27,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..bounds import Extremes, FloatExtremes, bytes_upper_bound, text_upper_bound
-from ..columns import ParquetColumn, is_binary, is_string, is_uuid, parquet_columns, reach
+from ..parquet.bounds import Extremes, FloatExtremes, bytes_upper_bound, text_upper_bound
+from ..parquet.columns import ParquetColumn, is_binary, is_string, is_uuid, parquet_columns, reach
 
 FIELD_ID = b"PARQUET:field_id"
 

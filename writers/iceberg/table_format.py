@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from ...committers.contract import PartitionField
-from ..table_format import FileStatistics, Part, Values
+from ..parquet.table_format import FileStatistics, Part, Values
 from .filesystem import open_iceberg_filesystem
 from .partitions import directory, hash_directories, partition_problems, split
 from .statistics import IcebergFileStatistics, statistics_columns, statistics_problems

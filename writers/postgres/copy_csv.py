@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from ...committers.errors import SchemaMismatchError
-from ..columns import is_binary, is_list, is_string
+from ..parquet.columns import is_binary, is_list, is_string
 
 _TEXT = pa.large_string()
 _YEAR_1_DAYS, _YEAR_9999_DAYS = -719_162, 2_932_896

@@ -11,19 +11,19 @@ import pyarrow as pa
 from ...committers.contract import AttemptId
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
-from ...committers.postgres_table.address import literal, qualified, quoted
-from ...committers.postgres_table.staging import (
+from ...committers.postgres.address import literal, qualified, quoted
+from ...committers.postgres.staging import (
     StagingComment,
     StagingTable,
     StagingTables,
     drop,
     staging_name,
 )
-from ..conform import Conformer
+from ..parquet.conform import Conformer
 from .copy_csv import copy_csv
 
 if TYPE_CHECKING:
-    from ...committers.postgres_table.connection import Connection, PostgresServer
+    from ...committers.postgres.connection import Connection, PostgresServer
 
 _NOT_STAGED = "The rows of this task were not staged"
 
@@ -62,7 +62,7 @@ class StagingWriter:
         self._rows = self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        from ...committers.postgres_table.connection import DatabaseError
+        from ...committers.postgres.connection import DatabaseError
 
         if not batch.num_rows:
             return
@@ -81,7 +81,7 @@ class StagingWriter:
 
     def _begin(self) -> Connection:
         """The staging table, in a transaction that stays open."""
-        from ...committers.postgres_table.connection import (
+        from ...committers.postgres.connection import (
             COMMIT_TIMEOUT_S,
             IDLE_TASK_TIMEOUT_S,
             DatabaseError,
@@ -104,7 +104,7 @@ class StagingWriter:
         return self._connection
 
     def finish(self) -> StagingTables:
-        from ...committers.postgres_table.connection import DatabaseError
+        from ...committers.postgres.connection import DatabaseError
 
         if self._connection is None:
             return ()

@@ -16,7 +16,7 @@ from pyiceberg.catalog.hive import (
 from pyiceberg.utils.properties import property_as_bool
 from thrift.transport import TSocket, TTransport
 
-from ...library_hooks import changed_library, check_hooks, hook
+from ...file_tables.library_hooks import changed_library, check_hooks, hook
 from .catalogs import Timeouts
 
 

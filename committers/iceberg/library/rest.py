@@ -9,7 +9,7 @@ from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.table import Table
 from requests import Session
 
-from ...library_hooks import changed_library, check_hooks, hook
+from ...file_tables.library_hooks import changed_library, check_hooks, hook
 from .catalogs import Timeouts
 from .table_file_io import refuse_location_provider
 

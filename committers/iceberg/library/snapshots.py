@@ -24,7 +24,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import UpdateSnapshot, _DeleteFiles, _SnapshotProducer
 from pyiceberg.transforms import UnknownTransform
 
-from ...library_hooks import check_hooks, check_members, hook
+from ...file_tables.library_hooks import check_hooks, check_members, hook
 
 Producer: TypeAlias = _SnapshotProducer[Any]
 """Writes the manifests of one snapshot and adds the snapshot to a transaction."""

@@ -8,8 +8,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import event, make_url
 from sqlalchemy.engine import URL
 
-from ...library_hooks import changed_library, check_hooks, hook
-from ...postgres import connection_settings, set_timeouts
+from ...file_tables.library_hooks import changed_library, check_hooks, hook
+from ...postgres_timeouts import connection_settings, set_timeouts
 
 _DRIVERS = ("psycopg", "psycopg2")
 

@@ -15,8 +15,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from ...library_hooks import check_hooks, hook
-from ...violations import refuse
+from ...file_tables.library_hooks import check_hooks, hook
+from ...file_tables.violations import refuse
 from ..checks import property_violation
 
 _Opened = TypeVar("_Opened", bound=Catalog)

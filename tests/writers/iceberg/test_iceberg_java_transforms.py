@@ -17,9 +17,9 @@ from tests.foreign_iceberg import NAMES, PartitionRow, data_files, load, partiti
 from penstock.committers.contract import DataFile, PartitionField
 from penstock.committers.iceberg.data_files import iceberg_data_files
 from penstock.committers.iceberg.plan import partitioning
-from penstock.writers.columns import reach
 from penstock.writers.iceberg.partitions import spell, split
-from penstock.writers.transforms import apply_transform
+from penstock.writers.parquet.columns import reach
+from penstock.writers.parquet.transforms import apply_transform
 
 PARTITIONED = (
     "bucket",

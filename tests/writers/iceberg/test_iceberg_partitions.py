@@ -17,10 +17,10 @@ from pyiceberg.transforms import parse_transform
 from tests.writers.iceberg_kinds import KINDS, WIDE, Kind, to_iceberg
 
 from penstock.committers.contract import PartitionField
-from penstock.writers.columns import reach
 from penstock.writers.iceberg.partitions import directory, hash_directories, spell, split
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.transforms import apply_transform
+from penstock.writers.parquet.columns import reach
+from penstock.writers.parquet.transforms import apply_transform
 
 UUID = uuid.UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7")
 HASH = "bucket[2147483647]"

@@ -42,9 +42,9 @@ from tests.writers.iceberg_kinds import KINDS, Kind, column, is_nan, to_iceberg
 from tests.writers.iceberg_table import schema_of
 
 from penstock.committers.errors import ConfigurationError
-from penstock.writers.data_files import DataFileWriter
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.plan import FileNames, WritePlan
+from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.plan import FileNames, WritePlan
 
 Write: TypeAlias = Callable[..., tuple[dict[str, Any], pq.FileMetaData]]
 

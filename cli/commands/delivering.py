@@ -1,0 +1,213 @@
+"""The commands that run as a process: `penstock deliver` and `penstock metrics`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from . import options
+from .common import ATTENTION, FAILED
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import StreamStatus
+    from ...delivery.drain import Drained
+    from ...delivery.running import Assignment
+
+
+def deliver(
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoints = None,
+    store: options.Store = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Deliver what waits now, whatever its options say, and end.")
+    ] = False,
+    wait: options.Wait = False,
+    parallel: Annotated[
+        int, typer.Option("--parallel", metavar="N", help="Streams that are delivered at once.")
+    ] = 2,
+    lease_seconds: Annotated[
+        float,
+        typer.Option(
+            "--lease-seconds",
+            metavar="S",
+            help="How long another delivery process waits before it takes over from one that is gone.",
+        ),
+    ] = 10.0,
+    lease_wait_seconds: Annotated[
+        float,
+        typer.Option(
+            "--lease-wait-seconds",
+            metavar="S",
+            help="With --once: how long to wait for a stream that another process delivers.",
+        ),
+    ] = 60.0,
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark",
+            help="Rewrite the small files of queries with compactWith=spark as Spark jobs. The session is "
+            "what SparkSession.builder.getOrCreate() gives: by spark-submit, $SPARK_REMOTE, its conf.",
+        ),
+    ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", metavar="PORT", help="Serve Prometheus metrics at /metrics; 0 takes any port."
+        ),
+    ] = None,
+    metrics_address: Annotated[
+        str,
+        typer.Option(
+            "--metrics-address",
+            metavar="ADDRESS",
+            help="Serve metrics on this address. The default is for this machine only. With 0.0.0.0, anybody "
+            "who reaches the port can read them.",
+        ),
+    ] = "127.0.0.1",
+    no_maintenance: Annotated[
+        bool, typer.Option("--no-maintenance", help="Only deliver; do not clean up or look after tables.")
+    ] = False,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    from_stdin: Annotated[bool, typer.Option("--from-stdin", hidden=True)] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Take the prepared batches of decoupled streams into their tables, until SIGTERM or Ctrl-C.
+
+    Any number of these may run on one store, on any machine that reaches it: leases in the store decide who
+    delivers a stream. The first signal lets running deliveries end, which is exit code 0; a second one does
+    not. With --once, exit code 1 says that batches are left: parked, failing, delivered by another
+    process, or not in Spark's commits log.
+    With --json, each delivery is a line on stdout; with --once, one object at the end.
+    """
+    from ...committers.store.selection import is_named
+    from ...datasource.table_access import TableAccess
+    from ...delivery.own_spark import OwnSpark
+    from ...delivery.running import Assignment
+    from ...delivery.turns import ServiceSettings
+    from ...delivery.watchers import with_metrics
+    from .. import deliver as process
+
+    access = TableAccess.parse(storage, catalog)
+    settings = ServiceSettings(
+        parallel=parallel,
+        lease_s=lease_seconds,
+        lease_wait_s=lease_wait_seconds,
+        maintains=not no_maintenance,
+    )
+    if from_stdin:
+        url, access = process.read_secrets()
+        wait = True
+    own_spark = OwnSpark() if spark else None
+    assignment = Assignment(
+        stores=(url,) if from_stdin else _stores(checkpoint, store, wait),
+        access=access,
+        settings=settings,
+        is_chosen=lambda status: stream is None or is_named(status, stream),
+        waits_for_stores=wait,
+        spark=own_spark,
+    )
+    if not wait:
+        _check_names(assignment, stream)
+    process.set_up_logging()
+    watchers = process.watchers(as_json=as_json and not once, has_parent=from_stdin)
+    with ExitStack() as at_end:
+        stop = at_end.enter_context(process.stopped_by_signals())
+        at_end.enter_context(process.cut_off_if_it_hangs(stop))
+        if from_stdin:
+            process.stop_at_end_of_stdin(stop)
+        if own_spark is not None:
+            at_end.callback(own_spark.stop)
+        told = at_end.enter_context(with_metrics(watchers, metrics_port, metrics_address, assignment.stores))
+        if not once:
+            process.deliver_on(assignment, told, stop)
+            return
+        drained = process.deliver_once(assignment, told, stop)
+    _report(drained, as_json=as_json)
+
+
+def metrics(
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoints = None,
+    store: options.Store = None,
+    wait: options.Wait = False,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", help="Where to serve them; 0 takes any port.")
+    ] = 9108,
+    address: Annotated[
+        str, typer.Option("--address", metavar="ADDRESS", help="Serve them on this address only.")
+    ] = "127.0.0.1",
+) -> None:
+    """Serve Prometheus metrics of all streams of a store, coupled ones too, until SIGTERM or Ctrl-C.
+
+    Reads the manifest store each second and needs neither Spark nor the tables. `penstock deliver
+    --metrics-port` serves the same of its own stores, and how its deliveries go.
+    """
+    from ...committers.store.selection import is_named
+    from ...datasource.table_access import TableAccess
+    from ...delivery.running import Assignment, deliver
+    from ...delivery.turns import ServiceSettings
+    from ...delivery.watchers import with_metrics
+    from .. import deliver as process
+
+    assignment = Assignment(
+        stores=_stores(checkpoint, store, wait),
+        access=TableAccess({}, {}),
+        settings=ServiceSettings(delivers=False),
+        is_chosen=lambda status: stream is None or is_named(status, stream),
+        waits_for_stores=wait,
+    )
+    if not wait:
+        _check_names(assignment, stream)
+    process.set_up_logging()
+    with ExitStack() as at_end:
+        stop = at_end.enter_context(process.stopped_by_signals())
+        at_end.enter_context(process.cut_off_if_it_hangs(stop))
+        told = at_end.enter_context(with_metrics([], port, address, assignment.stores))
+        deliver(assignment, told, stop)
+
+
+def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:
+    """What `--once` has done, and its exit code."""
+    from ..deliver import drained_json, print_drained
+    from ..output import print_json, print_line
+
+    if as_json:
+        print_json({"streams": [drained_json(one) for one in drained]})
+    else:
+        print_drained(drained)
+    errors = [one.error for one in drained if one.error is not None]
+    for error in errors:
+        print_line(f"Error: {error}", stderr=True)
+    raise typer.Exit(FAILED if errors else ATTENTION if any(one.left for one in drained) else 0)
+
+
+def _stores(checkpoints: list[str] | None, store: str | None, wait: bool) -> tuple[str, ...]:
+    """URLs: of one store, or of those in checkpoints."""
+    from ...delivery.running import store_of_checkpoint
+    from ..access import url_of_store
+
+    if not checkpoints:
+        return (url_of_store(None, store or os.environ.get("PENSTOCK_STORE") or None),)
+    if store is not None:
+        return (url_of_store(checkpoints[0], store),)  # says that it is one or the other
+    return tuple(store_of_checkpoint(one) if wait else url_of_store(one, None) for one in checkpoints)
+
+
+def _check_names(assignment: Assignment, stream: str | None) -> None:
+    """
+    Raises:
+        ConfigurationError: a store is not there, or none has a stream of this name.
+    """
+    from ...committers.store.selection import select
+    from ...committers.store.sql import open_store
+
+    found: list[StreamStatus] = []
+    for url in assignment.stores:
+        with open_store(url, must_exist=True) as opened:
+            found += opened.streams()
+    select(found, stream)

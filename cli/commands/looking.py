@@ -1,0 +1,124 @@
+"""The commands that only look: `penstock status`, `show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...committers.errors import ConfigurationError, TableChangedError
+from . import options
+from .common import ATTENTION, opened_store, utc_now
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import SqlManifestStore, StreamStatus
+    from ...datasource.table_access import TableAccess
+
+
+def status(
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Look at the tables too: version now, and token.")
+    ] = False,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the streams of a store: last batch, pending batches, rows, table version, and how it is delivered.
+
+    "Table" is the version that holds the last committed batch. With --table, exit code 1 says that a table
+    was dropped, re-created or restored under its stream.
+    """
+    from ...committers.store.selection import select
+    from ...datasource.table_access import TableAccess
+    from .. import delivery_output, output
+
+    access = TableAccess.parse(storage, catalog)
+    with opened_store(checkpoint, store) as opened:
+        chosen = select(opened.streams(), stream)
+        rows = [
+            (found, opened.written_table(found.key), _look(opened, found, access) if table else None)
+            for found in chosen
+        ]
+        deliveries = [(found, delivery_output.figures(opened, found)) for found in chosen]
+        name = opened.name
+    if as_json:
+        now = utc_now()
+        streams = [
+            {**output.status_json(*row, now), "delivery": delivery_output.delivery_json(*of_row, now)}
+            for row, of_row in zip(rows, deliveries, strict=True)
+        ]
+        output.print_json({"store": name, "streams": streams})
+    elif rows:
+        output.console().print(output.status_table(rows, utc_now()))
+        for found, figures in deliveries:
+            if figures is not None:
+                delivery_output.print_delivery(found, figures, utc_now())
+    else:
+        output.print_line(f"The store {name} has no streams yet.")
+    problems = [(found, look["problem"]) for found, _, look in rows if look is not None and look["problem"]]
+    for found, problem in problems:
+        output.print_line(f"{found.key}: {problem}", style="red", stderr=True)
+    raise typer.Exit(ATTENTION if problems else 0)
+
+
+def _look(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
+    from ...datasource.destinations import stored_table
+    from ...datasource.sink import check_same_table
+    from ..output import look_json
+
+    table, token, problem = stored_table(stream, access).committer(), None, ""
+    try:
+        check_same_table(table, stream.key, store.written_table(stream.key))
+        token = table.token(stream.key.query_id)
+    except TableChangedError as error:
+        problem = str(error)
+    return look_json(stored_table(stream, access).now(), token, problem)
+
+
+def show(
+    stream: Annotated[
+        str, typer.Argument(help="A query's name, its id or the beginning of it.", show_default=False)
+    ],
+    batch: Annotated[int, typer.Argument(help="The batch id.", show_default=False)],
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    files: Annotated[bool, typer.Option("--files", help="List all files, not the first ten.")] = False,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show one batch: its state, its files, and whether the table holds it."""
+    from ...committers.store.selection import select_one
+    from ...datasource.destinations import files_of, stored_table
+    from ...datasource.table_access import TableAccess
+    from .. import output
+
+    access = TableAccess.parse(storage, catalog)
+    with opened_store(checkpoint, store) as opened:
+        found = select_one(opened.streams(), stream)
+        record, manifest = opened.record(found.key, batch), opened.manifest(found.key, batch)
+    if record is None or manifest is None:
+        raise ConfigurationError(f"The store has no batch {batch} of {found.key}. {_newest(found)}")
+    try:
+        token = stored_table(found, access).committer().token(found.key.query_id)
+        word, sentence = output.in_table(token, record.batch)
+    except TableChangedError as error:
+        token, word, sentence = None, "changed", str(error)
+    named = files_of(manifest)
+    if as_json:
+        listed = [output.file_json(file) for file in named]
+        answer = {"in_table": word, "token_batch_id": None if token is None else token.batch_id}
+        batch_json = {**output.record_json(record), "files": listed}
+        output.print_json({**output.stream_json(found), **batch_json, **answer})
+    else:
+        output.print_batch(found, record, sentence)
+        output.print_files(named, everything=files)
+
+
+def _newest(stream: StreamStatus) -> str:
+    if stream.last is None:
+        return "It has none yet."
+    return f"Its newest is batch {stream.last.batch.batch_id}."

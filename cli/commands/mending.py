@@ -1,0 +1,163 @@
+"""The commands that mend what a crash or a mistake has left: `penstock recover`, `gc`, `renew`."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+from .common import ATTENTION, FAILED, confirm, opened_store, utc_now
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import SqlManifestStore, StreamStatus
+    from ...datasource.table_access import TableAccess
+
+
+def recover(
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    accept_table: Annotated[
+        bool,
+        typer.Option(
+            "--accept-table",
+            help="First accept the stream's table as it is now, after it was re-created or restored. "
+            "Rows that it lost stay lost.",
+        ),
+    ] = False,
+    yes: options.Yes = False,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """Finish the batches that were prepared and not committed.
+
+    Does what the query's next start would do. Safe while the query runs. Exit code 1 says that a batch is
+    still pending.
+    """
+    from ...committers.store.selection import select, select_one
+    from ...datasource.table_access import TableAccess
+    from ..output import print_json, print_line
+    from ..recover import is_decoupled, print_recoveries, recover_stream
+
+    access = TableAccess.parse(storage, catalog)
+    with opened_store(checkpoint, store) as opened:
+        chosen = select(opened.streams(), stream)
+        if accept_table:
+            one = select_one(chosen, None)
+            _accept_table(opened, one, access, yes)
+            chosen = [] if is_decoupled(one) else select(opened.streams(), stream)
+        recoveries = [recover_stream(opened, one, access) for one in chosen if one.pending]
+    if as_json:
+        print_json({"streams": [recovery.to_json() for recovery in recoveries]})
+    elif recoveries or not accept_table:
+        print_recoveries(recoveries)
+    errors = [recovery.error for recovery in recoveries if recovery.error is not None]
+    for error in errors:
+        print_line(f"Error: {error}", stderr=True)
+    is_pending = any(recovery.is_pending for recovery in recoveries)
+    raise typer.Exit(FAILED if errors else ATTENTION if is_pending else 0)
+
+
+def _accept_table(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, yes: bool) -> None:
+    """Take the table as it is now for the stream's own, on the operator's word."""
+    from ..output import print_line
+    from ..recover import accept, changed_table, is_decoupled
+
+    changed = changed_table(store, stream, access)
+    if changed is None:
+        print_line("The table is the one that the stream wrote: there is nothing to accept.", stderr=True)
+        return
+    now, what = changed
+    print_line(what, stderr=True)
+    confirm("Accept the table as it is now? Rows that it lost will not be written again.", yes)
+    accept(store, stream, now, access)
+    print_line("Accepted.", stderr=True)
+    if is_decoupled(stream):
+        print_line(
+            f"To deliver what waits: penstock retry {stream.key.query_id}. What was prepared for a table "
+            "that is gone can only be given up, with penstock skip.",
+            stderr=True,
+        )
+
+
+def gc(
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the files instead of only listing them.")
+    ] = False,
+    older_than: Annotated[
+        str,
+        typer.Option("--older-than", metavar="AGE", help="Grace period, such as 7d or 12h; at least 1h."),
+    ] = "7d",
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """Find data files that nothing needs any more, and delete them with --delete.
+
+    Failed tasks and killed drivers leave them behind. A file counts only if Penstock wrote it, its batch
+    can no longer be committed, and neither a manifest of the store nor a readable version of the table
+    names it. Safe while queries run. Exit code 1 says that there are files to delete.
+    """
+    from ...committers.store.selection import select
+    from ...datasource.table_access import TableAccess
+    from ..gc import by_table, clean_table, parse_grace, print_cleaned
+    from ..output import print_json, print_line
+
+    access, grace = TableAccess.parse(storage, catalog), parse_grace(older_than)
+    with opened_store(checkpoint, store) as opened:
+        tables = by_table(select(opened.streams(), stream)).values()
+        cleaned = [
+            clean_table(opened, streams, access, utc_now(), grace, delete=delete) for streams in tables
+        ]
+    if as_json:
+        listed = [table.to_json() for table in cleaned]
+        print_json({"dry_run": not delete, "older_than_s": grace.total_seconds(), "tables": listed})
+    else:
+        for table in cleaned:
+            print_cleaned(table, utc_now(), delete=delete)
+    errors = [table.error for table in cleaned if table.error is not None]
+    for error in errors:
+        print_line(f"Error: {error}", stderr=True)
+    is_left = not delete and any(table.files for table in cleaned)
+    raise typer.Exit(FAILED if errors else ATTENTION if is_left else 0)
+
+
+def renew(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint directory on this machine.")
+    ],
+    store: options.Store = None,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> None:
+    """Give a checkpoint a new query id: its next start is a new stream at the same offsets.
+
+    For a checkpoint that was rewound or copied on purpose. Rows of batches that run after this are added
+    beside what the table holds. Stop the query first.
+    """
+    from ..access import local_checkpoint
+    from ..output import print_json, print_line
+    from ..renew import check_renewable, read_checkpoint, write_query_id
+
+    directory = local_checkpoint(checkpoint)
+    state = read_checkpoint(directory)
+    store = store or os.environ.get("PENSTOCK_STORE") or None
+    with opened_store(None if store else checkpoint, store) as opened:
+        streams = check_renewable(state, opened)
+    new_id = str(uuid.uuid4())
+    tables = ", ".join(stream.key.table_uri for stream in streams)
+    print_line(f"old query id  {state.query_id}\nnew query id  {new_id}", stderr=as_json)
+    print_line(f"Rows of batches that run after this are added beside what {tables} holds.", stderr=as_json)
+    confirm("Is the query stopped, and shall the checkpoint get the new id?", yes)
+    write_query_id(directory, new_id)
+    if as_json:
+        print_json({"checkpoint": directory, "old_query_id": state.query_id, "new_query_id": new_id})
+    else:
+        print_line("Renewed. The query's next start goes on at the same source offsets, under the new id.")

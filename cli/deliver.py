@@ -1,0 +1,207 @@
+"""What `penstock deliver` does: set up logging, metrics and signals, then deliver."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from ..committers.errors import ConfigurationError, RetryableError
+from ..committers.safe_text import get_logger, one_line
+from ..committers.store.database import displayed_url
+from ..committers.store.sql import SqlManifestStore, open_store
+from ..datasource.table_access import TableAccess
+from ..delivery.drain import Drained, drain
+from ..delivery.lease import last_progress_s
+from ..delivery.runners import error_line
+from ..delivery.running import Assignment, deliver, opened
+from ..delivery.turns import Landing, Watcher
+from ..delivery.watchers import LastError, LogWatcher, landing_json
+from . import output
+from .commands.common import ATTENTION
+
+logger = get_logger("penstock.delivery")
+
+END_S = 60.0
+"""Seconds without progress after which a process that was told to end is cut off."""
+LOOK_S = 0.1
+"""Seconds between two looks at the progress."""
+
+
+def set_up_logging() -> None:
+    """What Penstock says goes to stderr, and of the libraries what is wrong: each in a line."""
+    to_stderr = logging.StreamHandler(sys.stderr)
+    to_stderr.addFilter(_without_traceback)
+    logging.basicConfig(handlers=[to_stderr], format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("penstock").setLevel(logging.INFO)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Libraries tell an outage with a traceback; what it means for a delivery, Penstock tells beside it."""
+    if record.exc_info and record.name.partition(".")[0] != "penstock":
+        record.msg = f"{record.name}: {record.getMessage()} ({type(record.exc_info[1]).__name__})"
+        record.args = None
+        record.exc_info = record.exc_text = None
+    if record.name.partition(".")[0] != "penstock":
+        record.msg, record.args = one_line(record.getMessage()), None
+    return True
+
+
+class JsonWatcher(Watcher):
+    """Prints a line of JSON for each delivery."""
+
+    def landed(self, landing: Landing) -> None:
+        sys.stdout.write(json.dumps(landing_json(landing)) + "\n")
+        sys.stdout.flush()
+
+
+def watchers(*, as_json: bool, has_parent: bool) -> list[Watcher]:
+    """Who is told how it goes.
+
+    Args:
+        has_parent: `start_delivery` reads the newest failure from stdout
+    """
+    to_parent = [LastError(_tell_parent)] if has_parent else []
+    return [LogWatcher(), *to_parent, *([JsonWatcher()] if as_json else [])]
+
+
+def _tell_parent(error: Exception | None) -> None:
+    with suppress(OSError):  # it is gone: this process is about to end
+        sys.stdout.write(error_line(error))
+        sys.stdout.flush()
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second one of them ends the process at once."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def cut_off_if_it_hangs(stop: threading.Event, seconds: float = END_S) -> Iterator[None]:
+    """End the process if it was told to end and then makes no progress for so long.
+
+    At once and without clean-up: threads that hang in a library's call cannot be ended, and Python waits for
+    those of thread pools. What is cut off, the next delivery finishes.
+    """
+    has_ended = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        told_at = time.monotonic()
+        while not has_ended.wait(LOOK_S):
+            if time.monotonic() - max(told_at, last_progress_s()) > seconds:
+                logger.error(
+                    "The delivery that runs has made no progress for %.0f s and is cut off. The next "
+                    "delivery finishes it.",
+                    seconds,
+                )
+                logging.shutdown()
+                os._exit(ATTENTION)
+
+    threading.Thread(target=watch, name="end", daemon=True).start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        stop.set()  # ends the thread
+
+
+def read_secrets() -> tuple[str, TableAccess]:
+    """The store's URL and what opens the tables, from the first line of stdin."""
+    given: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
+    if "store" not in given:
+        raise ConfigurationError("--from-stdin is for `penstock.start_delivery`: the first line is no store.")
+    return str(given["store"]), TableAccess(dict(given["storage"]), dict(given["catalog"]))
+
+
+def stop_at_end_of_stdin(stop: threading.Event) -> None:
+    """The parent holds the other end of the pipe; when it is gone, however it went, there is no more."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+def deliver_on(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> None:
+    """Until the process is told to end."""
+    logger.info("Delivery has started.")
+    deliver(assignment, told, stop)
+    logger.info("Delivery has ended.")
+
+
+def deliver_once(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> list[Drained]:
+    """What waits now, store after store.
+
+    Raises:
+        PenstockError: a store is not there, or cannot be read.
+    """
+    drained = []
+    for url in assignment.stores:
+        with _open_now_or_later(url, assignment, told, stop) as store:
+            drained += drain(assignment.surroundings(store, told, stop), assignment.is_chosen)
+    return drained
+
+
+def _open_now_or_later(
+    url: str, assignment: Assignment, told: Sequence[Watcher], stop: threading.Event
+) -> SqlManifestStore:
+    if not assignment.waits_for_stores:
+        return open_store(url, must_exist=True)
+    store = opened(url, assignment, told, stop)
+    if store is None:
+        raise RetryableError(
+            f"The process was told to end while it waited for the manifest store {displayed_url(url)}. "
+            "Nothing was delivered from it."
+        )
+    return store
+
+
+def drained_json(drained: Drained) -> dict[str, Any]:
+    return {
+        **output.stream_json(drained.stream),
+        "deliveries": drained.deliveries,
+        "batches": drained.batches,
+        "rows": drained.rows,
+        "left": drained.left,
+        "parked": drained.is_parked,
+        "busy": drained.is_busy,
+        "failure": None if drained.failure is None else str(drained.failure),
+        "error": None if drained.error is None else str(drained.error),
+    }
+
+
+def print_drained(drained: Sequence[Drained]) -> None:
+    if not drained:
+        output.print_line("The store has no decoupled streams.")
+    for one in drained:
+        said = (
+            f"{output.count(one.batches, 'batch', 'es')} delivered in "
+            f"{output.count(one.deliveries, 'commit')}, {one.rows:,} rows"
+        )
+        left = f"; {output.count(one.left, 'batch', 'es')} left" if one.left else ""
+        parked = ", parked until `penstock retry`" if one.is_parked else ""
+        output.print_line(f"{output.title(one.stream)}  {one.stream.key.table_uri}", style="bold")
+        busy = ", which another process delivers" if one.is_busy else ""
+        output.print_line(f"  {said}{left}{busy}{parked}.")

@@ -1,0 +1,121 @@
+"""How `penstock status` shows the deliveries of a stream."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..committers.errors import ManifestCorruptError
+from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..delivery.figures import DELIVERIES, Figures, Quantiles, figures_of
+from ..delivery.stream_settings import StreamSettings
+from . import output
+
+
+def figures(store: SqlManifestStore, stream: StreamStatus) -> Figures | None:
+    """None for a stream that is not decoupled."""
+    with suppress(ManifestCorruptError):  # the delivery process tells; here the rest is shown
+        if not StreamSettings.parse(stream.settings).is_decoupled:
+            return None
+    return figures_of(store.deliveries.recent(stream.key, DELIVERIES))
+
+
+def delivery_json(stream: StreamStatus, figures: Figures | None, now: datetime) -> dict[str, Any] | None:
+    """With fixed keys; None for a stream that is not decoupled."""
+    if figures is None:
+        return None
+    state, backlog, last = stream.delivery, stream.backlog, figures.last
+    return {
+        "backlog_batches": backlog.batches,
+        "backlog_files": backlog.files,
+        "backlog_rows": backlog.rows,
+        "backlog_bytes": backlog.size_bytes,
+        "backlog_s": _since_s(backlog.oldest_prepared_at, now),
+        "waiting_since": output.time_text(stream.waiting_since),
+        "parked_at": output.time_text(state.parked_at),
+        "parked_by": state.parked_by or None,
+        "parked_why": state.parked_why or None,
+        "tries": state.tries,
+        "retry_at": output.time_text(state.retry_at),
+        "error": state.error or None,
+        "deliveries": figures.deliveries,
+        **_quantiles_json("freshness", figures.freshness),
+        **_quantiles_json("event_freshness", figures.event_freshness),
+        "rows_per_s": None if figures.rows_per_s is None else round(figures.rows_per_s, 3),
+        "last_delivery_at": output.time_text(None if last is None else last.finished_at),
+        "last_delivery_trigger": None if last is None else last.trigger,
+    }
+
+
+def _quantiles_json(name: str, quantiles: Quantiles | None) -> dict[str, float | None]:
+    return {
+        f"{name}_p50_s": None if quantiles is None else round(quantiles.p50, 3),
+        f"{name}_p95_s": None if quantiles is None else round(quantiles.p95, 3),
+    }
+
+
+def _since_s(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else round((now - moment).total_seconds(), 3)
+
+
+def print_delivery(stream: StreamStatus, figures: Figures, now: datetime) -> None:
+    """Some lines under the table of streams."""
+    output.print_line(f"Delivery of {output.title(stream)}", style="bold")
+    for label, text, style in _lines(stream, figures, now):
+        output.print_line(f"  {label:<11}{text}", style=style)
+
+
+def _lines(stream: StreamStatus, figures: Figures, now: datetime) -> list[tuple[str, str, str]]:
+    state = stream.delivery
+    lines = [("Backlog", _backlog(stream, now), "")]
+    if figures.last is not None:
+        lines += _figures(figures, now)
+    if stream.waiting_since is not None:
+        lines.append(("Waiting", f"the query, for {output.age(now - stream.waiting_since)}", "yellow"))
+    if state.parked_at is not None:
+        who = f" by {state.parked_by}" if state.parked_by else ""
+        since = output.age(now - state.parked_at)
+        lines.append(("Parked", f"for {since}{who}: {state.parked_why}", "red"))
+    if state.error:
+        lines.append(("Error", state.error, "red"))
+        if state.tries:
+            again = "" if state.retry_at is None else f", next {_in(state.retry_at - now)}"
+            lines.append(("", f"{output.count(state.tries, 'failure')} in a row{again}", "red"))
+    return lines
+
+
+def _backlog(stream: StreamStatus, now: datetime) -> str:
+    backlog = stream.backlog
+    if not backlog.batches or backlog.oldest_prepared_at is None:
+        return "none"
+    waited = output.age(now - backlog.oldest_prepared_at)
+    return (
+        f"{output.count(backlog.batches, 'batch', 'es')}, {backlog.rows:,} rows, "
+        f"{output.size(backlog.size_bytes)}, for {waited}"
+    )
+
+
+def _figures(figures: Figures, now: datetime) -> list[tuple[str, str, str]]:
+    lines = []
+    for label, quantiles, what in (
+        ("Freshness", figures.freshness, "from prepared to readable"),
+        ("", figures.event_freshness, "from event to readable"),
+    ):
+        if quantiles is not None:
+            lines.append((label, f"p50 {_s(quantiles.p50)}, p95 {_s(quantiles.p95)} {what}", ""))
+    rate = "" if figures.rows_per_s is None else f"{figures.rows_per_s:,.1f} rows/s, "
+    last = figures.last
+    ago = (
+        "" if last is None or last.finished_at is None else f", last {output.age(now - last.finished_at)} ago"
+    )
+    lines.append(("Rate", f"{rate}{output.count(figures.deliveries, 'commit')}{ago}", ""))
+    return lines
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 120 else output.age(timedelta(seconds=seconds))
+
+
+def _in(duration: timedelta) -> str:
+    return f"in {output.age(duration)}" if duration > timedelta(0) else "now"

@@ -1,0 +1,128 @@
+"""What `penstock gc` does for one table: find the files that nothing needs, delete or list them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ..committers.cleanup import Cleanup, Found
+from ..committers.errors import ConfigurationError, PenstockError
+from ..committers.safe_text import one_line
+from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..datasource.destinations import destination_type, paths_of, stored_table
+from ..datasource.table_access import TableAccess
+from . import output
+
+GRACE_MIN = timedelta(hours=1)
+"""The storage's clock and this machine's may differ."""
+
+_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minutes=1)}
+
+
+@dataclass(slots=True)
+class CleanedTable:
+    """What became of one table; after an error the rest of its files is as it was."""
+
+    table_uri: str
+    found: Found | None = None
+    deleted: int = 0
+    error: PenstockError | None = None
+
+    @property
+    def files(self) -> int:
+        return 0 if self.found is None else len(self.found.unneeded)
+
+    def to_json(self) -> dict[str, object]:
+        found = self.found or Found()
+        return {
+            "table_uri": self.table_uri,
+            "files": [output.stored_file_json(file) for file in found.unneeded],
+            "size_bytes": found.size_bytes,
+            "deleted": self.deleted,
+            "kept_young": len(found.young),
+            "kept_unsettled": len(found.unsettled),
+            "error": None if self.error is None else str(self.error),
+        }
+
+
+def parse_grace(text: str) -> timedelta:
+    """
+    Raises:
+        ConfigurationError: not a duration, or too short a one.
+    """
+    match = re.fullmatch(r"(\d{1,5})\s*(d|h|min)", text.strip())
+    if match is None:
+        raise ConfigurationError(f"--older-than {text!r} is no age: give days or hours, such as 7d or 12h.")
+    grace = int(match[1]) * _UNITS[match[2]]
+    if grace < GRACE_MIN:
+        raise ConfigurationError(
+            f"--older-than {text!r} is too short: at least 1h, as the clock of the storage may differ."
+        )
+    return grace
+
+
+def by_table(streams: Sequence[StreamStatus]) -> Mapping[str, list[StreamStatus]]:
+    tables: dict[str, list[StreamStatus]] = {}
+    for stream in streams:
+        tables.setdefault(stream.key.table_uri, []).append(stream)
+    return tables
+
+
+def clean_table(
+    store: SqlManifestStore,
+    streams: Sequence[StreamStatus],
+    access: TableAccess,
+    now: datetime,
+    grace: timedelta,
+    *,
+    delete: bool,
+) -> CleanedTable:
+    """Clean up after `streams`, which all write one table."""
+    cleaned, keys = CleanedTable(streams[0].key.table_uri), [stream.key for stream in streams]
+    try:
+        for stream in streams:
+            stored_table(stream, access).committer()  # refuses kinds of tables that are not known here
+        destination = destination_type(keys[0], streams[0].kind)
+        cleanup = Cleanup(
+            store,
+            stored_table(streams[0], access).cleanable(store),
+            cleaned=keys,
+            known=[stream.key for stream in store.streams()],
+            parse=destination.name_parser(keys),
+            paths_of=(lambda _: ()) if destination.moves_rows else paths_of,
+        )
+        shown = one_line(f"Looking at {cleaned.table_uri}")
+        with output.console(stderr=True).status(shown) as progress:
+            cleaned.found = cleanup.find(now, grace)
+            for count in cleanup.delete(cleaned.found) if delete else ():
+                cleaned.deleted += count
+                progress.update(f"Deleted {cleaned.deleted:,} of {cleaned.files:,} files")
+    except PenstockError as error:
+        cleaned.error = error
+    return cleaned
+
+
+def print_cleaned(cleaned: CleanedTable, now: datetime, *, delete: bool) -> None:
+    found = cleaned.found or Found()
+    output.print_line(cleaned.table_uri, style="bold")
+    for file in found.unneeded:
+        old = output.age(now - file.modified_at)
+        output.print_line(f"  {output.size(file.size_bytes):>10}  {old:>6} old  {file.path}")
+    output.print_line(f"  {_summary(cleaned, found, delete=delete)}")
+    if found.young or found.unsettled:
+        output.print_line(
+            f"  Kept for now: {output.count(len(found.young), 'file')} younger than the grace period, "
+            f"{len(found.unsettled):,} of batches that may still be committed."
+        )
+
+
+def _summary(cleaned: CleanedTable, found: Found, *, delete: bool) -> str:
+    files = f"{output.count(len(found.unneeded), 'file')}, {output.size(found.size_bytes)}"
+    if not found.unneeded:
+        return "Nothing to delete."
+    if not delete:
+        return f"{files}: nothing needs them. Nothing was deleted; add --delete to do it."
+    left = len(found.unneeded) - cleaned.deleted
+    return f"{files}: deleted." if not left else f"{files}: {cleaned.deleted:,} deleted, {left:,} left."

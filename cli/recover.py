@@ -1,0 +1,99 @@
+"""What `penstock recover` does: finish pending batches, and accept a table that has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..committers.contract import ManifestState
+from ..committers.errors import ConfigurationError, PenstockError, TableChangedError
+from ..committers.recovery import Recovered, Recovery
+from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..datasource.destinations import TableNow, stored_table
+from ..datasource.sink import check_same_table
+from ..datasource.table_access import TableAccess
+from ..delivery.stream_settings import StreamSettings
+from . import output
+
+
+@dataclass(slots=True)
+class RecoveredStream:
+    """How recovery ended for one stream; after an error the rest of its batches stay pending."""
+
+    stream: StreamStatus
+    batches: list[Recovered] = field(default_factory=list)
+    error: PenstockError | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        return any(batch.state is ManifestState.PREPARED for batch in self.batches)
+
+    def to_json(self) -> dict[str, object]:
+        batches = [output.recovered_json(batch) for batch in self.batches]
+        error = None if self.error is None else str(self.error)
+        return {**output.stream_json(self.stream), "batches": batches, "error": error}
+
+
+def is_decoupled(stream: StreamStatus) -> bool:
+    return StreamSettings.parse(stream.settings).is_decoupled
+
+
+def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> RecoveredStream:
+    """Finish the stream's pending batches as the query's next start would, but for what a replay decides."""
+    recovery = RecoveredStream(stream)
+    name = output.title(stream)
+    try:
+        table = stored_table(stream, access).committer()
+        check_same_table(table, stream.key, store.written_table(stream.key))
+        with output.console(stderr=True).status(f"{name}: {stream.pending} batches") as progress:
+            for batch in Recovery(store, table).recover_each(stream.key):
+                recovery.batches.append(batch)
+                progress.update(f"{name}: {len(recovery.batches)} of {stream.pending} batches")
+    except PenstockError as error:
+        recovery.error = error
+    return recovery
+
+
+def print_recoveries(recoveries: list[RecoveredStream]) -> None:
+    if not recoveries:
+        output.print_line("Nothing is pending.")
+    for recovery in recoveries:
+        output.print_line(f"{output.title(recovery.stream)}  {recovery.stream.key.table_uri}", style="bold")
+        if recovery.batches:
+            output.console().print(output.recovered_table(recovery.batches))
+
+
+def changed_table(
+    store: SqlManifestStore, stream: StreamStatus, access: TableAccess
+) -> tuple[TableNow, str] | None:
+    """The stream's table as it is now, and how it has changed under the stream; None if it has not.
+
+    Raises:
+        ConfigurationError: there is nothing that could be accepted.
+    """
+    written = store.written_table(stream.key)
+    now = stored_table(stream, access).now()
+    if now is None:
+        raise ConfigurationError(
+            f"There is no table {stream.key.table_uri}. Put one there first, or start the query "
+            "with a new checkpoint, which creates it."
+        )
+    error = recover_stream(store, stream, access).error
+    if not isinstance(error, TableChangedError):
+        if written is None and not stream.pending:
+            raise ConfigurationError(
+                f"The stream {stream.key} has committed nothing yet: it accepts any table."
+            )
+        return None
+    wrote = "nothing yet" if written is None else f"table {written.table_id}, version {written.table_version}"
+    return now, (
+        f"{error}\n\n"
+        f"the stream wrote  {wrote}\n"
+        f"the table is now  table {now.table_id}, version {now.version}\n"
+    )
+
+
+def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, access: TableAccess) -> None:
+    """Take the table as it is now for the stream's own; batches that it claims to hold are done with."""
+    store.accept_table(stream.key, now.table_id, now.version)
+    stored_table(stream, access).committer().accept(stream.key.query_id)
+    Recovery(store, stored_table(stream, access).committer()).accept_pending(stream.key)

@@ -1,0 +1,150 @@
+"""Data files under a table's location, as the driver looks at them: there, gone, deleted.
+
+Paths are relative to the location and unencoded, as in `DataFile.path`. Each table format brings its own way
+to open the location, so that the same options reach the files that reach the table.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from ..deletion import Gate
+from ..error_causes import retryable
+from ..errors import NEXT_TRY
+
+OpenLocation = Callable[[], "pafs.FileSystem | None"]
+"""Opens a file system whose root is the location; None if a local location is gone, with all its files."""
+
+DeleteMany = Callable[[Sequence[str]], None]
+"""Deletes files that were there a moment ago. Raises OSError if one cannot be deleted."""
+
+_ASK_EACH_MAX = 32
+"""Up to so many files are asked for one by one; more than that by listing their directories.
+
+Never in threads: Delta's file system keeps Python's lock while it waits.
+"""
+
+
+class TableFiles:
+    """The files below one table's location. Runs on the driver and in the delivery process.
+
+    Args:
+        place: the location in messages, without secrets
+        options: what to check in messages, e.g. "the storage.* options"
+        open_location: called for every look
+        in_short: what to show of a storage's error
+        delete_many: if there is a faster way than one after the other
+        gate: of the table; without one, all below the location may be deleted
+        local: the location's path on the local disk, if it is there
+    """
+
+    def __init__(
+        self,
+        place: str,
+        options: str,
+        open_location: OpenLocation,
+        in_short: Callable[[OSError], str] = str,
+        delete_many: DeleteMany | None = None,
+        gate: Gate | None = None,
+        local: str | None = None,
+    ) -> None:
+        self._place = place
+        self._options = options
+        self._open = open_location
+        self._in_short = in_short
+        self._delete_many = delete_many
+        self._gate = gate or Gate([place])
+        self._local = local
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that are gone, in the order given.
+
+        Raises:
+            RetryableError: the storage cannot be asked now.
+        """
+        there = self._there(paths)
+        return [path for path in paths if path not in there]
+
+    def delete(self, paths: Iterable[str]) -> int:
+        """Delete those that are there and lie below the table's folders; the number deleted.
+
+        Raises:
+            RetryableError: the storage cannot be asked now.
+        """
+        there = sorted(self._there(self._gate.allowed_below(self._place, paths)))
+        with self._filesystem() as filesystem:
+            if self._delete_many is None:
+                return 0 if filesystem is None else sum(_delete(filesystem, path) for path in there)
+            self._delete_many(there)
+            return len(there)
+
+    def walk(self) -> Iterator[tuple[str, int, datetime]]:
+        """(path, size in bytes, time of modification in UTC) of every file below the location.
+
+        Links on the local disk are not followed: what they point to is not the table's.
+
+        Raises:
+            RetryableError: the storage cannot be asked now.
+        """
+        if self._local is not None:
+            with self._filesystem():
+                return iter(list(_walk_local(self._local)))
+        everything = pafs.FileSelector("", recursive=True, allow_not_found=True)
+        with self._filesystem() as filesystem:
+            infos = [] if filesystem is None else filesystem.get_file_info(everything)
+        return ((info.path, info.size, info.mtime) for info in infos if info.type == pafs.FileType.File)
+
+    def _there(self, paths: Sequence[str]) -> set[str]:
+        with self._filesystem() as filesystem:
+            infos = [] if filesystem is None else _look(filesystem, paths)
+        there = {info.path for info in infos if info.type == pafs.FileType.File}
+        return there.intersection(paths)
+
+    @contextmanager
+    def _filesystem(self) -> Iterator[pafs.FileSystem | None]:
+        try:
+            yield self._open()
+        except OSError as error:
+            raise retryable(error)(
+                f"The files below {self._place} cannot be looked at: {self._in_short(error)}. Nothing was "
+                f"committed. Check {self._options} and that the storage is reachable. {NEXT_TRY}"
+            ) from error
+
+
+def _walk_local(root: str) -> Iterator[tuple[str, int, datetime]]:
+    def on_error(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for folder, _, names in os.walk(root, onerror=on_error):
+        for name in names:
+            path = Path(folder, name)
+            with suppress(FileNotFoundError):
+                info = path.lstat()
+                if stat.S_ISREG(info.st_mode):
+                    modified_at = datetime.fromtimestamp(info.st_mtime, timezone.utc)
+                    yield str(path.relative_to(root)), info.st_size, modified_at
+
+
+def _look(filesystem: pafs.FileSystem, paths: Sequence[str]) -> list[pafs.FileInfo]:
+    if len(paths) <= _ASK_EACH_MAX:
+        return [filesystem.get_file_info(path) for path in paths]
+    folders = sorted({posixpath.dirname(path) for path in paths})
+    selectors = [pafs.FileSelector(folder, allow_not_found=True) for folder in folders]
+    return [info for selector in selectors for info in filesystem.get_file_info(selector)]
+
+
+def _delete(filesystem: pafs.FileSystem, path: str) -> bool:
+    try:
+        filesystem.delete_file(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,38 @@
+"""What a table demands that committing data files directly would violate: refused by name, with a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import TableNotSupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that a direct commit would violate."""
+
+    feature: str
+    why: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.feature}: {self.why}. Way out: {self.way_out}."
+
+
+def refuse(violations: Iterable[Violation], table: str, library: str) -> None:
+    """
+    Args:
+        table: for people, such as `The Delta table /lake/t`
+        library: whose own engine could write it
+
+    Raises:
+        TableNotSupportedError: names all of them, if there are any.
+    """
+    found = list(violations)
+    if found:
+        lines = "\n".join(f"  - {violation}" for violation in found)
+        raise TableNotSupportedError(
+            f"{table} cannot be written into by adding data files:\n{lines}\n"
+            f"Nothing was written. If these have to stay, write the table with {library}'s own engine."
+        )

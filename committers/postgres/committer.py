@@ -1,0 +1,337 @@
+"""The committer of Postgres tables: one transaction per batch, with the batch's token in it.
+
+The rows of a batch are in staging tables (`staging`), durable since their tasks have ended. The transaction
+locks the query's row of the fence, decides by the token, moves the rows into the table, sets the token and
+drops the staging tables. So table and token change together, or not at all.
+
+If the answer to COMMIT is lost, the row of the fence is locked again. That waits for the end of the
+transaction in question, so what it then says is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from .. import crash_points
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    CheckToken,
+    Committed,
+    Conflict,
+    Manifest,
+    Outcome,
+    Token,
+)
+from ..deliveries.merge import check_none_landed
+from ..errors import (
+    NEXT_TRY,
+    CheckpointMismatchError,
+    PenstockError,
+    RetryableError,
+    TableChangedError,
+    TableNotSupportedError,
+)
+from ..failed_commit import failed_batch
+from ..safe_text import get_logger
+from . import fence
+from .address import PostgresAddress, quoted
+from .connection import (
+    COMMIT_TIMEOUT_S,
+    Connection,
+    Cursor,
+    DatabaseError,
+    PostgresServer,
+    in_short,
+    is_answer,
+    is_conflict,
+)
+from .content import PostgresContent, decode
+from .fence import FenceRow
+from .staging import StagingTables, drop, missing_tables
+from .table import TableState, check_same_table, check_supported, columns_to_add, load_if_there
+
+logger = get_logger(__name__)
+
+DROP_TIMEOUT_S = 5.0
+"""How long a commit waits for readers of its staging tables.
+
+Longer than Postgres' deadlock_timeout, after which an autovacuum gives way.
+"""
+
+_NOT_LANDED = "The batch did not land"
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The table and the query's row of the fence, as they were when first asked for."""
+
+    table: TableState | None
+    row: FenceRow | None
+
+
+class PostgresCommitter:
+    """Commits manifests to one Postgres table. Runs on the driver and in the command line, one per call.
+
+    A batch lands at most once per (query, batch id), whoever else writes the table meanwhile.
+
+    Args:
+        server: how the database is reached
+        address: of the table
+    """
+
+    def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
+        self._server = server
+        self._address = address
+        self._looks: dict[str, _Look] = {}
+
+    # The table as it is now -----------------------------------------------------------------------
+
+    def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
+        """Is the table still the one that the query wrote? Rows that others delete are no matter.
+
+        Args:
+            table_id: the OID in the store; None if it knows none
+            last_version: not needed: rows and token change together
+
+        Raises:
+            TableChangedError: dropped, or dropped and created again.
+        """
+        look = self._look(query_id)
+        in_fence = None if look.row is None or look.row.token is None else look.row.table_oid
+        for wrote in (table_id, in_fence):
+            if wrote is not None:
+                check_same_table(look.table, wrote, self._address)
+
+    def accept(self, query_id: str) -> None:
+        """Take the table as it is now for one that holds what the query has delivered."""
+        with self._server.transaction("Nothing was accepted") as cursor:
+            table = load_if_there(cursor, self._address)
+            if table is not None:
+                fence.accept(cursor, self._address, query_id, table.oid)
+        self._looks.clear()
+
+    def token(self, query_id: str) -> Token | None:
+        """The last batch of the query that the table holds."""
+        row = self._look(query_id).row
+        return None if row is None else row.token
+
+    def version(self, query_id: str) -> int:
+        """How many commits the query has made to the table."""
+        row = self._look(query_id).row
+        return 0 if row is None else row.version
+
+    def table_id(self, query_id: str) -> str | None:
+        """The table's OID; None if there is none."""
+        table = self._look(query_id).table
+        return None if table is None else table.oid
+
+    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+        """The first of the origins from which another query was the last to commit to the table."""
+        with self._server.transaction("Nothing was changed") as cursor:
+            table = load_if_there(cursor, self._address)
+            if table is None or not fence.is_there(cursor, self._address):
+                return None
+            for origin in origins:
+                if fence.last_of_origin(cursor, self._address, origin, table.oid) not in (None, query_id):
+                    return origin
+        return None
+
+    def has_rows(self) -> bool:
+        """False if there is no table, or it has no rows."""
+        with self._server.transaction("Nothing was changed") as cursor:
+            if load_if_there(cursor, self._address) is None:
+                return False
+            row = cursor.execute(f"SELECT EXISTS (SELECT FROM {self._address.sql})").fetchone()
+            return row is not None and bool(row[0])
+
+    def _look(self, query_id: str) -> _Look:
+        if query_id not in self._looks:
+            with self._server.transaction("Nothing was changed") as cursor:
+                table = load_if_there(cursor, self._address)
+                self._looks[query_id] = _Look(table, fence.read(cursor, self._address, query_id))
+        return self._looks[query_id]
+
+    # Commit ---------------------------------------------------------------------------------------
+
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
+        """Move the rows of the manifest into the table, and set its token, in one transaction.
+
+        Idempotent. A batch behind the token counts as committed: the batches of a query land in order.
+
+        Raises:
+            SchemaMismatchError, TableNotSupportedError: the table cannot take these rows.
+            TableChangedError: the table or the fence was dropped, or is another one.
+            CheckpointMismatchError: the table holds the batch id with other offsets.
+            FencedError: the table holds some of the merged batches already, not all.
+            RetryableError: the batch did not land.
+            CommitStateUnknownError: the batch may have landed. Delete nothing.
+        """
+        self._looks.clear()
+        content = decode(manifest)
+        crash_points.reach("commit.start", manifest.batch.batch_id)
+        with closing(self._server.connect(COMMIT_TIMEOUT_S)) as connection:
+            try:
+                outcome = self._move(connection.cursor(), manifest, content, check_token)
+            except DatabaseError as error:
+                if is_conflict(error):
+                    return Conflict(in_short(error))
+                raise self._server.failed(error, _NOT_LANDED) from None  # its details show values of rows
+            if isinstance(outcome, AlreadyCommitted):
+                return outcome
+            if error_at_end := _commit(connection):
+                outcome_after = self._outcome_after(error_at_end, connection, manifest, content, outcome)
+                if not isinstance(outcome_after, Committed):
+                    return outcome_after
+        crash_points.reach("commit.landed", manifest.batch.batch_id)
+        return outcome
+
+    def _move(
+        self, cursor: Cursor, manifest: Manifest, content: PostgresContent, check_token: CheckToken
+    ) -> Committed | AlreadyCommitted:
+        """All that the transaction does, but for its COMMIT."""
+        address, batch = self._address, manifest.batch
+        row = self._locked_row(cursor, batch, content)
+        if landed := self._landed(row, manifest):
+            return landed
+        check_token(row.token)
+        table = self._locked_table(cursor, content)
+        self._check_staged(cursor, manifest, content)
+        for name, kind in columns_to_add(content.columns, content.new_columns, table, address):
+            cursor.execute(f"ALTER TABLE {address.sql} ADD COLUMN {quoted(name)} {kind}")
+        if content.mode == "overwrite":  # DELETE and not TRUNCATE, which would block and mislead readers
+            cursor.execute(f"DELETE FROM {address.sql}")
+        names = ", ".join(quoted(name) for name, _ in content.columns)
+        for staged in content.staged:
+            cursor.execute(f"INSERT INTO {address.sql} ({names}) SELECT {names} FROM {staged.sql}")
+            if cursor.rowcount != staged.rows:
+                raise TableNotSupportedError(
+                    f"The staging table {staged.path} of batch {batch.batch_id} of {batch.stream} moved "
+                    f"{cursor.rowcount} rows into the table; its task has written {staged.rows}. "
+                    f"{_NOT_LANDED}. Somebody has changed the staging table, or a trigger of the table "
+                    "drops rows."
+                )
+        fence.update(cursor, address, batch, table.oid, content.origins)
+        self._drop_staged(cursor, content.staged)
+        return Committed(row.version + 1)
+
+    def _drop_staged(self, cursor: Cursor, staged: StagingTables) -> None:
+        """Drop them, unless somebody reads them, such as pg_dump: a backup must not hold up the stream."""
+        try:
+            with cursor.connection.transaction():
+                cursor.execute(f"SET LOCAL lock_timeout = '{DROP_TIMEOUT_S}s'")
+                drop(cursor, [table.sql for table in staged])
+        except DatabaseError as error:
+            if not is_conflict(error):
+                raise
+            logger.warning(
+                "%s staging tables of %s are left to penstock gc, as somebody has locked one: %s",
+                len(staged),
+                self._address.uri,
+                in_short(error),
+            )
+
+    def _locked_row(self, cursor: Cursor, batch: Batch, content: PostgresContent) -> FenceRow:
+        if not fence.is_there(cursor, self._address):
+            raise TableChangedError(
+                f"The table {self._address.fence_sql} is gone, which says what the Postgres table "
+                f"{self._address.uri} holds of the stream. Nothing was committed. Put it back; or start the "
+                "query with a new checkpoint to write the table from the beginning."
+            )
+        return fence.lock(cursor, self._address, batch.stream.query_id, content.table_id)
+
+    def _locked_table(self, cursor: Cursor, content: PostgresContent) -> TableState:
+        """The table, which nobody drops or alters before this transaction ends."""
+        table = load_if_there(cursor, self._address)
+        check_same_table(table, content.table_id, self._address)
+        cursor.execute(f"LOCK TABLE {self._address.sql} IN ROW EXCLUSIVE MODE")
+        table = load_if_there(cursor, self._address)
+        check_same_table(table, content.table_id, self._address)
+        assert table is not None
+        check_supported(table, self._address, overwrite=content.mode == "overwrite")
+        return table
+
+    def _landed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:
+        """How the batch has ended, if the table holds it already."""
+        batch, token = manifest.batch, row.token
+        if token is None:
+            return None
+        check_none_landed(manifest, token, self._address.uri)
+        if token.batch_id < batch.batch_id:
+            return None
+        if token.batch_id == batch.batch_id and not token.matches(batch.digest):
+            raise CheckpointMismatchError(
+                f"The Postgres table {self._address.uri} holds batch {batch.batch_id} of query "
+                f"{batch.stream.query_id} with other source offsets: the checkpoint was reset, rewound or "
+                "copied. Nothing was committed. Compare with\n"
+                f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
+                "and put back the checkpoint that wrote the table, or start the query with a new one."
+            )
+        return AlreadyCommitted(row.version if token.batch_id == batch.batch_id else None)
+
+    def _check_staged(self, cursor: Cursor, manifest: Manifest, content: PostgresContent) -> None:
+        missing = missing_tables(cursor, content.staged)
+        if missing:
+            raise RetryableError(
+                f"{len(missing)} of the {manifest.files} staging tables of batch {manifest.batch.batch_id} "
+                f"of {manifest.batch.stream} are gone, first {missing[0]}: somebody has dropped them. "
+                f"{_NOT_LANDED}. {NEXT_TRY}"
+            )
+
+    def _outcome_after(
+        self,
+        error: DatabaseError,
+        connection: Connection,
+        manifest: Manifest,
+        content: PostgresContent,
+        outcome: Committed,
+    ) -> Outcome:
+        """What an error of COMMIT means."""
+        if is_conflict(error):
+            return Conflict(in_short(error))
+        if is_answer(error):
+            raise self._server.failed(error, _NOT_LANDED) from None
+        connection.close()  # its transaction must not hold the lock that is asked for now
+        failed = failed_batch(
+            manifest.batch,
+            f"the Postgres table {self._address.uri}",
+            in_short(error),
+            can_land_later=False,  # whoever has the lock of the row knows that the transaction has ended
+        )
+        with (
+            failed.reading_table(),
+            self._server.transaction("Nobody knows whether the batch landed") as cursor,
+        ):
+            row = self._locked_row(cursor, manifest.batch, content)
+        if self._landed(row, manifest):
+            return outcome
+        raise failed.not_found()
+
+    # Staging tables -------------------------------------------------------------------------------
+
+    def missing(self, manifest: Manifest) -> Sequence[str]:
+        """Staging tables that the manifest names and that are gone; after its commit all of them are."""
+        with self._server.transaction("Nothing was changed") as cursor:
+            return missing_tables(cursor, decode(manifest).staged)
+
+    def discard(self, payloads: Iterable[StagingTables]) -> int:
+        """Drop staging tables that no manifest names; how many there were. Those that stay, because the
+        database does not answer now, are left to clean-up.
+        """
+        staged = [table for tables in payloads for table in tables]
+        try:
+            with self._server.transaction("Nothing was changed") as cursor:
+                return drop(cursor, [table.sql for table in staged])
+        except PenstockError as error:
+            logger.warning("%s staging tables are left to penstock gc: %s", len(staged), error)
+            return 0
+
+
+def _commit(connection: Connection) -> DatabaseError | None:
+    try:
+        connection.commit()
+    except DatabaseError as error:
+        return error
+    return None

@@ -1,0 +1,202 @@
+"""The sink for Delta tables."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ...committers.contract import Mode, Planned, SortField
+from ...committers.delta.committer import DeltaTableCommitter, now_ms
+from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
+from ...committers.delta.table import KIND, load_if_there
+from ...committers.delta.view import VIEWS, TableViews
+from ...committers.file_tables.maintenance import Step
+from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
+from ...writers.delta.partitions import check_partition_columns, serialize
+from ...writers.delta.table_format import DeltaFormat
+from ...writers.local_path import local_path
+from ...writers.parquet.plan import ROW_GROUP_ROWS, WritePlan, parse_file_name
+from ..destinations import DestinationType, TableNow, with_prefix
+from ..file_table import FileTableTarget, data_files_of
+from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
+from ..sink import leading
+from .options import OPTIONS, DeltaOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    from ...committers.cleanup import CleanableTable
+    from ...committers.contract import StreamKey
+    from ...committers.delta.schema import DeltaTableLayout
+    from ...committers.store.sql import SqlManifestStore
+    from ..sink import StepsOfFileTables
+    from ..table_access import TableAccess
+
+CHECKPOINT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSink:
+    """See `Sink`."""
+
+    options: DeltaOptions
+    kind: str = KIND
+
+    @property
+    def table_uri(self) -> str:
+        """Absolute without a scheme on the local disk, no trailing slash."""
+        local = local_path(self.options.path)
+        if local is not None:
+            return posixpath.normpath(local)
+        return self.options.path.replace("s3a://", "s3://", 1).rstrip("/")
+
+    def open_table(self) -> DeltaTarget:
+        return DeltaTarget(self.table_uri, self.options)
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """A remote location is reached with the options given as `storage.*`."""
+        return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
+
+    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+        """Nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
+
+    def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]:
+        from ...committers.delta.cleanup import DeltaCleanableTable
+        from ...committers.delta.compaction import DeltaCompactableTable
+        from ...committers.delta.maintenance import checkpoint_log, vacuum
+
+        uri, storage = self.table_uri, self.options.storage_options
+
+        def checkpoint() -> str:
+            version = checkpoint_log(uri, storage)
+            return "" if version is None else f"wrote a log checkpoint of version {version:,}"
+
+        def remove() -> str:
+            count = vacuum(uri, storage, steps.now(), steps.pending_names)
+            return f"deleted {count:,} files that the table has removed" if count else ""
+
+        return [
+            steps.compaction(DeltaCompactableTable(uri, storage, steps.stream.query_id, serialize)),
+            Step("checkpoint", CHECKPOINT_S, checkpoint),
+            Step("vacuum", steps.vacuum_every_s, remove),
+            steps.orphans(lambda: DeltaCleanableTable(uri, storage)),
+        ]
+
+    def is_maintained(self) -> bool:
+        from ...committers.delta.maintenance import is_maintained
+
+        return is_maintained(self.table_uri, self.options.storage_options)
+
+
+class DeltaTarget(FileTableTarget, DeltaTableCommitter):
+    """The target of a stream into a Delta table, with the options of its query. See `Target`.
+
+    Args:
+        views, log_checkpoints, now_ms: as in `DeltaTableCommitter`
+    """
+
+    def __init__(
+        self,
+        table_uri: str,
+        options: DeltaOptions,
+        *,
+        views: TableViews = VIEWS,
+        log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
+        now_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        super().__init__(
+            table_uri, options.storage_options, views=views, log_checkpoints=log_checkpoints, now_ms=now_ms
+        )
+        self._table_uri = table_uri
+        self._query = options
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        options = self._query
+        partition_by = _as_spelt(options.partition_by, rows)
+        check_partition_columns(rows, partition_by or ())
+        layout = self.plan(
+            rows,
+            partition_by=partition_by,
+            create=options.create_table,
+            properties=options.table_properties,
+            evolve=options.add_columns,
+            overwrite=mode == "overwrite",
+            batch_id=batch_id,
+        )
+        check_partition_columns(layout.schema, layout.partition_by)
+        content = replace(layout.content((), mode), origins=origins_of(options))
+        return Planned(self._write_plan(layout, options.sort_within), content, content.table_id)
+
+    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+        """See `FileTable`."""
+        layout = self.target_of(content)
+        if layout is None:
+            return None
+        columns = [name for name in layout.schema.names if name not in layout.partition_by]
+        return self._write_plan(layout, leading(self._query.sort_within, columns))
+
+    def _write_plan(self, layout: DeltaTableLayout, sort_within: tuple[str, ...]) -> WritePlan:
+        options = self._query
+        return WritePlan(
+            location=self._table_uri,
+            storage_options=dict(options.storage_options),
+            schema=layout.schema,
+            table_format=DeltaFormat(
+                layout.partition_by, layout.statistics_columns, layout.statistics_columns_max
+            ),
+            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
+            row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
+            compression=options.compression or COMPRESSION,
+            max_open_partitions=options.max_open_partitions,
+            buffer_bytes_max=options.buffer_bytes_max,
+            sort=tuple([SortField((name,)) for name in _as_spelt(sort_within, layout.schema) or ()]),
+        )
+
+
+def _as_spelt(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] | None:
+    """Column names as the query spells them: Spark compares names without case."""
+    if names is None:
+        return None
+    spelt = {name.lower(): name for name in rows.names}
+    return tuple(spelt.get(name.lower(), name) for name in names)
+
+
+# For the command line and the delivery process ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDelta:
+    """See `StoredTable`."""
+
+    uri: str
+    storage: Mapping[str, str] = field(repr=False)
+
+    def committer(self) -> DeltaTableCommitter:
+        return DeltaTableCommitter(self.uri, self.storage)
+
+    def now(self) -> TableNow | None:
+        table = load_if_there(self.uri, self.storage)
+        return None if table is None else TableNow(str(table.metadata().id), table.version())
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        from ...committers.delta.cleanup import DeltaCleanableTable
+
+        return DeltaCleanableTable(self.uri, self.storage)
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> DeltaSink:
+    return DeltaSink(DeltaOptions.parse(with_prefix("storage.", options, access.storage)))
+
+
+DESTINATION = DestinationType(
+    kind=KIND,
+    data_source="penstock.datasource.delta.source:DeltaDataSource",
+    options=OPTIONS,
+    sink=_sink_of,
+    stored_table=lambda stream, access: StoredDelta(stream.table_uri, access.storage),
+    files_of=data_files_of,
+    name_parser=lambda _: parse_file_name,
+)

@@ -1,0 +1,255 @@
+"""The sink for Iceberg tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...committers.contract import Mode, Planned, SortField
+from ...committers.errors import ConfigurationError
+from ...committers.file_tables.maintenance import Step
+from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
+from ...committers.iceberg.address import IcebergAddress, parse_table_name
+from ...committers.iceberg.catalog import CatalogConfig, known_properties, redacted
+from ...committers.iceberg.committer import IcebergTableCommitter
+from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
+from ...committers.iceberg.new_table import NewTable
+from ...committers.iceberg.properties import EXPIRE_PROPERTY, is_maintained
+from ...committers.iceberg.table import load, load_if_there, version_of
+from ...committers.iceberg.target import KIND, IcebergTableLayout
+from ...writers.iceberg.filesystem import open_iceberg_filesystem
+from ...writers.iceberg.table_format import IcebergFormat
+from ...writers.parquet.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan, parse_file_name
+from ..destinations import DestinationType, TableNow, with_prefix
+from ..file_table import FileTableTarget, data_files_of
+from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
+from ..sink import leading
+from .options import OPTIONS, IcebergOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    from ...committers.cleanup import CleanableTable
+    from ...committers.contract import StreamKey
+    from ...committers.store.sql import SqlManifestStore
+    from ..sink import StepsOfFileTables
+    from ..table_access import TableAccess
+
+BATCHES_PER_MAINTENANCE = 10
+EXPIRE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSink:
+    """See `Sink`."""
+
+    options: IcebergOptions
+    kind: str = KIND
+    _catalog: CatalogConfig = field(init=False, repr=False)
+    _address: IcebergAddress = field(init=False)
+    _new: NewTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        catalog = CatalogConfig.of(options.catalog, options.catalog_properties, options.warehouse)
+        address = IcebergAddress(catalog.address_name, parse_table_name(options.table), options.branch)
+        new = NewTable(
+            allowed=options.create_table,
+            partition_spec=options.partition_spec,
+            sort_order=options.sort_order,
+            format_version=options.format_version,
+            properties=options.table_properties,
+        )
+        for name, value in (("_catalog", catalog), ("_address", address), ("_new", new)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def table_uri(self) -> str:
+        return self._address.uri
+
+    @property
+    def catalog(self) -> CatalogConfig:
+        return self._catalog
+
+    @property
+    def address(self) -> IcebergAddress:
+        return self._address
+
+    def open_table(self) -> IcebergTarget:
+        return IcebergTarget(self._catalog, self._address, self._new, self.options)
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """A remote location is reached with what the options `catalog.*` say about files."""
+        return open_iceberg_filesystem(location, dict(self.options.catalog_properties))
+
+    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+        """Expire old snapshots, where that is wanted; only now and then, for it looks at the table."""
+        if batch_id % BATCHES_PER_MAINTENANCE or self.options.expire_snapshots is False:
+            return
+        is_wanted = self.options.expire_snapshots is True
+        if not is_wanted:
+            properties = load(self._catalog, self._address).metadata.properties
+            is_wanted = properties.get(EXPIRE_PROPERTY, "false").lower() == "true"
+        if is_wanted:
+            self._expiry(store).run()
+
+    def _expiry(self, store: SqlManifestStore) -> SnapshotExpiry:
+        return SnapshotExpiry(
+            lambda: load(self._catalog, self._address),
+            store.expiries,
+            self.table_uri,
+            ExpiryPolicy(self.options.snapshots_max, self.options.snapshot_grace_s),
+            now=lambda: datetime.now(timezone.utc),
+            in_short=lambda error: redacted(error, known_properties(self._catalog)),
+        )
+
+    def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]:
+        from ...committers.iceberg.compaction import IcebergCompactableTable
+
+        def expire() -> str:
+            self.maintain(steps.store, 0)
+            return ""
+
+        table = IcebergCompactableTable(self._catalog, self._address, steps.stream.query_id)
+        stored = StoredIceberg(self._catalog, self._address)
+        return [
+            steps.compaction(table),
+            Step("expire", EXPIRE_S, expire, decides_itself=True),
+            steps.orphans(lambda: stored.cleanable(steps.store)),
+        ]
+
+    def is_maintained(self) -> bool:
+        table = load_if_there(self._catalog, self._address)
+        return table is not None and is_maintained(table.properties)
+
+
+class IcebergTarget(FileTableTarget, IcebergTableCommitter):
+    """The target of a stream into an Iceberg table, with the options of its query. See `Target`."""
+
+    def __init__(
+        self, catalog: CatalogConfig, address: IcebergAddress, new: NewTable, options: IcebergOptions
+    ) -> None:
+        super().__init__(catalog, address)
+        self._new = new
+        self._query = options
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        options = self._query
+        layout = self.plan(
+            rows,
+            self._new,
+            evolve=options.add_columns,
+            overwrite=mode == "overwrite",
+            batch_id=batch_id,
+        )
+        content = replace(layout.content((), mode), origins=origins_of(options))
+        return Planned(self._write_plan(layout, options.sort_within), content, content.table_id)
+
+    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+        """See `FileTable`."""
+        layout = self.target_of(content)
+        if layout is None:
+            return None
+        return self._write_plan(layout, leading(self._query.sort_within, layout.schema.names))
+
+    def _write_plan(self, layout: IcebergTableLayout, sort_within: tuple[str, ...]) -> WritePlan:
+        """What the query asks for goes before what the table says, and that before the defaults."""
+        options, parquet = self._query, layout.parquet
+        by_name = {name.lower(): name for name in layout.schema.names}
+        asked = tuple([SortField((by_name.get(name.lower(), name),)) for name in sort_within])
+        return WritePlan(
+            location=layout.data_location,
+            storage_options=dict(layout.io_properties),
+            schema=layout.schema,
+            table_format=IcebergFormat(
+                layout.partitioning,
+                layout.metrics,
+                layout.is_object_storage_layout,
+                layout.has_partition_paths,
+            ),
+            target_file_bytes=options.target_file_bytes or parquet.target_file_bytes or TARGET_FILE_BYTES,
+            row_group_rows=options.row_group_rows or parquet.row_group_rows or ROW_GROUP_ROWS,
+            row_group_bytes=parquet.row_group_bytes,
+            compression=options.compression or parquet.compression or COMPRESSION,
+            compression_level=None if options.compression else parquet.compression_level,
+            max_open_partitions=options.max_open_partitions,
+            buffer_bytes_max=options.buffer_bytes_max,
+            sort=asked or layout.sort_order,
+            parquet=ParquetOptions(
+                page_bytes=parquet.page_bytes,
+                page_rows=parquet.page_rows,
+                dictionary_bytes=parquet.dictionary_bytes,
+                bloom_columns=parquet.bloom_columns,
+            ),
+        )
+
+
+# For the command line and the delivery process ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIceberg:
+    """See `StoredTable`."""
+
+    catalog: CatalogConfig = field(repr=False)
+    address: IcebergAddress
+
+    @classmethod
+    def of(cls, stream: StreamKey, access: TableAccess) -> StoredIceberg:
+        """
+        Raises:
+            ConfigurationError: nothing is known of the catalog.
+        """
+        address = IcebergAddress.parse(stream.table_uri)
+        if Path(address.catalog).is_absolute():
+            return cls(CatalogConfig.of(None, {}, warehouse=address.catalog), address)
+        catalog = CatalogConfig.of(address.catalog, access.catalog)
+        if not known_properties(catalog):
+            raise ConfigurationError(
+                f"The Iceberg table {address.uri} is in the catalog {address.catalog!r}, of which nothing is "
+                "known here. Say how to open it, for example with --catalog type=rest --catalog "
+                "uri=https://catalog.example, or in .pyiceberg.yaml."
+            )
+        return cls(catalog, address)
+
+    def committer(self) -> IcebergTableCommitter:
+        return IcebergTableCommitter(self.catalog, self.address)
+
+    def now(self) -> TableNow | None:
+        table = load_if_there(self.catalog, self.address)
+        if table is None:
+            return None
+        return TableNow(str(table.metadata.table_uuid), version_of(table.metadata, self.address.branch))
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        from ...committers.iceberg.cleanup import IcebergCleanableTable
+
+        return IcebergCleanableTable(
+            lambda: load_if_there(self.catalog, self.address),
+            self.address.uri,
+            self.address.branch,
+            store.expiries,
+            in_short=lambda error: redacted(error, known_properties(self.catalog)),
+        )
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> IcebergSink:
+    is_embedded = Path(stream.table_uri.rpartition(":")[0]).is_absolute()
+    return IcebergSink(
+        IcebergOptions.parse(with_prefix("catalog.", options, {} if is_embedded else access.catalog))
+    )
+
+
+DESTINATION = DestinationType(
+    kind=KIND,
+    data_source="penstock.datasource.iceberg.source:IcebergDataSource",
+    options=OPTIONS,
+    sink=_sink_of,
+    stored_table=StoredIceberg.of,
+    files_of=data_files_of,
+    name_parser=lambda _: parse_file_name,
+)

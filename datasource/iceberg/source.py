@@ -1,0 +1,24 @@
+"""The data source `penstock.iceberg`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lake_source import LakeDataSource
+
+if TYPE_CHECKING:
+    from .sink import IcebergSink
+
+
+class IcebergDataSource(LakeDataSource):
+    """Iceberg tables, by their name in a catalog. See `LakeDataSource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.iceberg"
+
+    def sink(self) -> IcebergSink:
+        from .options import IcebergOptions
+        from .sink import IcebergSink
+
+        return IcebergSink(IcebergOptions.parse(self.options))

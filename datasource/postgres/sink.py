@@ -1,0 +1,96 @@
+"""The sink for Postgres tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ...committers import crash_points
+from ...committers.contract import Batch, Manifest, Mode, Planned
+from ...committers.postgres.address import PostgresAddress
+from ...committers.postgres.committer import PostgresCommitter
+from ...committers.postgres.connection import PostgresServer, settings_of
+from ...committers.postgres.content import KIND, PostgresContent, manifest_of
+from ...committers.postgres.plan import Wanted, plan
+from ...committers.postgres.staging import StagingTables
+from ...committers.postgres.types import text_type
+from ...writers.delta.table_format import DeltaFormat
+from ...writers.postgres.staging_writer import StagingWriters
+from ..options.common import origins_of
+from .options import PostgresOptions
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+    from ...committers.store.sql import SqlManifestStore
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSink:
+    """See `Sink`."""
+
+    options: PostgresOptions
+    kind: str = KIND
+    _server: PostgresServer = field(init=False)
+    _address: PostgresAddress = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = settings_of(self.options.url)
+        address = PostgresAddress.of(settings, *self.options.table)
+        object.__setattr__(self, "_address", address)
+        object.__setattr__(self, "_server", PostgresServer(settings, address.uri))
+
+    @property
+    def table_uri(self) -> str:
+        return self._address.uri
+
+    def open_table(self) -> PostgresTarget:
+        return PostgresTarget(self._server, self._address, self.options)
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """A remote checkpoint is reached with the options given as `storage.*`."""
+        return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
+
+    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+        """Nothing: Postgres looks after its tables."""
+
+
+class PostgresTarget(PostgresCommitter):
+    """The target of a stream into a Postgres table, with the options of its query. See `Target`."""
+
+    def __init__(self, server: PostgresServer, address: PostgresAddress, options: PostgresOptions) -> None:
+        super().__init__(server, address)
+        self._query = options
+
+    def plan_batch(
+        self, rows: pa.Schema, mode: Mode, batch_id: int
+    ) -> Planned[StagingTables, PostgresContent]:
+        options, address = self._query, self._address
+        staging_schema = options.staging_schema or address.schema
+        wanted = Wanted(options.create_table, options.add_columns, mode == "overwrite", staging_schema)
+        with self._server.transaction("Nothing was written") as cursor:
+            planned = plan(cursor, address, rows, wanted)
+        if planned.created:
+            crash_points.reach("table.created", batch_id)
+        columns = pa.schema(
+            [
+                pa.field(column.name, text_type(column.sql_type, field.type), nullable=not column.is_required)
+                for column, field in zip(planned.columns, rows, strict=True)
+            ]
+        )
+        types = tuple(column.sql_type for column in planned.columns)
+        content = PostgresContent(
+            mode=mode,
+            table_id=planned.table_id,
+            columns=tuple(zip(columns.names, types, strict=True)),
+            new_columns=planned.new_columns,
+            origins=origins_of(options),
+        )
+        writers = StagingWriters(self._server, staging_schema, address.sql, columns, types)
+        return Planned(writers, content, content.table_id)
+
+    def manifest(self, batch: Batch, content: PostgresContent, payloads: Sequence[StagingTables]) -> Manifest:
+        return manifest_of(batch, content, payloads)

@@ -1,0 +1,28 @@
+"""The data source `penstock.postgres`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lake_source import LakeDataSource
+
+if TYPE_CHECKING:
+    from .sink import PostgresSink
+
+
+class PostgresDataSource(LakeDataSource):
+    """Tables in a Postgres database. See `LakeDataSource`."""
+
+    readers = "SQL, or from Spark with spark.read.jdbc"
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.postgres"
+
+    def sink(self) -> PostgresSink:
+        from .options import PostgresOptions, require_driver
+
+        require_driver()
+        from .sink import PostgresSink
+
+        return PostgresSink(PostgresOptions.parse(self.options))

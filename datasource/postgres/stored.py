@@ -1,0 +1,103 @@
+"""Postgres tables for the command line, by the address that the store has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...committers.contract import DataFile, Manifest
+from ...committers.errors import ConfigurationError, shown
+from ...committers.postgres.address import PostgresAddress
+from ...committers.postgres.content import decode
+from ..destinations import DestinationType, TableNow
+from .options import OPTIONS, require_driver
+
+if TYPE_CHECKING:
+    from ...committers.cleanup import NameParser
+    from ...committers.contract import StreamKey
+    from ...committers.postgres.cleanup import PostgresCleanableTable
+    from ...committers.postgres.committer import PostgresCommitter
+    from ...committers.postgres.connection import PostgresServer
+    from ...committers.store.sql import SqlManifestStore
+    from ..sink import FileTableSink
+    from ..table_access import TableAccess
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPostgres:
+    """See `StoredTable`. User and password come from libpq's environment: the store knows neither."""
+
+    stream: StreamKey
+
+    def committer(self) -> PostgresCommitter:
+        server, address = self._server()
+        from ...committers.postgres.committer import PostgresCommitter
+
+        return PostgresCommitter(server, address)
+
+    def now(self) -> TableNow | None:
+        table = self.committer()
+        oid = table.table_id(self.stream.query_id)
+        return None if oid is None else TableNow(oid, table.version(self.stream.query_id))
+
+    def cleanable(self, store: SqlManifestStore) -> PostgresCleanableTable:
+        server, address = self._server()
+        from ...committers.postgres.cleanup import PostgresCleanableTable
+
+        return PostgresCleanableTable(server, address)
+
+    def _server(self) -> tuple[PostgresServer, PostgresAddress]:
+        require_driver()
+        from ...committers.postgres.connection import PostgresServer
+
+        address = PostgresAddress.parse(self.stream.table_uri)
+        _check_password_is_for(address)
+        return PostgresServer(address.settings, address.uri), address
+
+
+def _check_password_is_for(address: PostgresAddress) -> None:
+    """The address comes from the store, and a server may ask for the password in clear text.
+
+    Raises:
+        ConfigurationError: PGPASSWORD is set, and the environment does not name this server.
+    """
+    named = os.environ.get("PGHOST"), os.environ.get("PGPORT", "5432")
+    if "PGPASSWORD" in os.environ and named != (address.host, address.port):
+        raise ConfigurationError(
+            f"The manifest store says that the server of {shown(address.uri)} is {shown(address.host)}, port "
+            f"{shown(address.port)}, and PGPASSWORD would be sent there. Nothing was sent. If that is the "
+            f"server, say so with PGHOST={address.host} PGPORT={address.port}; or put the password into "
+            "~/.pgpass, which says for which server it is. If not, somebody has changed the store: find out "
+            "who can write to it."
+        )
+
+
+def _no_delivery(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> FileTableSink:
+    raise ConfigurationError(
+        f"The stream {stream} writes a Postgres table, which has no decoupled delivery yet: each batch is in "
+        "the table before Spark goes on. To finish those that a crash has left: penstock recover."
+    )
+
+
+def _staging_tables_of(manifest: Manifest) -> list[DataFile]:
+    return [DataFile(table.path, table.size_bytes, table.rows) for table in decode(manifest).staged]
+
+
+def _name_parser(streams: Sequence[StreamKey]) -> NameParser:
+    from ...committers.postgres.cleanup import name_parser
+
+    return name_parser(streams)
+
+
+DESTINATION = DestinationType(
+    kind="postgres",
+    data_source="penstock.datasource.postgres.source:PostgresDataSource",
+    options=OPTIONS,
+    sink=_no_delivery,
+    stored_table=lambda stream, access: StoredPostgres(stream),
+    files_of=_staging_tables_of,
+    name_parser=_name_parser,
+    moves_rows=True,
+)

@@ -1,0 +1,80 @@
+"""How well a stream is delivered, from the records of its newest deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
+
+DELIVERIES = 200
+"""How many of the newest are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Seconds."""
+
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of the newest deliveries that landed."""
+
+    deliveries: int
+    freshness: Quantiles | None
+    """From the prepare of a delivery's oldest batch until its rows could be read."""
+    event_freshness: Quantiles | None
+    """From a delivery's oldest event time, where the query names a column for it."""
+    rows_per_s: float | None
+    last: DeliveryRecord | None
+
+
+def figures_of(records: Sequence[DeliveryRecord]) -> Figures:
+    """
+    Args:
+        records: newest first, as the store has them
+    """
+    landed = [
+        record
+        for record in records
+        if record.phase is DeliveryPhase.COMMITTED and record.finished_at is not None
+    ]
+    return Figures(
+        deliveries=len(landed),
+        freshness=_quantiles([_seconds(record, record.oldest_prepared_at) for record in landed]),
+        event_freshness=_quantiles(
+            [_seconds(one, one.oldest_event_at) for one in landed if one.oldest_event_at is not None]
+        ),
+        rows_per_s=_rate(landed),
+        last=landed[0] if landed else None,
+    )
+
+
+def _seconds(record: DeliveryRecord, since: datetime) -> float:
+    readable_at = record.finished_at or since
+    return max((readable_at - since).total_seconds(), 0.0)
+
+
+def _quantiles(seconds: Sequence[float]) -> Quantiles | None:
+    if not seconds:
+        return None
+    ranked = sorted(seconds)
+    return Quantiles(_rank(ranked, 50), _rank(ranked, 95))
+
+
+def _rank(ranked: Sequence[float], percent: int) -> float:
+    """The nearest rank: a value that occurred."""
+    return ranked[max(-(-percent * len(ranked) // 100) - 1, 0)]
+
+
+def _rate(landed: Sequence[DeliveryRecord]) -> float | None:
+    """Rows per second from the first prepare to the last commit."""
+    if not landed:
+        return None
+    newest, oldest = landed[0].finished_at, min(record.oldest_prepared_at for record in landed)
+    seconds = 0.0 if newest is None else (newest - oldest).total_seconds()
+    return sum(record.rows for record in landed) / seconds if seconds > 0 else None

@@ -1,0 +1,228 @@
+"""Maintenance of a table beside its deliveries: steps that each have an interval of their own.
+
+Runs in the delivery process, for the stream whose lease it holds, after a delivery or when there is nothing
+to deliver. What fails is reported and done the next time; no batch depends on any of it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Protocol
+
+from ..committers.cleanup import CleanableTable, Cleanup
+from ..committers.contract import ManifestState, StreamKey
+from ..committers.errors import PenstockError
+from ..committers.file_tables.compaction import (
+    RECENT_BATCHES,
+    CompactableTable,
+    Compacted,
+    Compaction,
+    CompactionPolicy,
+)
+from ..committers.file_tables.maintenance import Step
+from ..datasource.destinations import paths_of
+from ..datasource.options.common import TARGET_FILE_BYTES
+from ..datasource.sink import FileTableSink
+from ..writers.parquet.compaction import SMALL
+from ..writers.parquet.plan import parse_file_name
+from .rewriting import VisibleRewriter
+
+if TYPE_CHECKING:
+    from ..committers.store.maintenance import SqlMaintenance
+    from ..committers.store.sql import SqlManifestStore
+
+ORPHAN_GRACE = timedelta(days=7)
+"""As long as `penstock gc` waits by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenancePolicy:
+    """What the query's options say of its table's maintenance. Seconds; 0 is never."""
+
+    is_wanted: bool | None = None
+    """None: if Penstock created the table."""
+    compact_s: float = 600.0
+    vacuum_s: float = 86_400.0
+    """Between two looks for files that the table has removed, and for those that nothing names."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """How one run of a step ended."""
+
+    step: str
+    seconds: float
+    done: str = ""
+    error: PenstockError | None = None
+
+
+class MaintenanceLog(Protocol):
+    """When each step was done last. It outlives the process."""
+
+    def done(self) -> Mapping[str, datetime]:
+        """Without the steps that never were done."""
+        ...
+
+    def note(self, step: str, at: datetime) -> None: ...
+
+
+class Maintenance:
+    """The steps of one table, and when each is due: an interval after it was done last, by any process.
+
+    Args:
+        is_wanted: is the table one to look after? Asked when something is due
+        monotonic: seconds, for how long a step took
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        is_wanted: Callable[[], bool],
+        log: MaintenanceLog,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps = [step for step in steps if step.every_s > 0]
+        self._is_wanted = is_wanted
+        self._log = log
+        self._monotonic = monotonic
+        self._tried_at: dict[str, datetime] = {}
+        """Of this process, also if it failed or was not wanted: it is not tried each minute."""
+
+    def run_due(self, now: datetime, until: Callable[[], bool] = lambda: False) -> list[StepResult]:
+        """Run what is due, one step after the other.
+
+        Args:
+            until: asked before each step; True leaves the rest for the next call
+
+        Raises:
+            RetryableError: the log cannot be read.
+        """
+        done, results = self._log.done(), list[StepResult]()
+        for step in self._steps:
+            if _is_within(step, done.get(step.name), now) or _is_within(
+                step, self._tried_at.get(step.name), now
+            ):
+                continue
+            if until():
+                break
+            self._tried_at[step.name] = now
+            results.append(self._run(step, now, until))
+        return results
+
+    def _run(self, step: Step, now: datetime, until: Callable[[], bool]) -> StepResult:
+        start, done = self._monotonic(), ""
+        try:
+            if step.decides_itself or self._is_wanted():
+                done = step.run()
+                if not until():  # else it may have ended before all was done
+                    self._log.note(step.name, now)
+        except PenstockError as error:
+            return StepResult(step.name, self._monotonic() - start, error=error)
+        return StepResult(step.name, self._monotonic() - start, done)
+
+
+def _is_within(step: Step, last: datetime | None, now: datetime) -> bool:
+    """True if the step's interval still lasts. One that seems to begin in the future does not count."""
+    return last is not None and last <= now < last + timedelta(seconds=step.every_s)
+
+
+# The steps of a table -----------------------------------------------------------------------------
+
+
+def maintenance_of(
+    sink: FileTableSink,
+    store: SqlManifestStore,
+    stream: StreamKey,
+    policy: MaintenancePolicy,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    stop: Callable[[], bool] = lambda: False,
+) -> Maintenance:
+    """The maintenance of the stream's table.
+
+    Args:
+        stop: True ends a compaction after the group of files that it is at
+    """
+    steps = sink.maintenance_steps(FileTableSteps(sink, store, stream, policy, now, stop))
+    is_wanted = _wanted(policy, sink.is_maintained)
+    return Maintenance(steps, is_wanted, _StoredLog(store.maintenance, stream))
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredLog:
+    """A `MaintenanceLog` in the store."""
+
+    maintenance: SqlMaintenance
+    stream: StreamKey
+
+    def done(self) -> Mapping[str, datetime]:
+        return self.maintenance.done(self.stream)
+
+    def note(self, step: str, at: datetime) -> None:
+        self.maintenance.note(self.stream, step, at)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTableSteps:
+    """The steps that all file tables have, and what their own steps need. See `StepsOfFileTables`."""
+
+    sink: FileTableSink
+    store: SqlManifestStore
+    stream: StreamKey
+    policy: MaintenancePolicy
+    now: Callable[[], datetime]
+    stop: Callable[[], bool]
+
+    @property
+    def vacuum_every_s(self) -> float:
+        return self.policy.vacuum_s
+
+    def compaction(self, table: CompactableTable) -> Step:
+        sink = self.sink
+        rewriter = VisibleRewriter(
+            self.stream.query_id,
+            lambda content: sink.open_table().rewrite_plan(content),
+            stop=self.stop,
+        )
+        target = sink.options.target_file_bytes or TARGET_FILE_BYTES
+        policy = CompactionPolicy(target, small_file_bytes=int(target * SMALL))
+        compaction = Compaction(
+            table, rewriter, policy, recent=lambda: self.store.history(self.stream, RECENT_BATCHES)
+        )
+        return Step("compact", self.policy.compact_s, lambda: _said(compaction.run()))
+
+    def orphans(self, cleanable: Callable[[], CleanableTable]) -> Step:
+        """Files of ours that nothing names, as `penstock gc --delete` finds them."""
+
+        def run() -> str:
+            known = [status.key for status in self.store.streams()]
+            cleaned = [key for key in known if key.table_uri == self.stream.table_uri]
+            cleanup = Cleanup(self.store, cleanable(), cleaned, known, parse_file_name, paths_of)
+            count = sum(cleanup.delete(cleanup.find(self.now(), ORPHAN_GRACE)))
+            return f"deleted {count:,} files that nothing names" if count else ""
+
+        return Step("orphans", self.policy.vacuum_s, run)
+
+    def pending_names(self) -> set[str]:
+        """Base names of the files that manifests name which are not in the table yet."""
+        streams = [one.key for one in self.store.streams() if one.key.table_uri == self.stream.table_uri]
+        return {
+            posixpath.basename(path)
+            for stream in streams
+            for manifest in self.store.manifests(stream, ManifestState.PREPARED)
+            for path in paths_of(manifest)
+        }
+
+
+def _wanted(policy: MaintenancePolicy, is_ours: Callable[[], bool]) -> Callable[[], bool]:
+    return is_ours if policy.is_wanted is None else lambda: policy.is_wanted is True
+
+
+def _said(compacted: Compacted) -> str:
+    if compacted.sources:
+        return f"compacted {compacted.sources:,} files into {compacted.files:,}"
+    return f"compacted nothing: {compacted.given_up}" if compacted.given_up else ""

@@ -1,0 +1,201 @@
+"""How the streams of a store and their deliveries go, as Prometheus scrapes it.
+
+Figures of streams are what the store said at the last look, whichever process delivers; ages are computed
+when they are scraped, so that they grow while the store is down. Counters and histograms of deliveries are of
+this process alone. Streams of one name and one table, such as those of a renewed checkpoint, are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ..committers.safe_text import one_line
+from ..committers.store.database import Clock
+from ..committers.store.sql import StreamStatus, utc_now
+from .turns import Landing, Watcher
+
+Value: TypeAlias = Callable[[StreamStatus, datetime], float]
+Family: TypeAlias = type[GaugeMetricFamily] | type[CounterMetricFamily]
+
+MetricT = TypeVar("MetricT", Gauge, Counter)
+
+LABELS = ("query_name", "table")
+SECONDS = (0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 75, 90, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigure:
+    """A figure of each stream, as the store has it."""
+
+    name: str
+    help: str
+    value: Value
+    join: Callable[[float, float], float] = max
+    """For streams that have the same labels."""
+    family: Family = GaugeMetricFamily
+
+
+def _plus(one: float, other: float) -> float:
+    return one + other
+
+
+def _age_s(stream: StreamStatus, now: datetime) -> float:
+    oldest = stream.backlog.oldest_prepared_at
+    return 0.0 if oldest is None else max((now - oldest).total_seconds(), 0.0)
+
+
+def _prepared_at(stream: StreamStatus, now: datetime) -> float:
+    return (stream.created_at if stream.last is None else stream.last.prepared_at).timestamp()
+
+
+FIGURES = (
+    StreamFigure(
+        "penstock_backlog_batches",
+        "Batches that are prepared and not in the table yet.",
+        lambda stream, now: stream.backlog.batches,
+        _plus,
+    ),
+    StreamFigure(
+        "penstock_backlog_bytes",
+        "Bytes of the data files that are not in the table yet.",
+        lambda stream, now: stream.backlog.size_bytes,
+        _plus,
+    ),
+    StreamFigure(
+        "penstock_backlog_age_seconds", "How long the oldest batch of the backlog has waited.", _age_s
+    ),
+    StreamFigure(
+        "penstock_parked",
+        "1 if nothing is delivered until an operator says so.",
+        lambda stream, now: stream.delivery.parked_at is not None,
+    ),
+    StreamFigure(
+        "penstock_query_waiting",
+        "1 if the query waits for its backlog to shrink.",
+        lambda stream, now: stream.waiting_since is not None,
+    ),
+    StreamFigure(
+        "penstock_last_prepare_timestamp_seconds",
+        "When the newest batch was prepared; before the first one, when the query was started.",
+        _prepared_at,
+    ),
+    *(
+        StreamFigure(f"penstock_committed_{unit}", help_text, value, _plus, CounterMetricFamily)
+        for unit, help_text, value in (
+            ("batches", "Batches in the table.", lambda stream, now: stream.committed_batches),
+            ("rows", "Rows of these batches.", lambda stream, now: stream.committed_rows),
+            ("bytes", "Bytes of their data files.", lambda stream, now: stream.committed_bytes),
+        )
+    ),
+)
+
+
+class StreamFigures(Collector):
+    """Made when they are scraped, so that streams that are gone leave none behind."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, Sequence[StreamStatus]] = {}
+
+    def saw(self, store: str, streams: Sequence[StreamStatus]) -> None:
+        self._seen[store] = streams
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        now, seen = self._clock(), [stream for streams in list(self._seen.values()) for stream in streams]
+        for figure in FIGURES:
+            values: dict[tuple[str, str], float] = {}
+            for stream in seen:
+                labels, value = labels_of(stream), float(figure.value(stream, now))
+                values[labels] = figure.join(values[labels], value) if labels in values else value
+            family = figure.family(figure.name, figure.help, labels=LABELS)
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
+
+
+def labels_of(stream: StreamStatus) -> tuple[str, str]:
+    return (one_line(stream.query_name or stream.key.query_id), one_line(stream.key.table_uri))
+
+
+class Metrics(Watcher):
+    """Counts. One for all stores of a process.
+
+    Args:
+        stores: their names; each counts as down until it was read
+    """
+
+    def __init__(self, stores: Sequence[str] = (), clock: Clock = utc_now) -> None:
+        self.registry = CollectorRegistry()
+        self._figures = StreamFigures(clock)
+        self.registry.register(self._figures)
+        self._store_up = self._of_store(Gauge, "up", "1 if the last look at the store has read it.")
+        self._store_read_at = self._of_store(
+            Gauge, "last_poll_timestamp_seconds", "When the store was read last."
+        )
+        self._store_errors = self._of_store(Counter, "errors", "Looks at the store that failed.")
+        for store in stores:
+            self._store_up.labels(store)
+            self._store_errors.labels(store)
+        self._deliveries = self._counter("deliveries", "Deliveries by what triggered them.", "trigger")
+        self._rows = self._counter("delivered_rows", "Rows that were delivered.")
+        self._batches = self._counter("delivered_batches", "Batches that were delivered.")
+        self._failures = self._counter("failures", "Tries to deliver that failed.")
+        self._seconds = self._histogram("delivery_seconds", "From choosing the batches to the commit.")
+        self._freshness = self._histogram(
+            "freshness_seconds", "From the prepare of a delivery's oldest batch to the commit."
+        )
+        self._event_freshness = self._histogram(
+            "event_freshness_seconds", "From a delivery's oldest event time to the commit."
+        )
+        self._last_success = Gauge(
+            "penstock_last_success_timestamp",
+            "When the last delivery landed.",
+            LABELS,
+            registry=self.registry,
+        )
+
+    def _of_store(self, kind: type[MetricT], name: str, help_text: str) -> MetricT:
+        return kind(f"penstock_store_{name}", help_text, ("store",), registry=self.registry)
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"penstock_{name}", help_text, (*LABELS, *labels), registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str) -> Histogram:
+        return Histogram(f"penstock_{name}", help_text, LABELS, registry=self.registry, buckets=SECONDS)
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        self._figures.saw(store, streams)
+        self._store_up.labels(store).set(1)
+        self._store_read_at.labels(store).set(now.timestamp())
+        self._store_errors.labels(store)
+        for stream in streams:  # a counter that is not there yet cannot be alerted on
+            self._failures.labels(*labels_of(stream))
+
+    def store_failed(self, store: str, error: Exception) -> None:
+        self._store_up.labels(store).set(0)
+        self._store_errors.labels(store).inc()
+
+    def landed(self, landing: Landing) -> None:
+        labels, delivered = labels_of(landing.stream), landing.delivered
+        delivery, landed_at = delivered.delivery, delivered.landed_at
+        self._deliveries.labels(*labels, delivery.trigger).inc()
+        self._rows.labels(*labels).inc(delivery.manifest.rows)
+        self._batches.labels(*labels).inc(len(delivery.manifest.batches))
+        self._seconds.labels(*labels).observe(landing.seconds)
+        self._last_success.labels(*labels).set(landed_at.timestamp())
+        for histogram, since in (
+            (self._freshness, landing.oldest_prepared_at),
+            (self._event_freshness, delivery.manifest.oldest_event_at),
+        ):
+            if since is not None:
+                histogram.labels(*labels).observe(max((landed_at - since).total_seconds(), 0.0))
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        self._failures.labels(*labels_of(stream)).inc()

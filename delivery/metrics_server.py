@@ -1,0 +1,95 @@
+"""The HTTP server behind `--metrics-port`: bounded in connections and in the time that each may take."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import MetricsHandler
+from prometheus_client.registry import Collector
+
+from ..committers.errors import ConfigurationError
+from ..committers.safe_text import get_logger
+
+logger = get_logger(__name__)
+
+CONNECTIONS_MAX = 16
+"""Connections that are served at once, each in a thread; more are closed at once."""
+CONNECTION_S_MAX = 10.0
+"""Seconds after which a connection is closed, idle or not. It is Prometheus' own time-out for a scrape."""
+
+
+class MetricsServer(ThreadingHTTPServer):
+    """Answers `/metrics`, one request for each connection.
+
+    Args:
+        port: 0 takes any free one
+        clock: seconds, as `time.monotonic`
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self, port: int, address: str, registry: Collector, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        (self.address_family, *_), *_ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        self._clock = clock
+        self._began_s: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__((address, port), MetricsHandler.factory(registry))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            is_full = len(self._began_s) >= CONNECTIONS_MAX
+            if not is_full:
+                self._began_s[request] = self._clock()
+        if is_full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._began_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called by `serve_forever` twice a second: end what has taken too long."""
+        with self._lock:
+            for request, began_s in self._began_s.items():
+                if self._clock() - began_s > CONNECTION_S_MAX:
+                    with suppress(OSError):  # wakes its thread, which closes it
+                        request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("A request for metrics has failed.", exc_info=True)
+
+
+def serve_metrics(port: int, address: str, registry: Collector) -> tuple[int, Callable[[], None]]:
+    """Answer `/metrics` in a thread; the port, and how to end it.
+
+    Raises:
+        ConfigurationError: the port cannot be had.
+    """
+    try:
+        server = MetricsServer(port, address, registry)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(
+            f"Metrics cannot be served on {address}:{port}: {getattr(error, 'strerror', None) or error}. "
+            "Choose another port or address."
+        ) from None
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return server.server_port, end

@@ -1,0 +1,185 @@
+"""The two ways in which `penstock.start_delivery` delivers: in a thread, or in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from ..committers import errors
+from ..committers.errors import PenstockError
+from ..committers.store.selection import is_named
+from ..datasource.table_access import TableAccess
+from ..writers import child_process
+from .running import Assignment, deliver
+from .turns import ServiceSettings
+from .watchers import LastError, LogWatcher, with_metrics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP_S = 60.0
+"""How long an end waits for the delivery that runs."""
+READ_S = 1.0
+"""How long the last lines of a child that has ended are waited for."""
+
+
+OnError: TypeAlias = Callable[[Exception | None], None]
+
+
+class Runner(Protocol):
+    """Delivers until it is told to stop; called again after an error."""
+
+    def run(self, stop: threading.Event, on_error: OnError) -> None:
+        """
+        Args:
+            on_error: called with the newest failure of a delivery or a store while the runner itself goes on,
+                and with None once the store is read or the failure is over
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be delivered, and how, as `start_delivery` is asked for it."""
+
+    url: str = field(repr=False)
+    """Of the store: it may hold a password."""
+    stream: str | None
+    access: TableAccess
+    settings: ServiceSettings
+    metrics_port: int | None
+    metrics_address: str
+
+
+# In a thread ----------------------------------------------------------------------------------------
+
+
+class InThisProcess:
+    """See `Runner`."""
+
+    def __init__(self, wanted: Wanted, spark: SparkSession | None) -> None:
+        stream = wanted.stream
+        self._wanted = wanted
+        self._assignment = Assignment(
+            stores=(wanted.url,),
+            access=wanted.access,
+            settings=wanted.settings,
+            is_chosen=lambda status: stream is None or is_named(status, stream),
+            waits_for_stores=True,
+            spark=None if spark is None else lambda: spark,
+        )
+
+    def run(self, stop: threading.Event, on_error: OnError) -> None:
+        port, address = self._wanted.metrics_port, self._wanted.metrics_address
+        watchers = [LogWatcher(), LastError(on_error)]
+        with with_metrics(watchers, port, address, [self._wanted.url]) as told:
+            deliver(self._assignment, told, stop)
+
+
+# In a process of its own ----------------------------------------------------------------------------
+
+LAST_ERROR = "penstock.last_error "
+"""How a line begins in which the child reports its newest failure."""
+
+
+def error_line(error: Exception | None) -> str:
+    """The line for an error; None: there is none any more."""
+    said = None if error is None else {"type": type(error).__name__, "message": str(error)}
+    return f"{LAST_ERROR}{json.dumps(said)}\n"
+
+
+def parsed_error(line: str) -> Exception | None:
+    """The error of such a line, of its own class if that is one of Penstock's."""
+    said = json.loads(line.removeprefix(LAST_ERROR))
+    if said is None:
+        return None
+    kind = getattr(errors, said["type"], None)
+    if isinstance(kind, type) and issubclass(kind, PenstockError):
+        return kind(said["message"])
+    return PenstockError(f"{said['type']}: {said['message']}")
+
+
+class Subprocess:
+    """`penstock deliver` as a child, which ends when its standard input does. See `Runner`.
+
+    Everything secret goes through that pipe, not into the environment or the arguments, which others see.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        port, settings = wanted.metrics_port, wanted.settings
+        metrics = ["--metrics-port", str(port), "--metrics-address", wanted.metrics_address]
+        self._words = [
+            "deliver",
+            "--from-stdin",
+            *([] if wanted.stream is None else [wanted.stream]),
+            *("--parallel", str(settings.parallel)),
+            *("--lease-seconds", str(settings.lease_s)),
+            *([] if port is None else metrics),
+            *([] if settings.maintains else ["--no-maintenance"]),
+        ]
+        storage, catalog = dict(wanted.access.storage), dict(wanted.access.catalog)
+        self._secrets = {"store": wanted.url, "storage": storage, "catalog": catalog}
+
+    def run(self, stop: threading.Event, on_error: OnError) -> None:
+        """
+        Raises:
+            PenstockError: the process has ended, and was not told to.
+        """
+        child = subprocess.Popen(  # noqa: S603 - our own program
+            child_process.command("penstock.cli", self._words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=child_process.environment(),
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the driver, which tells it
+        )
+        reader = threading.Thread(
+            target=_read_errors, args=(child, on_error), name="delivery errors", daemon=True
+        )
+        reader.start()
+        try:
+            self._send_secrets(child)
+            while not stop.is_set():
+                try:
+                    code = child.wait(0.2)
+                except subprocess.TimeoutExpired:
+                    continue
+                raise PenstockError(f"The delivery process has ended with exit code {code}.")
+        finally:
+            _end(child)
+            reader.join(READ_S)
+
+    def _send_secrets(self, child: subprocess.Popen[str]) -> None:
+        assert child.stdin is not None
+        with suppress(BrokenPipeError):  # it has died already: its exit code says so
+            child.stdin.write(json.dumps(self._secrets) + "\n")
+            child.stdin.flush()
+
+
+def _read_errors(child: subprocess.Popen[str], on_error: OnError) -> None:
+    """Hand on what the child reports; whatever else it prints goes to this process's stdout."""
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            if line.startswith(LAST_ERROR):
+                on_error(parsed_error(line))
+            else:
+                sys.stdout.write(line)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Close the pipe, which ends the child after its running delivery; kill one that does not. Reaps it."""
+    if child.stdin is not None:
+        with suppress(BrokenPipeError):
+            child.stdin.close()
+    try:
+        child.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

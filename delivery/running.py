@@ -1,0 +1,140 @@
+"""A delivery process from beginning to end: its stores, one service for each, and how they end together."""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import sqlalchemy as sa
+
+from ..committers.errors import ConfigurationError, StoreUnreachableError
+from ..committers.safe_text import get_logger
+from ..committers.store.database import displayed_url, has_file
+from ..committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
+from ..datasource.checkpoint import STORE_FILE
+from ..datasource.table_access import TableAccess
+from ..writers.local_path import local_path
+from .service import PASSING, DeliveryService, Pauses
+from .turns import OpenSpark, ServiceSettings, Surroundings, Watcher
+
+logger = get_logger(__name__)
+
+LOOK_S = 0.1
+"""How late an end is noticed at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a delivery process is to deliver, and with what."""
+
+    stores: tuple[str, ...] = field(repr=False)
+    """URLs: they may hold passwords."""
+    access: TableAccess
+    settings: ServiceSettings
+    is_chosen: Callable[[StreamStatus], bool] = lambda stream: True
+    waits_for_stores: bool = False
+    """A store that is not there yet is waited for: the first start of its query makes it. So is a database
+    that does not answer."""
+    spark: OpenSpark | None = None
+
+    def surroundings(
+        self, store: SqlManifestStore, watchers: Sequence[Watcher], stop: threading.Event
+    ) -> Surroundings:
+        return Surroundings(store, self.access, self.settings, watchers, stop, self.spark)
+
+
+def store_of_checkpoint(checkpoint: str) -> str:
+    """The URL of the store in a checkpoint directory, which need not be there yet.
+
+    Raises:
+        ConfigurationError: the directory is not on a local disk.
+    """
+    directory = local_path(checkpoint)
+    if directory is None:
+        raise ConfigurationError(
+            f"{checkpoint} is not on a local disk. Give the query's option `store` instead, as the store."
+        )
+    return sqlite_url(posixpath.join(directory, STORE_FILE))
+
+
+def opened(
+    url: str, assignment: Assignment, watchers: Sequence[Watcher], stop: threading.Event
+) -> SqlManifestStore | None:
+    """The store, once it is there and answers; None if the process shall end before.
+
+    Raises:
+        ConfigurationError: there is none, and it is not waited for; or it cannot be opened for good.
+    """
+    pauses = Pauses()
+    passing = (*PASSING, StoreUnreachableError) if assignment.waits_for_stores else PASSING
+    while not stop.is_set():
+        if assignment.waits_for_stores and not _may_be_there(url):
+            stop.wait(assignment.settings.poll_s)
+            continue
+        try:
+            return open_store(url, must_exist=not assignment.waits_for_stores)
+        except passing as error:
+            wait_s = pauses.begin()
+            logger.warning("Tried again in %.0f s: %s", wait_s, error)
+            for watcher in watchers:
+                watcher.store_failed(displayed_url(url), error)
+            stop.wait(wait_s)
+    return None
+
+
+def _may_be_there(url: str) -> bool:
+    """False for a SQLite file that nobody has made: a query's first start shall do it, not this process."""
+    try:
+        return has_file(sa.make_url(url))
+    except (sa.exc.ArgumentError, ValueError):
+        return True  # opening it says what is wrong
+
+
+def deliver(assignment: Assignment, watchers: Sequence[Watcher], stop: threading.Event) -> None:
+    """Deliver until `stop` is set; returns once all deliveries that ran have landed. Any thread.
+
+    Raises:
+        PenstockError: a store is not there, or cannot be understood; the other services have ended too.
+    """
+    ended = threading.Event()  # an error sets it, and leaves `stop` alone
+    services = [_StoreThread(url, assignment, watchers, ended) for url in assignment.stores]
+    for service in services:
+        service.start()
+    while not ended.is_set() and not stop.wait(LOOK_S):
+        pass
+    ended.set()
+    for service in services:
+        service.join()
+    for service in services:
+        if service.error is not None:
+            raise service.error
+
+
+class _StoreThread(threading.Thread):
+    """The service of one store. Its error ends them all."""
+
+    def __init__(
+        self, url: str, assignment: Assignment, watchers: Sequence[Watcher], ended: threading.Event
+    ) -> None:
+        super().__init__(name="delivery service", daemon=True)
+        self._url = url
+        self._assignment = assignment
+        self._watchers = watchers
+        self._ended = ended
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        assignment = self._assignment
+        try:
+            while not self._ended.is_set():
+                store = opened(self._url, assignment, self._watchers, self._ended)
+                if store is not None:
+                    with store:
+                        around = assignment.surroundings(store, self._watchers, self._ended)
+                        DeliveryService(around, assignment.is_chosen).run()
+                assignment = replace(assignment, waits_for_stores=True)  # its file was deleted or replaced
+        except Exception as error:  # noqa: BLE001 - `deliver` raises it again
+            self.error = error
+            self._ended.set()

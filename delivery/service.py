@@ -1,0 +1,196 @@
+"""The delivery of all streams of one store, for as long as the process runs or until nothing is left.
+
+A turn of a stream runs in a thread of its own, a bounded number of them at once. What goes wrong in one is
+told, and tried again with growing pauses; the other streams do not notice. An outage of the store is waited
+for. Nothing here is the truth about anything: a process that is killed loses nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from ..committers.contract import StreamKey
+from ..committers.errors import CommitStateUnknownError, PenstockError, RetryableError
+from ..committers.safe_text import get_logger
+from ..committers.store.sql import StreamStatus
+from .turns import DeliveryOrder, Surroundings, Turn
+from .worker import StreamWorker
+
+logger = get_logger(__name__)
+
+PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
+"""After a failure; it doubles from the first to the second."""
+IDLE_S_MAX = 5.0
+"""After turns in which nothing could be delivered, though it was due: it is not in Spark's commits log."""
+PASSING = (RetryableError, CommitStateUnknownError)
+
+
+class Pauses:
+    """Growing pauses after failures in a row."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until = 0.0
+
+    def begin(self, longest_s: float = PAUSE_S_MAX) -> float:
+        """One more failure; how many seconds from now the pause lasts."""
+        pause_s = min(PAUSE_S * 2.0 ** min(self._failures, 30), longest_s)
+        self._failures += 1
+        self._until = time.monotonic() + pause_s
+        return pause_s
+
+    def end(self) -> None:
+        self._failures, self._until = 0, 0.0
+
+    @property
+    def is_on(self) -> bool:
+        return time.monotonic() < self._until
+
+
+class TurnThread(threading.Thread):
+    """One turn of one stream. A daemon: a delivery that is cut off anywhere is finished by the next one."""
+
+    def __init__(self, worker: StreamWorker, order: DeliveryOrder) -> None:
+        super().__init__(name=f"delivery of {worker.stream.key}", daemon=True)
+        self.worker = worker
+        self.order = order
+        self.result = Turn()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.worker.turn(self.order)
+        except Exception as error:  # noqa: BLE001 - the service tells it, and pauses the stream
+            self.error = error
+
+
+class DeliveryService:
+    """Delivers the decoupled streams of one store.
+
+    Args:
+        is_chosen: leaves streams out
+    """
+
+    def __init__(
+        self, around: Surroundings, is_chosen: Callable[[StreamStatus], bool] = lambda stream: True
+    ) -> None:
+        self._around = around
+        self._is_chosen = is_chosen
+        self._workers: dict[StreamKey, StreamWorker] = {}
+        self._pauses: dict[StreamKey, Pauses] = {}
+        self._running: dict[StreamKey, TurnThread] = {}
+
+    # For as long as the process runs ----------------------------------------------------------------
+
+    def run(self) -> None:
+        """Deliver what becomes due until `stop` is set, or until the store has to be opened anew because its
+        file was deleted or replaced. Outages, of the store too, are waited for.
+
+        Raises:
+            PenstockError: the store can be read, and not be understood.
+        """
+        outage = Pauses()
+        try:
+            while not self._around.stop.is_set():
+                wait_s = self._around.settings.poll_s
+                if not self._around.store.has_same_file:
+                    self._tell_of_other_file()
+                    return
+                try:
+                    self._poll()
+                    outage.end()
+                except PASSING as error:
+                    wait_s = outage.begin()
+                    logger.warning("Tried again in %.0f s: %s", wait_s, error)
+                    self._around.store_failed(error)
+                self._around.stop.wait(wait_s)
+        finally:
+            self._end()
+
+    def _tell_of_other_file(self) -> None:
+        error = RetryableError(
+            f"The file of the manifest store {self._around.store.name} was deleted or replaced. It is opened "
+            "again as soon as it is there: the next start of its query makes it."
+        )
+        logger.warning("%s", error)
+        self._around.store_failed(error)
+
+    def _poll(self) -> None:
+        self._reap()
+        now = self._around.clock()
+        streams = [stream for stream in self._around.store.streams() if self._is_chosen(stream)]
+        self._around.saw(streams, now)
+        if not self._around.settings.delivers:
+            return
+        for worker in self._decoupled(streams, now):
+            if self._busy >= self._around.settings.parallel:
+                return
+            if not self._is_free(worker.stream.key):
+                continue
+            order = worker.order(now)
+            if order is not None:
+                self._start(worker, order)
+
+    @property
+    def _busy(self) -> int:
+        """Turns that run. One that hangs takes no place from other streams; its own stream stays with it."""
+        return sum(not thread.worker.is_stalled for thread in self._running.values())
+
+    def _decoupled(self, streams: Sequence[StreamStatus], now: datetime) -> list[StreamWorker]:
+        """The decoupled streams, those that have waited longest first."""
+        workers = []
+        for stream in streams:
+            if stream.key not in self._workers:
+                self._workers[stream.key] = StreamWorker(stream, self._around)
+            worker = self._workers[stream.key]
+            if self._sees(worker, stream) and worker.is_decoupled:
+                workers.append(worker)
+        return sorted(workers, key=lambda worker: worker.stream.backlog.oldest_prepared_at or now)
+
+    def _sees(self, worker: StreamWorker, stream: StreamStatus) -> bool:
+        """False if the stream's settings cannot be read."""
+        if stream.key in self._running:
+            return True
+        try:
+            worker.see(stream)
+        except PenstockError as error:
+            if self._is_free(stream.key):
+                self._around.failed(stream, error, self._pauses[stream.key].begin())
+            return False
+        return True
+
+    def _is_free(self, key: StreamKey) -> bool:
+        return key not in self._running and not self._pauses.setdefault(key, Pauses()).is_on
+
+    def _start(self, worker: StreamWorker, order: DeliveryOrder) -> None:
+        thread = TurnThread(worker, order)
+        self._running[worker.stream.key] = thread
+        thread.start()
+
+    def _reap(self) -> None:
+        for key, thread in list(self._running.items()):
+            if not thread.is_alive():
+                del self._running[key]
+                self._judge(thread)
+
+    def _judge(self, thread: TurnThread) -> None:
+        """Pause a stream whose turn came to nothing; after a failure the store says when to try again."""
+        stream, turn = thread.worker.stream, thread.result
+        pauses = self._pauses.setdefault(stream.key, Pauses())
+        if thread.error is not None:
+            self._around.failed(stream, thread.error, pauses.begin())
+        elif turn.is_busy:
+            pass  # who holds the lease may be dead: at the next look it may have ended
+        elif turn.has_done_something or thread.order.is_upkeep:
+            pauses.end()
+        else:
+            pauses.begin(IDLE_S_MAX)
+
+    def _end(self) -> None:
+        """Let the turns that run come to their end: each looks at `stop` after its delivery."""
+        for thread in self._running.values():
+            thread.join()
+        self._reap()

@@ -1,0 +1,83 @@
+"""Removing the small files that compacted deliveries have replaced. Runs in the delivery process.
+
+No reader has ever seen them: they were rewritten before the commit. A file is deleted only if its delivery is
+in the table, by the table's own token, since the grace period; the delivery does not name it itself; and no
+version of the table that can be read does, nor one whose files still wait to be deleted.
+
+Order of looking, as in `committers.cleanup`: first the token, then who names what. Whatever is committed
+after that is of later batches.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+
+from ..committers.cleanup import CleanableTable
+from ..committers.contract import Manifest, StreamKey
+from ..committers.file_tables.manifest import decode
+from ..committers.store.delivery_queries import DeliveryRecord
+from ..committers.store.sql import SqlManifestStore
+
+SOURCES_GRACE = timedelta(hours=1)
+DELIVERIES_AT_ONCE = 20
+"""For them the names in the table are read once."""
+
+
+def remove_sources(
+    store: SqlManifestStore,
+    stream: StreamKey,
+    open_table: Callable[[], CleanableTable],
+    landed_before: datetime,
+    until: Callable[[], bool] = lambda: False,
+) -> int:
+    """Delete the files that deliveries have replaced, and forget which they were; how many were deleted.
+
+    Args:
+        open_table: the table, as one that was not looked at before
+        landed_before: the end of the grace period
+        until: asked between deliveries; True leaves the rest for the next time
+
+    Raises:
+        RetryableError: the table, its storage or the store cannot be reached.
+        ManifestCorruptError: nobody can tell which files a manifest names.
+    """
+    deleted = 0
+    landed = (
+        delivery
+        for delivery in store.deliveries.with_sources(stream)
+        if delivery.finished_at is not None and delivery.finished_at < landed_before
+    )
+    while not until() and (some := list(islice(landed, DELIVERIES_AT_ONCE))):
+        deleted += _remove(store, stream, open_table(), some)
+    return deleted
+
+
+def _remove(
+    store: SqlManifestStore, stream: StreamKey, table: CleanableTable, deliveries: Sequence[DeliveryRecord]
+) -> int:
+    _, tokens = table.id_and_tokens([stream.query_id])
+    token = tokens.get(stream.query_id)
+    settled = [one for one in deliveries if token is not None and one.last_batch_id <= token.batch_id]
+    if not settled:
+        return 0
+    unneeded = {posixpath.basename(path): path for one in settled for path in _replaced(store, one)}
+    for names in table.names():
+        for name in names:
+            unneeded.pop(name, None)
+    deleted = table.delete_files(unneeded.values())
+    for one in settled:
+        store.deliveries.sources_removed(one.delivery_id)
+    return deleted
+
+
+def _replaced(store: SqlManifestStore, delivery: DeliveryRecord) -> set[str]:
+    whole = store.deliveries.manifest(delivery)
+    kept = set() if whole is None else set(_paths([whole]))
+    return set(_paths(store.deliveries.sources(delivery))) - kept
+
+
+def _paths(manifests: Iterable[Manifest]) -> Iterator[str]:
+    return (file.path for manifest in manifests for file in decode(manifest).files)

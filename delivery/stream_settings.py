@@ -1,0 +1,98 @@
+"""The settings that the store keeps of a stream, and the sink that a delivery process builds from them.
+
+Whoever can write to the store can change these settings. They are joined with the secrets of this process, so
+only options that Penstock itself keeps there are accepted, and only for the stream's own table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..committers.errors import ConfigurationError, ManifestCorruptError, shown
+from ..datasource.destinations import destination_type
+from ..datasource.options.parsing import Option, not_storable
+from ..datasource.sink import FileTableSink
+from ..datasource.table_access import TableAccess
+
+if TYPE_CHECKING:
+    from ..committers.contract import StreamKey
+    from ..committers.store.sql import StreamStatus
+
+DECOUPLED = "decoupled"
+_NAMED_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What the newest start of a query has left in the store. It holds no secret."""
+
+    delivery: str = ""
+    checkpoint: str = ""
+    """Its location; empty if the store does not know it."""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> StreamSettings:
+        """From the store's JSON; empty for streams that were never decoupled.
+
+        Raises:
+            ManifestCorruptError: the text is not the JSON that Penstock writes.
+        """
+        if not text:
+            return cls()
+        try:
+            parsed = json.loads(text)
+            options = dict(parsed["options"])
+            if not all(isinstance(one, str) for one in (*options, *options.values())):
+                raise TypeError("options are not texts")
+            return cls(str(parsed["delivery"]), str(parsed.get("checkpoint") or ""), options)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ManifestCorruptError(
+                "The settings of a stream in the manifest store are damaged. The next start of its query "
+                "writes them anew."
+            ) from None
+
+    @property
+    def is_decoupled(self) -> bool:
+        return self.delivery == DECOUPLED
+
+
+def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> FileTableSink:
+    """The sink of the stream's query, with the secrets of this process.
+
+    Raises:
+        ConfigurationError: the settings have options that Penstock does not keep there or name another table,
+            or the kind is not known.
+    """
+    destination = destination_type(stream.key, stream.kind)
+    _check_keys(stream.key, destination.options, settings.options)
+    sink = destination.sink(stream.key, settings.options, access)
+    _check_table(stream.key, sink)
+    return sink
+
+
+def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[str, str]) -> None:
+    keys = not_storable(known, options)
+    if keys:
+        more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
+        raise ConfigurationError(
+            f"The settings of the stream {stream} in the manifest store have options that this version of "
+            f"Penstock does not keep there: {', '.join(map(shown, keys[:_NAMED_MAX]))}{more}. The table was "
+            "not opened. If a newer version of Penstock runs the query, run: pip install --upgrade penstock. "
+            "If not, somebody has changed the store: find out who can write to it. The next start of the "
+            "query writes the settings anew."
+        )
+
+
+def _check_table(stream: StreamKey, sink: FileTableSink) -> None:
+    if sink.table_uri != stream.table_uri:
+        raise ConfigurationError(
+            f"The settings of query {stream.query_id} in the manifest store name the table "
+            f"{shown(sink.table_uri)}, but the stream writes {shown(stream.table_uri)}. The table was not "
+            "opened. If the query has a relative path, run the delivery process in the same folder, or give "
+            "the query an absolute path. If not, somebody has changed the store: find out who can write to "
+            "it. The next start of the query writes the settings anew."
+        )

@@ -1,0 +1,111 @@
+"""What a delivery process does for a stream beside delivering it: files and records that nobody needs any
+more go, and its table is looked after. Whatever fails here is told and done another time: no batch depends
+on it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ..committers.errors import PenstockError
+from ..committers.safe_text import get_logger
+from ..datasource.destinations import stored_table
+from ..datasource.sink import FileTableSink
+from ..datasource.table_access import TableAccess
+from .maintenance import Maintenance, MaintenancePolicy, maintenance_of
+from .sources import SOURCES_GRACE, remove_sources
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ..committers.store.sql import SqlManifestStore, StreamStatus
+
+logger = get_logger(__name__)
+
+
+class Upkeep:
+    """The upkeep of one stream. Kept while the process runs: a step of maintenance that has failed waits.
+
+    Args:
+        stop: the process is about to end
+    """
+
+    def __init__(
+        self,
+        store: SqlManifestStore,
+        stream: StreamStatus,
+        sink: FileTableSink,
+        access: TableAccess,
+        clock: Callable[[], datetime],
+        stop: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._stream = stream
+        self._sink = sink
+        self._access = access
+        self._clock = clock
+        self._stop = stop
+        self._maintenance: Maintenance | None = None
+
+    def run(self) -> None:
+        """Everything that is due."""
+        for step in (self._remove_sources, self._prune, self._maintain):
+            if self._stop():
+                return
+            try:
+                step()
+            except PenstockError as error:
+                logger.warning("Upkeep of %s is put off: %s", self._stream.key, error)
+
+    def _remove_sources(self) -> None:
+        deleted = remove_sources(
+            self._store,
+            self._stream.key,
+            lambda: stored_table(self._stream, self._access).cleanable(self._store),
+            self._clock() - SOURCES_GRACE,
+            self._stop,
+        )
+        if deleted:
+            logger.info("Deleted %d files of %s that deliveries have rewritten.", deleted, self._stream.key)
+
+    def _prune(self) -> None:
+        options = self._sink.options
+        older_than = self._clock() - timedelta(seconds=options.delivered_s_max)
+        pruned = self._store.deliveries.prune(self._stream.key, older_than, options.delivered_max)
+        if pruned:
+            logger.info("Forgot %d batches of %s that are long done.", pruned, self._stream.key)
+
+    def _maintain(self) -> None:
+        options = self._sink.options
+        if self._maintenance is None:
+            self._maintenance = maintenance_of(
+                self._sink,
+                self._store,
+                self._stream.key,
+                MaintenancePolicy(options.maintenance, options.compact_every_s, options.vacuum_every_s),
+                now=self._clock,
+                stop=self._stop,
+            )
+        for result in self._maintenance.run_due(self._clock(), self._stop):
+            if result.error is not None:
+                logger.warning("%s of %s is put off: %s", result.step, self._stream.key, result.error)
+            elif result.done:
+                logger.info("%s: %s (%.1f s)", self._stream.key, result.done, result.seconds)
+
+
+class UpkeepThread(threading.Thread):
+    """Upkeep beside the deliveries of the same stream, which must not wait for it."""
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        super().__init__(name="upkeep", daemon=True)
+        self._upkeep = upkeep
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._upkeep.run()
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
+            self.error = error

@@ -1,0 +1,146 @@
+"""How the deliveries are told to people: one line each, in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from ..committers.errors import PenstockError
+from ..committers.safe_text import get_logger
+from ..committers.store.database import displayed_url
+from ..committers.store.selection import short_id
+from ..committers.store.sql import StreamStatus
+from .turns import Landing, Watcher
+
+logger = get_logger("penstock.delivery")
+
+
+LOOPBACK = "127.0.0.1"
+"""Where metrics are served by default: they need no password, and name tables and queries."""
+
+
+def name_of(stream: StreamStatus) -> str:
+    return f"{stream.query_name or '(no name)'} {short_id(stream.key.query_id)}"
+
+
+class LogWatcher(Watcher):
+    """Logs."""
+
+    def landed(self, landing: Landing) -> None:
+        said = landing_json(landing)
+        files = f"{said['files']:,}"
+        if said["source_files"]:
+            files = f"{said['source_files']:,} -> {files}"
+        logger.info(
+            "%s: delivered batches %d..%d, %s rows, %s files, by %s, in %.1f s, version %s",
+            name_of(landing.stream),
+            said["first_batch_id"],
+            said["last_batch_id"],
+            f"{said['rows']:,}",
+            files,
+            said["trigger"],
+            landing.seconds,
+            said["table_version"],
+        )
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        name = name_of(stream)
+        if not isinstance(error, PenstockError):
+            logger.error("%s: failed unexpectedly, tried again %s", name, _in(wait_s), exc_info=error)
+        elif wait_s is None:
+            logger.error("%s: parked until `penstock retry`: %s", name, error)
+        else:
+            logger.warning("%s: not delivered, tried again %s: %s", name, _in(wait_s), error)
+
+
+class LastError(Watcher):
+    """Keeps the newest failure: of a delivery until something is delivered, of a store until it answers.
+
+    Args:
+        on_change: called with the new value, and with None when a store is read for the first time
+    """
+
+    def __init__(self, on_change: Callable[[Exception | None], None] = lambda error: None) -> None:
+        self.error: Exception | None = None
+        self._on_change = on_change
+        self._has_read = False
+        self._of_delivery: Exception | None = None
+        self._of_stores: dict[str, Exception] = {}
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        self._of_stores.pop(store, None)
+        self._update(is_first=not self._has_read)
+        self._has_read = True
+
+    def store_failed(self, store: str, error: Exception) -> None:
+        self._of_stores[store] = error
+        self._update()
+
+    def landed(self, landing: Landing) -> None:
+        self._of_delivery = None
+        self._update()
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        self._of_delivery = error
+        self._update()
+
+    def _update(self, *, is_first: bool = False) -> None:
+        error = next(iter(self._of_stores.values()), self._of_delivery)
+        if is_first or error is not self.error:
+            self.error = error
+            self._on_change(error)
+
+
+def _in(wait_s: float | None) -> str:
+    return f"in {wait_s:.1f} s" if wait_s else "at once"
+
+
+@contextmanager
+def with_metrics(
+    told: Sequence[Watcher], port: int | None, address: str, stores: Sequence[str]
+) -> Iterator[list[Watcher]]:
+    """These watchers, and one that serves Prometheus metrics, if there is a port for it.
+
+    Args:
+        stores: URLs
+
+    Raises:
+        ConfigurationError: the port cannot be had, or a URL cannot be read.
+    """
+    if port is None:
+        yield list(told)
+        return
+    from .metrics import Metrics
+    from .metrics_server import serve_metrics
+
+    metrics = Metrics([displayed_url(url) for url in stores])
+    port, end = serve_metrics(port, address, metrics.registry)
+    host = f"[{address}]" if ":" in address else address
+    logger.info("Metrics are at http://%s:%d/metrics", host, port)
+    try:
+        yield [*told, metrics]
+    finally:
+        end()
+
+
+def landing_json(landing: Landing) -> dict[str, Any]:
+    """One delivery, with fixed keys."""
+    delivery, outcome = landing.delivered.delivery, landing.delivered.outcome
+    batches = delivery.manifest.batches
+    return {
+        "query_name": landing.stream.query_name,
+        "query_id": landing.stream.key.query_id,
+        "table_uri": landing.stream.key.table_uri,
+        "first_batch_id": batches[0].batch_id,
+        "last_batch_id": batches[-1].batch_id,
+        "batches": len(batches),
+        "rows": delivery.manifest.rows,
+        "source_files": landing.delivered.source_files,
+        "files": delivery.manifest.files,
+        "size_bytes": delivery.manifest.size_bytes,
+        "trigger": delivery.trigger,
+        "seconds": round(landing.seconds, 3),
+        "table_version": outcome.table_version,
+    }

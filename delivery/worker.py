@@ -1,0 +1,285 @@
+"""The delivery of one stream: what is due, under which lease, into which table.
+
+Runs in the delivery process. A stream is leased only while there is something to do: with several processes
+whichever is free takes it, and one that dies in the middle holds it up for no longer than a lease lasts.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ..committers.contract import Manifest
+from ..committers.deliveries.contract import Lease
+from ..committers.deliveries.deliverer import Compactor, Delivered, Failed, StreamDelivery
+from ..committers.deliveries.policy import DeliveryPolicy, due, is_put_off
+from ..committers.errors import (
+    CommitStateUnknownError,
+    FencedError,
+    PenstockError,
+    RetryableError,
+)
+from ..committers.landing import Retry
+from ..committers.safe_text import get_logger
+from ..datasource.checkpoint import Checkpoint
+from ..datasource.sink import FileTable, FileTableSink, check_same_table
+from .lease import HeldLease
+from .stream_settings import StreamSettings, build_sink
+from .turns import DeliveryOrder, Landing, Surroundings, Turn
+from .upkeep import Upkeep, UpkeepThread
+
+if TYPE_CHECKING:
+    from ..committers.store.sql import StreamStatus
+
+logger = get_logger(__name__)
+
+UPKEEP_S = 60.0
+"""How often an idle stream is looked after, at most."""
+
+
+class StreamWorker:
+    """Delivers one stream, turn after turn; never two turns at once."""
+
+    def __init__(self, stream: StreamStatus, around: Surroundings) -> None:
+        self._key = stream.key
+        self._around = around
+        self._settings_text: str | None = None
+        self._settings = StreamSettings()
+        self._sink: FileTableSink | None = None
+        self._policy = DeliveryPolicy()
+        self._upkeep: Upkeep | None = None
+        self._upkeep_at = time.monotonic()
+        self._has_warned = False
+        self._held: HeldLease | None = None
+        self.stream = stream
+
+    # Is there something to do? ----------------------------------------------------------------------
+
+    def see(self, stream: StreamStatus) -> None:
+        """Take note of how the store has the stream now.
+
+        Raises:
+            PenstockError: its settings cannot be read.
+        """
+        self.stream = stream
+        if stream.settings != self._settings_text:
+            self._settings = StreamSettings.parse(stream.settings)
+            self._settings_text = stream.settings
+            self._sink = self._upkeep = None
+
+    @property
+    def is_decoupled(self) -> bool:
+        return self._settings.is_decoupled
+
+    @property
+    def is_stalled(self) -> bool:
+        """True if the turn that runs hangs: its lease was given up."""
+        return self._held is not None and self._held.is_stalled
+
+    def order(self, now: datetime) -> DeliveryOrder | None:
+        """What the stream needs now; None if nothing. Asked each second: it looks nowhere."""
+        if self._is_deliverable(now):
+            if self.stream.waiting_since is not None:
+                return DeliveryOrder("request")
+            state = self.stream.delivery
+            is_begun = state.tries > 0 or state.alone_up_to >= 0
+            if is_begun or self._is_due(now):
+                return DeliveryOrder()
+        if self._around.settings.maintains and time.monotonic() >= self._upkeep_at:
+            return DeliveryOrder(is_upkeep=True)
+        return None
+
+    def _is_due(self, now: datetime) -> bool:
+        try:
+            self._opened_sink()
+        except PenstockError:  # the turn raises it again, and notes it under the lease
+            return True
+        return due(self.stream.backlog, self._policy, now) is not None
+
+    def _is_deliverable(self, now: datetime) -> bool:
+        state = self.stream.delivery
+        is_free = state.parked_at is None and not is_put_off(state, self._policy, now)
+        return self.stream.backlog.batches > 0 and is_free
+
+    # One turn ---------------------------------------------------------------------------------------
+
+    def turn(self, order: DeliveryOrder) -> Turn:
+        """Take the lease, do what the order says, give the lease back.
+
+        Raises:
+            PenstockError: the stream cannot be delivered at all, such as for options that are missing here.
+        """
+        store, turn, self._held = self._around.store, Turn(), None
+        lease = store.deliveries.acquire(self._key, self._around.holder, self._around.settings.lease_s)
+        if lease is None:
+            turn.is_busy = True
+            return turn
+        with HeldLease(store.deliveries, lease, self._around.settings.lease_s) as held:
+            self._held = held
+            try:
+                if order.is_upkeep:
+                    self._look_after(held, turn)
+                else:
+                    self._deliver(held, order, turn)
+            except FencedError as error:
+                logger.info("Another process delivers %s now: %s", self._key, error)
+                turn.is_busy = True
+            except (RetryableError, CommitStateUnknownError):
+                raise
+            except PenstockError as error:
+                self._note(held.lease, error)
+                raise
+        return turn
+
+    def _deliver(self, held: HeldLease, order: DeliveryOrder, turn: Turn) -> None:
+        trigger = order.trigger
+        while not self._around.stop.is_set():
+            started = time.monotonic()
+            result = self._round(held, trigger)
+            if isinstance(result, Failed):
+                turn.failure = result
+                self._around.failed(self.stream, result.error, self._wait_s(result.retry_at))
+            if not isinstance(result, Delivered):
+                return
+            landing = self._landing(result, time.monotonic() - started)
+            turn.landings.append(landing)
+            self._around.landed(landing)
+            held.check()
+            if order.up_to is not None and result.delivery.manifest.batch.batch_id >= order.up_to:
+                return
+            if trigger == "request":
+                trigger = None
+
+    def _look_after(self, held: HeldLease, turn: Turn) -> None:
+        """Upkeep, and what becomes due meanwhile: it may take minutes."""
+        self._upkeep_at = time.monotonic() + UPKEEP_S
+        thread = UpkeepThread(self._opened_upkeep())
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(self._around.settings.poll_s)
+                self._deliver(held, DeliveryOrder(), turn)
+        finally:
+            thread.join()
+        if thread.error is not None:
+            raise thread.error
+
+    def _opened_upkeep(self) -> Upkeep:
+        if self._upkeep is None:
+            around = self._around
+            self._upkeep = Upkeep(
+                around.store,
+                self.stream,
+                self._opened_sink(),
+                around.access,
+                around.clock,
+                around.stop.is_set,
+            )
+        return self._upkeep
+
+    def _round(self, held: HeldLease, trigger: str | None) -> Delivered | Failed | None:
+        held.check()
+        around, sink = self._around, self._opened_sink()
+        table = sink.open_table()
+
+        written = around.store.written_table(self._key)
+
+        def check() -> None:
+            held.check()
+            check_same_table(table, self._key, written)
+
+        def sleep(seconds: float) -> None:
+            """Before the next attempt to commit. Not for long once the process shall end."""
+            held.check()
+            self._around.stop.wait(seconds)
+
+        delivery = StreamDelivery(
+            self._key,
+            around.store,
+            around.store.deliveries,
+            table,
+            self._policy,
+            compact=self._compactor(held, sink, table),
+            check=check,
+            last_checkpointed=self.last_checkpointed,
+            seen_version=lambda: None if written is None else written.table_version,
+            commit_retry=Retry(attempts_max=sink.options.commit_attempts_max),
+            clock=around.clock,
+            sleep=sleep,
+        )
+        return delivery.round(held.lease, trigger)
+
+    def _landing(self, delivered: Delivered, seconds: float) -> Landing:
+        recent = self._around.store.deliveries.recent(self._key, 1)
+        return Landing(self.stream, delivered, seconds, recent[0].oldest_prepared_at if recent else None)
+
+    def _wait_s(self, retry_at: datetime | None) -> float | None:
+        return None if retry_at is None else max((retry_at - self._around.clock()).total_seconds(), 0.0)
+
+    def _note(self, lease: Lease, error: PenstockError) -> None:
+        """Operators look into the store, not into this process."""
+        deliveries = self._around.store.deliveries
+        deliveries.set_state(lease, replace(deliveries.state(self._key), error=str(error)))
+
+    # What it delivers with --------------------------------------------------------------------------
+
+    def _opened_sink(self) -> FileTableSink:
+        if self._sink is None:
+            self._sink = build_sink(self.stream, self._settings, self._around.access)
+            self._policy = self._sink.options.delivery_policy
+        return self._sink
+
+    def _compactor(self, held: HeldLease, sink: FileTableSink, table: FileTable) -> Compactor | None:
+        from .compaction import LocalCompactor, SparkCompactor
+
+        def on_progress(done: int, groups: int) -> None:
+            held.check()
+            if self._around.stop.is_set():
+                raise RetryableError(
+                    f"The delivery process was told to end after {done} of {groups} groups of small files of "
+                    f"{self._key} were rewritten. The next delivery rewrites them."
+                )
+
+        compact_with = sink.options.compact_with
+        if compact_with == "none":
+            return None
+        if compact_with == "spark" and self._around.spark is not None:
+            return _Supervised(held, SparkCompactor(sink, table, self._around.spark))
+        if compact_with == "spark":
+            self._warn_of_no_spark()
+        return LocalCompactor(sink, table, on_progress=on_progress)
+
+    def _warn_of_no_spark(self) -> None:
+        if not self._has_warned:
+            logger.warning(
+                "The query of %s asks for compactWith=spark, and this process has no Spark: it rewrites the "
+                "small files itself. Start it with `penstock deliver --spark` or start_delivery(spark=...); "
+                "or set compactWith=local.",
+                self._key,
+            )
+        self._has_warned = True
+
+    def last_checkpointed(self) -> int:
+        """The newest batch in the commits log of the query's checkpoint.
+
+        Raises:
+            CheckpointGoneError: there is no checkpoint any more: its batches wait for an operator.
+            RetryableError: it cannot be read now.
+        """
+        location = self._settings.checkpoint
+        filesystem, root = self._opened_sink().open_filesystem(location)
+        return Checkpoint(filesystem, root, location).last_commit(self._key.query_id)
+
+
+class _Supervised:
+    """A `Compactor` whose work may take any time: Spark watches over its own tasks."""
+
+    def __init__(self, held: HeldLease, compact: Compactor) -> None:
+        self._held = held
+        self._compact = compact
+
+    def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
+        with self._held.supervised_elsewhere():
+            return self._compact(manifest, run_id)

@@ -1,0 +1,124 @@
+"""What tests of the delivery process share: a decoupled stream with prepared batches, and its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.lake import YOUNG, Lake
+
+from penstock.committers.store.sql import StreamStatus
+from penstock.datasource.table_access import TableAccess
+from penstock.delivery.service import DeliveryService
+from penstock.delivery.turns import Landing, ServiceSettings, Surroundings, Watcher
+
+QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
+SOON: dict[str, Any] = {"deliverAfterSeconds": "1"}
+NO_SECRETS = TableAccess({}, {})
+QUICK = ServiceSettings(poll_s=0.05, lease_s=2.0, maintains=False)
+
+
+class DecoupledLake(Lake):
+    """A stream whose driver has only prepared its batches, two rows each."""
+
+    def decouple(self, checkpoint: str = "", **options: str) -> None:
+        """Register the stream as its query's start does, with these options beside the table's own."""
+        own: Any = self.sink.options
+        where = (
+            {"path": own.path} if self.kind == "delta" else {"warehouse": own.warehouse, "table": own.table}
+        )
+        settings = {"delivery": "decoupled", "checkpoint": checkpoint, "options": {**where, **options}}
+        self.store.register(self.stream, self.kind, "ids", self.table_id, json.dumps(settings))
+
+    def fill(self, batches: int, first: int = 0) -> None:
+        for batch_id in range(first, first + batches):
+            self.prepare(batch_id, self.write(batch_id, YOUNG))
+
+    @property
+    def status(self) -> StreamStatus:
+        (status,) = [one for one in self.store.streams() if one.key == self.stream]
+        return status
+
+    @property
+    def left(self) -> int:
+        return self.store.deliveries.backlog(self.stream).batches
+
+    def row_ids(self) -> list[object]:
+        return [row[0] for row in self.rows()]
+
+
+def decoupled(folder: Path, kind: str = "delta", batches: int = 4, **options: str) -> DecoupledLake:
+    lake = DecoupledLake(folder, None, QUERY, kind)
+    lake.decouple(**options)
+    lake.fill(batches)
+    return lake
+
+
+class Told(Watcher):
+    """Remembers."""
+
+    def __init__(self) -> None:
+        self.landings: list[Landing] = []
+        self.failures: list[tuple[StreamStatus, Exception, float | None]] = []
+        self.seen: list[int] = []
+
+    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        self.seen.append(len(streams))
+
+    def landed(self, landing: Landing) -> None:
+        self.landings.append(landing)
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        self.failures.append((stream, error, wait_s))
+
+    @property
+    def triggers(self) -> list[str]:
+        return [landing.delivered.delivery.trigger for landing in self.landings]
+
+
+def around(
+    lake: Lake, *watchers: Watcher, settings: ServiceSettings = QUICK, stop: threading.Event | None = None
+) -> Surroundings:
+    return Surroundings(lake.store, NO_SECRETS, settings, watchers, stop or threading.Event())
+
+
+@contextmanager
+def serving(lake: Lake, *watchers: Watcher, settings: ServiceSettings = QUICK) -> Iterator[threading.Thread]:
+    """A delivery service on the lake's store, which has ended at the end of the block."""
+    stop = threading.Event()
+    service = DeliveryService(around(lake, *watchers, settings=settings, stop=stop))
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+    ends_at = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < ends_at, "it did not come to that in time"
+        time.sleep(0.02)
+
+
+def start_cli(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """`penstock` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", *arguments],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,156 @@
+"""A Postgres store that restarts or fails over while a decoupled stream is prepared and delivered."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from tests.chaos.servers import Postgres, postgres
+from tests.delivery.backlogs import QUERY, SOON, DecoupledLake, start_cli, wait_until
+from tests.lake import YOUNG
+
+from penstock.committers.contract import StreamKey
+from penstock.committers.decoupled import DecoupledCommitter
+from penstock.committers.errors import CheckpointMismatchError, CommitStateUnknownError, RetryableError
+from penstock.committers.store.sql import open_store
+
+BATCHES = 12
+STREAM = StreamKey(QUERY, "/lake/events")
+
+
+@pytest.fixture
+def primary() -> Iterator[Postgres]:
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def standby(primary: Postgres) -> Iterator[Postgres]:
+    with postgres(primary) as server:
+        yield server
+
+
+def url_of(*servers: Postgres) -> str:
+    hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in servers)
+    return f"postgresql+psycopg://postgres@/postgres?{hosts}"
+
+
+def execute(server: Postgres, *statements: str) -> object:
+    """The first value that the last statement returns, if it returns rows."""
+    engine = sa.create_engine(url_of(server), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        result = [connection.exec_driver_sql(statement) for statement in statements][-1]
+        value = result.scalar() if result.returns_rows else None
+    engine.dispose()
+    return value
+
+
+def has_all(standby: Postgres, primary: Postgres) -> bool:
+    position = execute(primary, "SELECT pg_current_wal_lsn()::text")
+    return execute(standby, f"SELECT pg_last_wal_replay_lsn() >= '{position}'") is True
+
+
+def lake_of(folder: Path, kind: str, url: str) -> DecoupledLake:
+    lake = DecoupledLake(folder, url, QUERY, kind)
+    lake.decouple(**SOON)
+    return lake
+
+
+def prepare(lake: DecoupledLake, first: int, end: int) -> None:
+    """As Spark does: a batch whose preparation failed comes back with the same offsets."""
+    for batch_id in range(first, end):
+        files = lake.write(batch_id, YOUNG)
+        for _ in range(600):
+            try:
+                lake.prepare(batch_id, files)
+                break
+            except (RetryableError, CommitStateUnknownError):
+                time.sleep(0.1)
+        else:
+            pytest.fail("the store did not come back")
+
+
+def delivering(lake: DecoupledLake) -> subprocess.Popen[str]:
+    """A process that has delivered two batches, while two more wait."""
+    process = start_cli("deliver", "--store", lake.store_url, "--lease-seconds", "2")
+    prepare(lake, 0, 2)
+    wait_until(lambda: lake.left == 0)
+    prepare(lake, 2, 4)
+    return process
+
+
+def check_each_row_is_there_once(lake: DecoupledLake, process: subprocess.Popen[str]) -> None:
+    """By the process that was there before the outage."""
+    wait_until(lambda: lake.left == 0)
+    assert lake.row_ids() == list(range(1, 2 * BATCHES + 1))
+    process.terminate()
+    _, log = process.communicate(timeout=30)
+    assert process.returncode == 0, log
+
+
+@pytest.mark.parametrize(("kind", "how"), [("delta", "kill"), ("iceberg", "stop")])
+def test_a_restart_of_postgres_loses_and_doubles_nothing(
+    tmp_path: Path, primary: Postgres, kind: str, how: str
+) -> None:
+    lake = lake_of(tmp_path, kind, url_of(primary))
+    process = delivering(lake)
+    primary.kill() if how == "kill" else primary.stop()
+    time.sleep(3)
+    primary.start()
+    prepare(lake, 4, BATCHES)
+    check_each_row_is_there_once(lake, process)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_promoted_synchronous_standby_loses_and_doubles_nothing(
+    tmp_path: Path, primary: Postgres, standby: Postgres, kind: str
+) -> None:
+    execute(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+    wait_until(lambda: execute(primary, "SELECT sync_state FROM pg_stat_replication") == "sync")
+    lake = lake_of(tmp_path, kind, url_of(standby, primary))  # the first host is not the one to write to
+    process = delivering(lake)
+    primary.kill()
+    time.sleep(3)  # the standby refuses to write until it is promoted
+    standby.promote()
+    prepare(lake, 4, BATCHES)
+    check_each_row_is_there_once(lake, process)
+
+
+def test_a_batch_that_an_asynchronous_standby_never_got_stops_the_query(
+    tmp_path: Path, primary: Postgres, standby: Postgres
+) -> None:
+    """The query does not go on with the next batch, and what was delivered stays as it is."""
+    lake = lake_of(tmp_path, "delta", url_of(primary, standby))
+    process = delivering(lake)
+    wait_until(lambda: lake.left == 0)
+    process.terminate()
+    process.communicate(timeout=30)
+    wait_until(lambda: has_all(standby, primary))
+    standby.stop()
+    prepare(lake, 4, 5)
+    primary.kill()
+    standby.start()
+    standby.promote()
+    wait_until(lambda: execute(standby, "SELECT pg_is_in_recovery()") is False)
+    with open_store(lake.store_url) as store:
+        assert store.record(lake.stream, 3) is not None
+        assert store.record(lake.stream, 4) is None
+        with pytest.raises(CheckpointMismatchError, match="batch"):
+            DecoupledCommitter(store, lake.committer()).begin(lake.batch(5))
+    assert lake.row_ids() == list(range(1, 9))
+
+
+def test_a_standby_that_is_not_promoted_yet_is_an_outage(primary: Postgres, standby: Postgres) -> None:
+    """Where one address leads to either server, such as a virtual one or a pooler's."""
+    with open_store(url_of(primary)) as store:
+        assert store.streams() == []
+    wait_until(lambda: has_all(standby, primary))
+    with open_store(url_of(standby)) as store:
+        with pytest.raises(RetryableError, match="read-only transaction"):
+            store.register(STREAM, "test")
+        standby.promote()
+        store.register(STREAM, "test")

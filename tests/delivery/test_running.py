@@ -1,0 +1,89 @@
+"""A delivery process whose store is down, is not there yet, or is deleted and made anew."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.delivery.backlogs import NO_SECRETS, QUICK, SOON, decoupled, wait_until
+
+from penstock.committers.errors import StoreUnreachableError
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.table_access import TableAccess
+from penstock.delivery import running
+from penstock.delivery.metrics import Metrics
+from penstock.delivery.running import Assignment, deliver, opened
+from penstock.delivery.turns import ServiceSettings
+from penstock.delivery.watchers import LastError
+
+DOWN = "postgresql+psycopg://me@127.0.0.1:1/db"
+
+
+def assignment(url: str, *, waits: bool) -> Assignment:
+    return Assignment(
+        stores=(url,), access=TableAccess({}, {}), settings=ServiceSettings(), waits_for_stores=waits
+    )
+
+
+def test_a_database_that_is_down_is_an_error_unless_it_is_waited_for() -> None:
+    with pytest.raises(StoreUnreachableError, match=r"refused.*Check host"):
+        opened(DOWN, assignment(DOWN, waits=False), [], threading.Event())
+
+
+def test_a_database_that_is_down_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first try is real; by the second one the database is there."""
+    urls = iter((DOWN, f"sqlite:///{tmp_path}/store.db"))
+
+    def open_next(_url: str, *, must_exist: bool) -> SqlManifestStore:
+        return open_store(next(urls), must_exist=must_exist)
+
+    monkeypatch.setattr(running, "open_store", open_next)
+    errors = LastError()
+    store = opened(DOWN, assignment(DOWN, waits=True), [errors], threading.Event())
+    assert isinstance(errors.error, StoreUnreachableError)
+    assert store is not None
+    store.close()
+    (warning,) = caplog.messages
+    assert warning.startswith("Tried again in 1 s: ")
+
+
+@pytest.mark.parametrize("delivers", [True, False])
+def test_a_store_that_is_deleted_counts_as_down_and_the_new_one_is_read(
+    tmp_path: Path, delivers: bool
+) -> None:
+    """As with its checkpoint; the process was started for a store that was there."""
+    lake, metrics, stop = decoupled(tmp_path, deliverAfterSeconds="3600"), Metrics(), threading.Event()
+    of_store, settings = {"store": lake.store.name}, replace(QUICK, delivers=delivers)
+    assignment = Assignment(stores=(lake.store_url,), access=NO_SECRETS, settings=settings)
+    process = threading.Thread(target=deliver, args=(assignment, [metrics], stop))
+
+    def value(name: str, labels: dict[str, str]) -> float | None:
+        return metrics.registry.get_sample_value(f"penstock_{name}", labels)
+
+    process.start()
+    try:
+        wait_until(lambda: value("store_up", of_store) == 1)
+        lake.store.close()
+        shutil.rmtree(lake.stores)
+        wait_until(lambda: value("store_up", of_store) == 0, 10)
+        assert not lake.stores.exists()
+        lake.query_id = "ffffffff-5a0f-4f4e-9d3e-000000000002"
+        lake.lose_store()
+        lake.decouple(**SOON if delivers else {})
+        lake.fill(2)
+        of_stream = {"query_name": "ids", "table": lake.stream.table_uri}
+        wait_until(lambda: lake.left == (0 if delivers else 2), 10)
+        wait_until(lambda: value("backlog_batches", of_stream) == lake.left, 10)
+        assert value("store_up", of_store) == 1
+    finally:
+        stop.set()
+        process.join(30)
+    assert len(lake.rows()) == (4 if delivers else 0)
+    with open_store(lake.store_url, must_exist=True) as read:
+        assert [one.key for one in read.streams()] == [lake.stream]
+    lake.store.close()

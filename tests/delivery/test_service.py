@@ -1,0 +1,469 @@
+"""The delivery service in this process: what it delivers when, and what it survives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.committers.lakes import LAKES
+from tests.delivery.backlogs import (
+    NO_SECRETS,
+    QUERY,
+    QUICK,
+    SOON,
+    DecoupledLake,
+    Told,
+    around,
+    decoupled,
+    serving,
+    wait_until,
+)
+
+from penstock.committers.contract import ManifestState
+from penstock.committers.errors import FencedError, RetryableError
+from penstock.committers.store.sql import SqlManifestStore, StreamStatus
+from penstock.delivery.drain import drain
+from penstock.delivery.lease import HeldLease
+from penstock.delivery.service import PAUSE_S, DeliveryService
+from penstock.delivery.watchers import LastError
+from penstock.delivery.worker import StreamWorker
+
+OTHER_QUERY = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
+
+
+@pytest.fixture(params=LAKES)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DecoupledLake]:
+    """Of each format, with four prepared batches that are due in a second."""
+    lake = decoupled(tmp_path, request.param, **SOON)
+    yield lake
+    lake.store.close()
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> Iterator[DecoupledLake]:
+    """The same where the format is no matter."""
+    lake = decoupled(tmp_path, **SOON)
+    yield lake
+    lake.store.close()
+
+
+# When -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_old_enough_lands_in_one_commit(lake: DecoupledLake) -> None:
+    before, told = lake.lake.on_disk.versions(), Told()
+    with serving(lake, told):
+        wait_until(lambda: lake.left == 0)
+    assert lake.row_ids() == list(range(1, 9))
+    assert told.triggers == ["age"]
+    assert lake.lake.on_disk.versions() == before + 1
+
+
+def test_batches_wait_until_they_are_due(tmp_path: Path) -> None:
+    lake, told = decoupled(tmp_path, deliverAfterBatches="5"), Told()
+    with serving(lake, told):
+        wait_until(lambda: len(told.seen) > 10)
+        assert lake.left == 4
+        lake.fill(1, first=4)
+        wait_until(lambda: lake.left == 0)
+    assert told.triggers == ["batches"]
+    lake.store.close()
+
+
+def test_a_query_that_waits_is_helped_at_once(tmp_path: Path) -> None:
+    lake, told = decoupled(tmp_path, deliverAfterSeconds="3600"), Told()
+    lake.store.deliveries.wait(lake.stream, datetime.now(timezone.utc))
+    with serving(lake, told):
+        wait_until(lambda: lake.left == 0)
+    assert told.triggers == ["request"]
+    lake.store.close()
+
+
+def test_a_stream_that_is_not_decoupled_is_left_alone(tmp_path: Path) -> None:
+    lake, told = DecoupledLake(tmp_path, None, QUERY), Told()
+    lake.fill(2)
+    with serving(lake, told):
+        wait_until(lambda: len(told.seen) > 10)
+    assert (lake.left, set(told.seen), told.landings) == (2, {1}, [])
+    lake.store.close()
+
+
+def test_a_parked_stream_is_left_alone_until_retry(delta: DecoupledLake) -> None:
+    told = Told()
+    delta.store.deliveries.park(delta.stream, "me", "table is being rebuilt")
+    with serving(delta, told):
+        time.sleep(1.5)
+        assert (delta.left, told.landings) == (4, [])
+        delta.store.deliveries.retry(delta.stream, "me", "")
+        wait_until(lambda: delta.left == 0)
+
+
+def test_nothing_is_delivered_before_spark_has_logged_it(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "commits").mkdir(parents=True)
+    (checkpoint / "metadata").write_text(f'{{"id": "{QUERY}"}}')
+    (checkpoint / "commits" / "1").write_text("v1\n{}")
+    lake = decoupled(tmp_path, batches=0)
+    lake.decouple(str(checkpoint), deliverAfterCheckpoint="true", **SOON)
+    lake.fill(4)
+    with serving(lake):
+        wait_until(lambda: lake.left == 2)
+        (checkpoint / "commits" / "3").write_text("v1\n{}")
+        wait_until(lambda: lake.left == 0)
+    assert len(lake.rows()) == 8
+    lake.store.close()
+
+
+def test_the_retention_of_records_is_kept_to(tmp_path: Path) -> None:
+    lake = decoupled(tmp_path, batches=6, keepDelivered="2", compactWith="none", **SOON)
+    with serving(lake, settings=replace(QUICK, maintains=True)):
+        wait_until(lambda: lake.left == 0)
+    drain(around(lake, settings=replace(QUICK, maintains=True)))
+    assert len(lake.store.history(lake.stream, 100)) == 2
+    lake.store.close()
+
+
+# Under which lease ----------------------------------------------------------------------------------
+
+
+def test_a_stream_that_another_process_delivers_is_taken_over_as_soon_as_its_lease_ends(
+    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before, and not after a pause for having looked in vain."""
+    from penstock.delivery import service
+
+    monkeypatch.setattr(service, "PAUSE_S", 10.0)
+    monkeypatch.setattr(service, "IDLE_S_MAX", 10.0)
+    told = Told()
+    assert delta.store.deliveries.acquire(delta.stream, "another", 2.5) is not None
+    started = time.monotonic()
+    with serving(delta, told):
+        wait_until(lambda: delta.left == 0)
+        took = time.monotonic() - started
+    assert 2.4 < took < 2.5 + 3
+    assert len(delta.rows()) == 8
+
+
+def test_a_clock_that_was_a_year_ahead_holds_no_stream_up(delta: DecoupledLake) -> None:
+    """It has set the lease of another process, the time of the next try, and that of the batches."""
+    assert delta.store.deliveries.acquire(delta.stream, "another", 10) is not None
+    with delta.store.engine.begin() as connection:
+        for change in (
+            "penstock_leases SET expires_at",
+            "penstock_streams SET tries = 1, retry_at",
+            "penstock_manifests SET prepared_at",
+        ):
+            connection.exec_driver_sql(f"UPDATE {change} = datetime('now', '+1 year')")
+    with serving(delta):
+        wait_until(lambda: delta.left == 0, 10)
+
+
+def test_the_lease_is_free_when_there_is_nothing_to_do(delta: DecoupledLake) -> None:
+    with serving(delta, settings=replace(QUICK, lease_s=60)):
+        wait_until(lambda: delta.left == 0)
+        wait_until(lambda: delta.store.deliveries.acquire(delta.stream, "another", 10) is not None, 10)
+
+
+def test_two_services_share_a_store_and_deliver_each_row_once(lake: DecoupledLake) -> None:
+    first, second = Told(), Told()
+    with serving(lake, first), serving(lake, second):
+        wait_until(lambda: lake.left == 0)
+        lake.fill(3, first=4)
+        wait_until(lambda: lake.left == 0)
+    assert lake.row_ids() == list(range(1, 15))
+
+
+def test_streams_are_shared_on_every_database(tmp_path: Path, store_url: str) -> None:
+    lake = DecoupledLake(tmp_path, store_url, QUERY)
+    lake.decouple(deliverAfterBatches="2", **SOON)
+    with serving(lake), serving(lake):
+        for first in (0, 2, 4):
+            lake.fill(2, first)
+        wait_until(lambda: lake.left == 0)
+    assert lake.row_ids() == list(range(1, 13))
+    lake.store.close()
+
+
+def test_a_held_lease_outlives_its_seconds_and_is_released_at_the_end(delta: DecoupledLake) -> None:
+    deliveries = delta.store.deliveries
+    lease = deliveries.acquire(delta.stream, "one", 0.6)
+    assert lease is not None
+    with HeldLease(deliveries, lease, 0.6) as held:
+        time.sleep(1.5)
+        assert deliveries.acquire(delta.stream, "two", 1) is None
+        held.check()
+    assert deliveries.acquire(delta.stream, "two", 1) is not None
+
+
+def test_who_has_lost_the_lease_learns_it_and_takes_it_from_nobody(delta: DecoupledLake) -> None:
+    deliveries = delta.store.deliveries
+    lease = deliveries.acquire(delta.stream, "paused", 0.1)
+    assert lease is not None
+    time.sleep(0.2)
+    assert deliveries.acquire(delta.stream, "two", 30) is not None
+    with HeldLease(deliveries, lease, 0.3) as held:
+        wait_until(lambda: held.is_lost, 5)
+        with pytest.raises(FencedError, match="two has it"):
+            held.check()
+    assert deliveries.acquire(delta.stream, "three", 1) is None
+
+
+def test_a_turn_that_loses_its_lease_in_the_middle_ends_without_an_error(
+    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes over while this one is paused before its delivery is prepared."""
+    told, round_of = Told(), StreamWorker._round
+    paused = threading.Event()
+
+    def pause(worker: StreamWorker, held: HeldLease, trigger: str | None) -> Any:
+        if not paused.is_set():
+            paused.set()
+            with delta.store.engine.begin() as connection:
+                connection.exec_driver_sql("UPDATE penstock_leases SET holder = 'thief', fence = fence + 1")
+        return round_of(worker, held, trigger)
+
+    monkeypatch.setattr(StreamWorker, "_round", pause)
+    with serving(delta, told):
+        assert paused.wait(10)
+        wait_until(lambda: delta.left == 0)  # the thief never renews
+    assert told.failures == []
+    assert len(delta.rows()) == 8
+
+
+# With what ------------------------------------------------------------------------------------------
+
+
+def test_without_spark_the_files_of_a_query_that_asks_for_it_are_rewritten_here_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One, however often it delivers."""
+    lake = decoupled(tmp_path, compactWith="spark", **SOON)
+    with serving(lake):
+        wait_until(lambda: lake.left == 0)
+        lake.fill(4, first=4)
+        wait_until(lambda: lake.left == 0)
+    files = [delivery.files for delivery in lake.store.deliveries.recent(lake.stream, 10)]
+    assert files == [2, 2]
+    (warning,) = [record.message for record in caplog.records if "compactWith=spark" in record.message]
+    assert "penstock deliver --spark" in warning
+    lake.store.close()
+
+
+def test_a_spark_that_does_not_answer_is_an_outage(delta: DecoupledLake) -> None:
+    """Nothing is delivered meanwhile, the store says why, and it goes on once there is one."""
+    calls, told = iter(range(1)), Told()
+
+    def open_spark() -> Any:
+        if next(calls, None) is not None:
+            raise ConnectionRefusedError("sc://nowhere")
+        delta.decouple(compactWith="local", **SOON)
+        raise ConnectionRefusedError("sc://nowhere")
+
+    delta.decouple(compactWith="spark", **SOON)
+    stop = threading.Event()
+    service = DeliveryService(replace(around(delta, told, stop=stop), spark=open_spark))
+    thread = threading.Thread(target=service.run)
+    thread.start()
+    wait_until(lambda: delta.left == 0)
+    stop.set()
+    thread.join()
+    assert [wait_s is not None for _, _, wait_s in told.failures] == [True, True]
+    assert [type(error) for _, error, _ in told.failures] == [RetryableError, RetryableError]
+    assert "sc://nowhere" in str(told.failures[0][1])
+    assert delta.row_ids() == list(range(1, 9))
+
+
+# What it survives -----------------------------------------------------------------------------------
+
+
+def test_one_stream_that_cannot_be_opened_does_not_keep_the_others(delta: DecoupledLake) -> None:
+    """Nor is it tried without a pause, and the store says what is wrong."""
+    told = Told()
+    good = DecoupledLake(delta.lake.data_folder.parent / "good", delta.store_url, OTHER_QUERY)
+    good.decouple(**SOON)
+    good.fill(2)
+    delta.decouple(noSuchOption="1")
+    with serving(delta, told):
+        wait_until(lambda: good.left == 0)
+        wait_until(lambda: delta.status.delivery.error != "")
+    assert "noSuchOption" in delta.status.delivery.error
+    assert 1 <= len(told.failures) <= 3
+    good.store.close()
+
+
+def test_settings_that_cannot_be_read_are_told_and_do_no_other_harm(delta: DecoupledLake) -> None:
+    told = Told()
+    with delta.store.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE penstock_streams SET settings = '{'")
+    with serving(delta, told) as thread:
+        wait_until(lambda: bool(told.failures))
+        assert thread.is_alive()
+        delta.decouple(**SOON)
+        wait_until(lambda: delta.left == 0)
+    assert "settings" in str(told.failures[0][1])
+
+
+def test_an_outage_of_the_store_is_waited_for(delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    outages, streams = iter(range(2)), SqlManifestStore.streams
+
+    def fail(store: SqlManifestStore) -> Sequence[StreamStatus]:
+        if next(outages, None) is not None:
+            raise RetryableError("the store is away")
+        return streams(store)
+
+    monkeypatch.setattr(SqlManifestStore, "streams", fail)
+    changes: list[str] = []
+    with serving(delta, LastError(lambda error: changes.append(str(error)))):
+        wait_until(lambda: delta.left == 0)
+    assert changes == ["the store is away", "the store is away", "None"]
+
+
+def test_an_unexpected_error_pauses_the_stream_and_not_the_service(
+    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, faults, round_of = Told(), iter(range(1)), StreamWorker._round
+
+    def fail(worker: StreamWorker, held: HeldLease, trigger: str | None) -> Any:
+        if next(faults, None) is not None:
+            raise ZeroDivisionError
+        return round_of(worker, held, trigger)
+
+    monkeypatch.setattr(StreamWorker, "_round", fail)
+    with serving(delta, told):
+        wait_until(lambda: delta.left == 0)
+    ((_, error, wait_s),) = told.failures
+    assert (type(error), wait_s) == (ZeroDivisionError, PAUSE_S)
+
+
+def test_a_batch_that_the_table_refuses_is_parked_with_its_error(tmp_path: Path) -> None:
+    lake, told = decoupled(tmp_path, deliveryTries="1", **SOON), Told()
+    lake.lake.forget()
+    with serving(lake, told):
+        wait_until(lambda: lake.status.delivery.parked_at is not None)
+    assert told.failures[-1][2] is None
+    assert lake.status.delivery.error == str(told.failures[-1][1])
+    lake.store.close()
+
+
+# Until nothing is left ------------------------------------------------------------------------------
+
+
+def test_drain_delivers_what_is_there_and_no_more(lake: DecoupledLake) -> None:
+    lake.decouple(deliverAfterSeconds="3600")
+    (drained,) = drain(around(lake))
+    assert (drained.deliveries, drained.batches, drained.rows, drained.left) == (1, 4, 8, 0)
+    assert lake.row_ids() == list(range(1, 9))
+    (again,) = drain(around(lake))
+    assert (again.deliveries, again.left, again.error) == (0, 0, None)
+
+
+def test_drain_waits_for_who_is_at_it(delta: DecoupledLake) -> None:
+    assert delta.store.deliveries.acquire(delta.stream, "another", 1) is not None
+    (drained,) = drain(around(delta))
+    assert (drained.batches, drained.left) == (4, 0)
+
+
+def test_drain_waits_so_long_for_a_stream_that_another_process_delivers(delta: DecoupledLake) -> None:
+    lease = delta.store.deliveries.acquire(delta.stream, "another", 60)
+    assert lease is not None
+    with HeldLease(delta.store.deliveries, lease, 60):
+        (drained,) = drain(around(delta, settings=replace(QUICK, lease_wait_s=0.5)))
+    assert (drained.left, drained.is_busy, drained.error) == (4, True, None)
+
+
+def test_drain_leaves_what_is_parked_and_says_so(delta: DecoupledLake) -> None:
+    delta.store.deliveries.park(delta.stream, "me", "why not")
+    (drained,) = drain(around(delta))
+    assert (drained.left, drained.is_parked, drained.deliveries) == (4, True, 0)
+
+
+# What is left behind --------------------------------------------------------------------------------
+
+
+def deliver(lake: DecoupledLake) -> None:
+    (drained,) = drain(around(lake))
+    assert drained.left == 0
+
+
+def rewritten(lake: DecoupledLake) -> set[str]:
+    """The files of the batches: what deliveries have replaced, where they are compacted."""
+    (one,) = lake.store.deliveries.with_sources(lake.stream)
+    from tests.lake import paths_of
+
+    return {path for manifest in lake.store.deliveries.sources(one) for path in paths_of(manifest)}
+
+
+def remove(lake: DecoupledLake, landed_before: datetime) -> int:
+    from penstock.datasource.destinations import stored_table
+    from penstock.delivery.sources import remove_sources
+
+    return remove_sources(
+        lake.store,
+        lake.stream,
+        lambda: stored_table(lake.status, NO_SECRETS).cleanable(lake.store),
+        landed_before,
+    )
+
+
+LATER = datetime.now(timezone.utc) + timedelta(hours=1)
+EARLIER = datetime.now(timezone.utc) - timedelta(hours=1)
+
+
+def test_files_that_were_rewritten_go_after_the_grace_period_and_no_others(lake: DecoupledLake) -> None:
+    deliver(lake)
+    sources, before = rewritten(lake), lake.on_disk()
+    assert len(sources) == 8
+    assert sources < before
+    assert remove(lake, EARLIER) == 0
+    assert lake.on_disk() == before
+    assert remove(lake, LATER) == 8
+    assert lake.on_disk() == before - sources
+    assert lake.row_ids() == list(range(1, 9))
+    assert lake.store.deliveries.with_sources(lake.stream) == []
+    assert remove(lake, LATER) == 0
+
+
+def test_a_rewritten_file_that_the_table_names_stays(lake: DecoupledLake) -> None:
+    """Somebody has committed a batch beside Penstock: its file is data now."""
+    deliver(lake)
+    record = lake.store.record(lake.stream, 0)
+    assert record is not None
+    (one,) = lake.store.deliveries.with_sources(lake.stream)
+    manifest = next(iter(lake.store.deliveries.sources(one)))
+    named = set(_names(manifest))
+    lake.query_id = OTHER_QUERY
+    lake.decouple()
+    from penstock.committers.file_tables.manifest import decode
+
+    lake.commit(0, decode(manifest).files)
+    lake.query_id = QUERY
+    assert remove(lake, LATER) == 8 - len(named)
+    assert named <= lake.on_disk()
+    assert len(lake.rows()) == 10
+
+
+def test_nothing_goes_while_the_table_does_not_hold_the_delivery(lake: DecoupledLake) -> None:
+    deliver(lake)
+    before = lake.on_disk()
+    lake.lake.forget()
+    lake.planned = lake.plan()
+    assert remove(lake, LATER) == 0
+    assert lake.on_disk() == before
+
+
+def _names(manifest: Any) -> Sequence[str]:
+    from tests.lake import paths_of
+
+    return paths_of(manifest)
+
+
+def test_a_batch_in_a_delivery_is_committed_with_it(lake: DecoupledLake) -> None:
+    deliver(lake)
+    states = {record.state for record in lake.store.history(lake.stream, 10)}
+    assert states == {ManifestState.COMMITTED}

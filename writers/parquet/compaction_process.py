@@ -1,0 +1,109 @@
+"""A process of its own that rewrites groups of data files for the one that started it.
+
+Not `multiprocessing`: its new processes run the script that started Spark once more, unless that is guarded.
+Requests and outcomes go through pipes, pickled, so that no secret shows in a list of processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from types import TracebackType
+from typing import TypeAlias, cast
+
+from ...committers.contract import DataFile
+from ...committers.errors import PenstockError, RetryableError
+from .. import child_process
+from .compaction import RewriteGroup, delete_files, rewrite_group
+from .plan import FileNames, WritePlan
+
+Outcome: TypeAlias = "tuple[DataFile, ...] | PenstockError"
+
+_MODULE = "penstock.writers.parquet.compaction_process"
+
+
+def try_rewrite(plan: WritePlan, names: FileNames, group: RewriteGroup) -> Outcome:
+    """The new files, or why there are none: an error crosses processes as a value."""
+    try:
+        return rewrite_group(plan, names, group)
+    except PenstockError as error:
+        return error
+    except Exception as error:  # noqa: BLE001  of any library; it may not pickle
+        return RetryableError(
+            f"{len(group.sources)} small data files could not be compacted ({names}): "
+            f"{type(error).__name__}: {error}. Nothing was committed, and the new files were deleted."
+        )
+
+
+class RewriteProcess:
+    """One worker, for one thread at a time. Leaving the context ends the process, whatever it is doing."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  this very module
+            child_process.command(_MODULE),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=child_process.environment(),
+            start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def __enter__(self) -> RewriteProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def rewrite(self, plan: WritePlan, names: FileNames, group: RewriteGroup) -> tuple[DataFile, ...]:
+        """See `rewrite_group`.
+
+        Raises:
+            RetryableError: also when the process has died; then its files wait for clean-up.
+        """
+        requests, outcomes = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert outcomes is not None
+        try:
+            pickle.dump((plan, names, group), requests)
+            requests.flush()
+            outcome = cast("Outcome", pickle.load(outcomes))  # noqa: S301  from our own process
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+            raise RetryableError(
+                f"A process that compacted data files ({names}) has died with exit code "
+                f"{self._process.wait()}, perhaps for want of memory. Nothing was committed; it is tried "
+                "again. Give the delivery process more memory, or let it compact with fewer processes."
+            ) from error
+        if isinstance(outcome, PenstockError):
+            raise outcome
+        return outcome
+
+
+def serve() -> None:
+    """Answer requests until there are no more. What libraries print goes to stderr."""
+    outcomes = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            plan, names, group = pickle.load(sys.stdin.buffer)  # noqa: S301  from our own parent
+        except EOFError:
+            return
+        outcome = try_rewrite(plan, names, group)
+        try:
+            pickle.dump(outcome, outcomes)
+            outcomes.flush()
+        except BrokenPipeError:
+            if not isinstance(outcome, PenstockError):
+                delete_files(plan, outcome)
+            return
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,321 @@
+"""Bring the rows that arrive into the table's schema, or refuse: nothing is changed silently.
+
+Runs on executors for every batch; `check_fits` also on the driver, before any row moves.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from ...committers.arrow_values import fixed_size_bytes
+from ...committers.errors import SchemaMismatchError
+from .columns import is_binary, is_list, is_string, is_uuid, over_elements, with_offsets
+from .texts import check_texts, has_texts
+
+
+class Conformer:
+    """Columns by name, in table order, missing ones NULL, types widened where that is exact.
+
+    `where` names the task attempt in error messages. What depends on the schemas alone is found once: a
+    batch is small, and there are many.
+    """
+
+    def __init__(self, target: pa.Schema, where: str) -> None:
+        self._target = target
+        self._where = where
+        self._fields = list(target)
+        self._known_source: pa.Schema | None = None
+        self._sources: list[int | None] = []
+        self._required = [number for number, field in enumerate(target) if _has_required(field)]
+        self._texts = [number for number, field in enumerate(target) if has_texts(field.type)]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of `batch` in the target schema.
+
+        Raises:
+            SchemaMismatchError: the columns do not fit, a required one has a NULL, or a text is none.
+        """
+        if self._known_source is None or not batch.schema.equals(self._known_source):
+            check_fits(batch.schema, self._target)
+            self._known_source = batch.schema
+            self._sources = _sources(batch.schema.names, self._fields)
+        arrays = [with_offsets(array) for array in batch.columns]
+        columns = _pick(self._sources, arrays, self._fields, batch.num_rows)
+        texts = [self._fields[number] for number in self._texts]
+        check_texts([columns[number] for number in self._texts], texts, self._where)
+        self._check_nulls(columns)
+        for number in self._required:
+            columns[number] = _fill_required(columns[number], self._fields[number])
+        return pa.RecordBatch.from_arrays(columns, schema=self._target)
+
+    def _check_nulls(self, columns: Sequence[pa.Array]) -> None:
+        paths = [
+            path
+            for number in self._required
+            for path in _null_paths(columns[number], self._fields[number], self._fields[number].name)
+        ]
+        if paths:
+            raise SchemaMismatchError(
+                f"NULL in {', '.join(paths)}, which the table declares NOT NULL ({self._where})."
+                " Filter these rows or give them a value, e.g. with coalesce(), or make the column nullable."
+            )
+
+
+def check_fits(source: pa.Schema, target: pa.Schema) -> None:
+    """Refuse rows that cannot be written into `target` as they are.
+
+    Raises:
+        SchemaMismatchError: names every column that does not fit and shows both schemas.
+    """
+    problems = list(_misfits(list(source), list(target), ""))
+    if problems:
+        raise SchemaMismatchError(
+            "The rows do not fit the table.\n- "
+            + "\n- ".join(problems)
+            + f"\nThe rows have:\n{_show(source)}\nThe table has:\n{_show(target)}"
+        )
+
+
+def _show(schema: pa.Schema) -> str:
+    return "\n".join(
+        f"  {column.name}: {column.type}{'' if column.nullable else ' NOT NULL'}" for column in schema
+    )
+
+
+# Do the types fit? --------------------------------------------------------------------------------
+
+
+def _misfits(source: list[pa.Field], target: list[pa.Field], prefix: str) -> Iterator[str]:
+    names = [field.name for field in source]
+    unused = set(names)
+    for field, matches in zip(target, _matches(names, [field.name for field in target]), strict=True):
+        path = prefix + field.name
+        found = {names[i] for i in matches}
+        if len(matches) > 1 or not found <= unused:
+            candidates = ", ".join(names[i] for i in matches)
+            yield f"{path}: the name fits ambiguously ({candidates}). Rename or drop columns."
+        elif matches:
+            yield from _type_misfits(source[matches[0]].type, field.type, path)
+        elif not field.nullable:
+            yield f"{path}: the rows have no such column, and the table declares it NOT NULL. Add it."
+        unused -= found
+    for name in sorted(unused):
+        yield (
+            f"{prefix}{name}: the table has no such column. Drop it, or let the table's schema evolve"
+            " (option schemaEvolution=addColumns)."
+        )
+
+
+def _matches(names: Sequence[str], wanted: Sequence[str]) -> list[list[int]]:
+    """For each wanted name, where it is: exactly, else differing only in case, as Spark compares names."""
+    exact = set(names) & set(wanted)
+    return [
+        [
+            i
+            for i, candidate in enumerate(names)
+            if candidate == name
+            or (name not in exact and candidate not in exact and candidate.lower() == name.lower())
+        ]
+        for name in wanted
+    ]
+
+
+def _type_misfits(source: pa.DataType, target: pa.DataType, path: str) -> Iterator[str]:
+    if pa.types.is_dictionary(source):
+        source = source.value_type
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        yield from _misfits(list(source), list(target), f"{path}.")
+    elif pa.types.is_map(source) and pa.types.is_map(target):
+        yield from _type_misfits(source.key_type, target.key_type, f"{path}.key")
+        yield from _type_misfits(source.item_type, target.item_type, f"{path}.value")
+    elif is_list(source) and is_list(target):
+        yield from _type_misfits(source.value_type, target.value_type, f"{path}.element")
+    elif source != target and not _is_exact(source, target):
+        yield f"{path}: {source} does not become {target} without loss. Cast it in the query."
+
+
+def _is_exact(source: pa.DataType, target: pa.DataType) -> bool:
+    """True if every value of `source` is exactly one value of `target`, or the cast fails loudly."""
+    types = pa.types
+    if types.is_null(source):
+        return True
+    exact = False
+    if types.is_signed_integer(source):
+        exact = _holds_integers(source, target)
+    elif types.is_floating(source):
+        exact = types.is_floating(target) and source.bit_width <= target.bit_width
+    elif types.is_decimal(source):
+        exact = types.is_decimal(target) and _holds_decimals(source, target)
+    elif types.is_timestamp(source) and types.is_timestamp(target):
+        exact = source.unit in ("s", "ms", "us") and (source.tz is None) == (target.tz is None)
+    elif types.is_time(source):
+        exact = types.is_time(target)
+    elif is_string(source):
+        exact = is_string(target) or is_uuid(target)
+    elif is_binary(source) or types.is_fixed_size_binary(source):
+        exact = is_binary(target) or types.is_fixed_size_binary(target) or is_uuid(target)
+    return exact
+
+
+def _holds_integers(source: pa.DataType, target: pa.DataType) -> bool:
+    if pa.types.is_signed_integer(target):
+        return bool(source.bit_width <= target.bit_width)
+    if pa.types.is_decimal(target):
+        digits = {8: 3, 16: 5, 32: 10, 64: 19}[source.bit_width]
+        return bool(target.precision - target.scale >= digits)
+    return bool(pa.types.is_floating(target) and source.bit_width < target.bit_width)
+
+
+def _holds_decimals(source: pa.DataType, target: pa.DataType) -> bool:
+    more_scale = target.scale - source.scale
+    return bool(more_scale >= 0 and target.precision - source.precision >= more_scale)
+
+
+# Bring them over ----------------------------------------------------------------------------------
+
+
+def _sources(names: Sequence[str], target: Sequence[pa.Field]) -> list[int | None]:
+    """Which column becomes each of the target's; None if there is none."""
+    matches = _matches(names, [field.name for field in target])
+    return [found[0] if found else None for found in matches]
+
+
+def _pick(
+    sources: Sequence[int | None], arrays: Sequence[pa.Array], target: Sequence[pa.Field], rows: int
+) -> list[pa.Array]:
+    return [
+        pa.nulls(rows, field.type) if source is None else _convert(arrays[source], field.type)
+        for source, field in zip(sources, target, strict=True)
+    ]
+
+
+def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """`array` as `target`. Only the nested levels are rebuilt by hand, without copying the values.
+
+    Arrow's own cast neither fills missing struct fields nor relabels nullability in every version.
+    """
+    if array.type.equals(target):
+        return array
+    if pa.types.is_dictionary(array.type):
+        return _convert(array.dictionary_decode(), target)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), target)
+    if pa.types.is_struct(target):
+        fields = list(target)
+        sources = _sources([field.name for field in array.type], fields)
+        # Below a NULL there may be anything, which need not fit: flatten() makes it NULL.
+        parts = (
+            array.flatten() if array.null_count else [array.field(i) for i in range(array.type.num_fields)]
+        )
+        children = _pick(sources, parts, fields, len(array))
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    if pa.types.is_map(target):
+        fields = [target.key_field, target.item_field]
+        children = [_convert(array.keys, target.key_type), _convert(array.items, target.item_type)]
+        return over_elements(array, target, pa.StructArray.from_arrays(children, fields=fields))
+    if pa.types.is_list(target):
+        if pa.types.is_large_list(array.type):
+            array = _cast(array, pa.list_(array.type.value_field))
+        return over_elements(array, target, _convert(array.values, target.value_type))
+    if is_uuid(target):
+        return _uuids(array, target)
+    return _cast(array, target)
+
+
+def _uuids(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """From texts, which is what Spark has for UUIDs, or from 16 bytes."""
+    if is_string(array.type):
+        try:
+            values = [None if text is None else uuid.UUID(text).bytes for text in array.to_pylist()]
+        except ValueError as error:
+            raise SchemaMismatchError(
+                f"A text cannot be written as uuid: {error}. Cast it in the query."
+            ) from error
+        array = fixed_size_bytes(values, target.storage_type.byte_width)
+    return pa.ExtensionArray.from_storage(target, _cast(array, target.storage_type))
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        return array.cast(target)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatchError(
+            f"A value of type {array.type} cannot be written as {target}: {error}. Cast it in the query."
+        ) from error
+
+
+# NULLs in required columns ------------------------------------------------------------------------
+
+
+def _has_required(field: pa.Field) -> bool:
+    kind = field.type
+    if not field.nullable:
+        return True
+    if pa.types.is_map(kind):
+        return _has_required(kind.item_field) or any(map(_has_required, _fields_of(kind.key_type)))
+    return any(map(_has_required, _fields_of(kind)))
+
+
+def _fields_of(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_list(kind):
+        return [kind.value_field]
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return []
+
+
+def _null_paths(array: pa.Array, field: pa.Field, path: str) -> Iterator[str]:
+    """Dotted paths of required fields with a NULL. A NULL struct has no fields, so none is missing."""
+    if not field.nullable and array.null_count:
+        yield path
+    if not pa.types.is_nested(field.type) or not any(map(_has_required, _fields_of(field.type))):
+        return
+    if pa.types.is_struct(field.type):
+        present = array.drop_null()
+        for i, child in enumerate(field.type):
+            yield from _null_paths(present.field(i), child, f"{path}.{child.name}")
+    elif pa.types.is_list(field.type):
+        yield from _null_paths(array.flatten(), field.type.value_field, f"{path}.element")
+    else:
+        present = array.drop_null()
+        first, end = _span(present)
+        keys, values = (part.slice(first, end - first) for part in (present.keys, present.items))
+        yield from _null_paths(keys, field.type.key_field, f"{path}.key")
+        yield from _null_paths(values, field.type.item_field, f"{path}.value")
+
+
+def _fill_required(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Any value for NULL in required fields: after the check, only where a struct around them is NULL.
+
+    The Parquet writer takes no NULL there, although it writes none of these values.
+    """
+    kind = field.type
+    if not _has_required(field) or (array.null_count == 0 and not pa.types.is_nested(kind)):
+        return array
+    own_buffers = array.buffers()
+    if pa.types.is_struct(kind):
+        parts = [array.field(i) for i in range(kind.num_fields)]
+        children = [_fill_required(part, child) for part, child in zip(parts, kind, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        fields = [kind.key_field, kind.item_field]
+        children = [
+            _fill_required(part, child) for part, child in zip((array.keys, array.items), fields, strict=True)
+        ]
+        return over_elements(array, kind, pa.StructArray.from_arrays(children, fields=fields))
+    if pa.types.is_list(kind):
+        return over_elements(array, kind, _fill_required(array.values, kind.value_field))
+    if is_uuid(kind):
+        storage = pa.field(field.name, kind.storage_type, nullable=False)
+        return pa.ExtensionArray.from_storage(kind, _fill_required(array.storage, storage))
+    return pa.Array.from_buffers(kind, len(array), [None, *own_buffers[1:]], 0, array.offset)
+
+
+def _span(array: pa.MapArray) -> tuple[int, int]:
+    offsets = array.offsets
+    return (offsets[0].as_py(), offsets[-1].as_py()) if len(array) else (0, 0)

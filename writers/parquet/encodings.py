@@ -1,0 +1,127 @@
+"""How the columns of Parquet files are stored, chosen by a look at the first rows.
+
+Readers must gain too: whatever every reader of the table format decodes fast, and nothing else. Texts stay
+plain where they do not repeat, floating point numbers as well: their own encodings are slow in some readers,
+or unknown to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...committers.arrow_values import numbers
+from .columns import ParquetColumn, parquet_columns, reach
+from .file import DECIMALS_AS_INTEGERS, Encodings, OpenParquetFile
+from .plan import WritePlan
+
+SAMPLE_ROWS = 8192
+_PIECES = 4
+
+FEW_ROWS = 1024
+"""Fewer tell nothing: then columns are plain, which is the fastest way, and compressed."""
+
+REPEATED = 0.75
+"""Where more of the sampled values than this are different, a dictionary does not pay …"""
+REPEATED_INTEGERS = 0.25
+"""… nor than this, where there are differences instead: about as small, and faster to write and to read …"""
+DICTIONARY_SHARE = 1 / 16
+"""… nor more than this share of a row group's rows then: each row group has a dictionary of its own."""
+
+COMPRESSED = 0.9
+"""Columns that do not become smaller than this share of their encoded bytes are not compressed …"""
+SAVED_BYTES_MIN = 1024
+"""… nor those of which a row group would lose less: each page costs the codec a fresh start."""
+
+
+def choose_encodings(plan: WritePlan, rows: pa.Table, group_rows: int) -> Encodings:
+    """By some rows of the data files, whose row groups have `group_rows` about.
+
+    A dictionary pays where values repeat; differences pay for whole numbers and times that do not. Columns
+    inside lists, maps and structs get a dictionary, from which the writer falls back by itself. What
+    compression does is tried out.
+    """
+    columns = list(parquet_columns(rows.schema))
+    all_columns = [column.parquet_path for column in columns]
+    if rows.num_rows < FEW_ROWS:
+        return Encodings([], [], all_columns, group_rows)
+    spread = _spread(rows)
+    spread_rows = sum(batch.num_rows for batch in spread)
+    dictionary: list[str] = []
+    differences: list[str] = []
+    for column in columns:
+        has_differences = plan.table_format.reads_differences and _is_integer(column.field.type)
+        if _repeats(column, spread, _different_max(spread_rows, group_rows, has_differences)):
+            dictionary.append(column.parquet_path)
+        elif has_differences:
+            differences.append(column.parquet_path)
+    encodings = Encodings(dictionary, differences, all_columns, group_rows)
+    if plan.compression == "none" or rows.num_rows < SAMPLE_ROWS:
+        return encodings
+    return replace(encodings, compressed=_worth_compressing(plan, rows, encodings))
+
+
+def fits(encodings: Encodings, group_rows: int) -> bool:
+    """False if they were chosen for much smaller row groups."""
+    return group_rows < 8 * encodings.rows
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    """Does the file store integers?"""
+    types = pa.types
+    if types.is_decimal(kind):
+        return DECIMALS_AS_INTEGERS and kind.precision <= 18
+    return bool(types.is_integer(kind) or types.is_timestamp(kind) or types.is_date(kind))
+
+
+def _different_max(sampled: int, group_rows: int, has_differences: bool) -> float:
+    """So many of the sampled values may be different for a dictionary to pay."""
+    if has_differences:
+        return min(sampled * REPEATED_INTEGERS, group_rows * DICTIONARY_SHARE)
+    return sampled * REPEATED
+
+
+def _repeats(column: ParquetColumn, sample: Sequence[pa.RecordBatch], different_max: float) -> bool:
+    if len(column.path) > 1:
+        return True
+    if pa.types.is_boolean(column.field.type):
+        return False
+    values = pa.chunked_array([reach(batch.column(column.path[0]), ()) for batch in sample])
+    return bool(pc.count_distinct(values).as_py() <= different_max)
+
+
+def _spread(rows: pa.Table) -> list[pa.RecordBatch]:
+    """Rows from the whole length, apart from each other: neighbours are often alike."""
+    batches = rows.to_batches()
+    chosen = batches[:: max(len(batches) // _PIECES, 1)]
+    step = max(sum(batch.num_rows for batch in chosen) // SAMPLE_ROWS, 1)
+    return [batch.take(numbers(range(0, batch.num_rows, step))) for batch in chosen]
+
+
+# Compression --------------------------------------------------------------------------------------
+
+
+def _worth_compressing(plan: WritePlan, rows: pa.Table, encodings: Encodings) -> list[str]:
+    """Encodes a sample, for the sizes in its footer."""
+    sample = _runs(rows)
+    trial = OpenParquetFile(pa.MockOutputStream(), sample.schema, plan, encodings)
+    trial.write_row_group(sample)
+    footer = trial.close().row_group(0)
+    worthwhile = []
+    for number in range(footer.num_columns):
+        column = footer.column(number)
+        saved_bytes = column.total_uncompressed_size - column.total_compressed_size
+        is_smaller = saved_bytes > column.total_uncompressed_size * (1 - COMPRESSED)
+        if is_smaller and saved_bytes * encodings.rows > SAVED_BYTES_MIN * sample.num_rows:
+            worthwhile.append(column.path_in_schema)
+    return worthwhile
+
+
+def _runs(rows: pa.Table) -> pa.Table:
+    """Rows as they follow each other, from several places."""
+    length = SAMPLE_ROWS // _PIECES
+    last = rows.num_rows - length
+    return pa.concat_tables([rows.slice(last * piece // (_PIECES - 1), length) for piece in range(_PIECES)])

@@ -1,0 +1,165 @@
+"""The data files that a task attempt is writing: one for each table partition, rolled at the target size."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem, LocalFileSystem
+
+from ...committers.contract import DataFile
+from ...committers.crash_points import reach
+from .buffers import RowGroup
+from .file import Encodings, OpenParquetFile
+from .new_files import LocalFiles, NewFiles
+from .plan import FileNames, WritePlan
+from .table_format import FileStatistics, Values
+from .uploads import Uploads
+
+FULL = 0.9
+"""A file this close to the target size is closed: what still fits would be a sliver of a row group."""
+
+MEMORY_BYTES_MIN, UPLOAD_BYTES_MIN = 16 * 1024 * 1024, 48 * 1024 * 1024
+"""That open files may take, however small the buffers are: on object stores one that goes up in parts."""
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    path: str
+    parquet: OpenParquetFile
+    statistics: FileStatistics
+    rows: int = 0
+
+
+class OpenFiles:
+    """Makes files of row groups. Not to be used by two threads at a time.
+
+    One file for each table partition, as far as memory goes: an open file keeps its footer, with an entry for
+    each column of each row group, and on an object store what waits for its upload. Where that is too much,
+    or there are too many files, those that take most are closed. Not the least recently used: rows of all
+    partitions come in turn, so each would be closed just before its next row group.
+    """
+
+    def __init__(self, plan: WritePlan, names: FileNames, filesystem: FileSystem, root: str) -> None:
+        self._plan = plan
+        self._names = names
+        self._schema = plan.file_schema
+        self._new_statistics = plan.table_format.file_statistics(plan.row_schema)
+        self._new_files: NewFiles
+        if isinstance(filesystem, LocalFileSystem):
+            self._new_files = LocalFiles(root)
+            self._memory_bytes_max = max(plan.buffer_bytes_max * 3 // 8, MEMORY_BYTES_MIN)
+        else:
+            self._new_files = Uploads(filesystem, root)
+            self._memory_bytes_max = max(plan.buffer_bytes_max * 2, UPLOAD_BYTES_MIN)
+        self._open: dict[Values, _OpenFile] = {}
+        self._open_max = min(plan.max_open_partitions, _files_per_process() // 2)
+        self._memory_bytes = 0
+        self._arrow_bytes = 0.0
+        self._file_bytes = 0
+        self._closed: list[DataFile] = []
+
+    def __contains__(self, values: Values) -> bool:
+        """Is there an open file of this table partition?"""
+        return values in self._open
+
+    def write(self, group: RowGroup, encodings: Encodings) -> None:
+        """Append rows to the partition's file, in as many row groups and files as the bounds ask for.
+
+        `encodings` are for files that are yet to be opened.
+        """
+        rows = group.rows
+        row_bytes = group.size_bytes / rows.num_rows
+        start = 0
+        while start < rows.num_rows:
+            file = self._file(group.values, encodings)
+            count = self._rows_that_fit(row_bytes, file.parquet.size_bytes)
+            self._write_row_group(file, rows.slice(start, count), row_bytes)
+            self._make_room()
+            start += count
+            if file.parquet.size_bytes >= self._plan.target_file_bytes * FULL:
+                self.close(group.values)
+
+    def close(self, values: Values) -> None:
+        """The file of one table partition, if one is open."""
+        file = self._open.get(values)
+        if file is None:
+            return
+        self._memory_bytes -= self._memory_of(file)
+        footer = file.parquet.close()
+        del self._open[values]
+        self._closed.append(
+            DataFile(file.path, file.parquet.size_bytes, file.rows, values, file.statistics.to_json(footer))
+        )
+
+    def finish(self) -> tuple[DataFile, ...]:
+        """Close all files. What is returned survives a loss of power."""
+        for values in list(self._open):
+            self.close(values)
+        self._new_files.finish()
+        return tuple(self._closed)
+
+    def delete_all(self) -> None:
+        """All files so far, open or closed. Never raises: what cannot be deleted is an orphan."""
+        self._new_files.delete_all()
+        for file in self._open.values():
+            file.parquet.discard()
+        self._open.clear()
+
+    def _rows_that_fit(self, row_bytes: float, used_bytes: int) -> int:
+        """How many of such rows fill a row group or the file, by how well rows were compressed so far."""
+        ratio = self._file_bytes / self._arrow_bytes if self._arrow_bytes else 1.0
+        row_bytes = max(row_bytes * ratio, 0.001)
+        room_bytes = self._plan.target_file_bytes - used_bytes
+        group_bytes = min(room_bytes, self._plan.row_group_bytes or room_bytes)
+        return min(max(int(group_bytes / row_bytes), 1), self._plan.row_group_rows)
+
+    def _write_row_group(self, file: _OpenFile, rows: pa.Table, row_bytes: float) -> None:
+        before, memory_before = file.parquet.size_bytes, self._memory_of(file)
+        file.statistics.add(rows)
+        file.parquet.write_row_group(rows)
+        file.rows += rows.num_rows
+        self._memory_bytes += self._memory_of(file) - memory_before
+        self._arrow_bytes += row_bytes * rows.num_rows
+        if self._file_bytes == 0:
+            reach("write.file_open", self._names.batch_id)
+        self._file_bytes += file.parquet.size_bytes - before
+
+    def _file(self, values: Values, encodings: Encodings) -> _OpenFile:
+        """The partition's open file, or a new one."""
+        if values not in self._open:
+            self._make_room(files=1)
+            name = self._names.name(len(self._closed) + len(self._open), self._plan.compression)
+            path = self._plan.table_format.data_path(values, str(name))
+            sink = self._new_files.open(path)
+            parquet = OpenParquetFile(sink, self._schema, self._plan, encodings)
+            file = self._open[values] = _OpenFile(path, parquet, self._new_statistics())
+            self._memory_bytes += self._memory_of(file)
+        return self._open[values]
+
+    def _make_room(self, files: int = 0) -> None:
+        """For so many more files."""
+        while self._open and len(self._open) + files > self._open_max:
+            self._close_largest()
+        while self._memory_bytes + self._new_files.on_their_way_bytes > self._memory_bytes_max:
+            if self._new_files.on_their_way_bytes:
+                self._new_files.wait_for_one()
+            elif self._open:
+                self._close_largest()
+            else:
+                return
+
+    def _close_largest(self) -> None:
+        newest_first = reversed(self._open)
+        self.close(max(newest_first, key=lambda values: self._memory_of(self._open[values])))
+
+    def _memory_of(self, file: _OpenFile) -> int:
+        return file.parquet.memory_bytes + self._new_files.waiting_bytes(file.parquet.size_bytes)
+
+
+def _files_per_process() -> int:
+    """How many the system allows. Spark's JVM has raised it to the most for its Python workers."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
