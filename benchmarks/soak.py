@@ -31,10 +31,11 @@ from benchmarks.streams import QUERY, Stream, sink_of, write_rows
 
 from penstock.committers.contract import DataFile, DataFiles, StreamKey
 from penstock.committers.file_tables.manifest import LakeManifest
+from penstock.committers.maintenance import MaintenancePolicy
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.planning import store_url
-from penstock.delivery.maintenance import MaintenancePolicy, maintenance_of
+from penstock.delivery.maintenance import maintenance_of
 
 BATCHES = 20_000
 ROWS = 10

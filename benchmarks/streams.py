@@ -30,10 +30,10 @@ from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.planning import plan_batch, store_url
-from penstock.datasource.sink import FileTableSink
 from penstock.datasource.stores import borrow_store
 
 QUERY = "11111111-2222-3333-4444-555555555555"

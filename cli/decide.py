@@ -22,7 +22,7 @@ from ..committers.errors import (
 )
 from ..committers.store.sql import SqlManifestStore, StreamStatus
 from ..datasource.checkpoint import Checkpoint
-from ..datasource.destinations import paths_of, stored_table
+from ..datasource.destinations import Cleanable, paths_of, stored_table
 from ..datasource.table_access import TableAccess
 from ..delivery.lease import HeldLease
 from ..delivery.stream_settings import StreamSettings, build_sink
@@ -167,7 +167,10 @@ def _delete_unnamed(
     store: SqlManifestStore, stream: StreamStatus, access: TableAccess, paths: Sequence[str]
 ) -> int:
     """Delete the files that no version of the table names."""
-    table = stored_table(stream, access).cleanable(store)
+    stored = stored_table(stream, access)
+    if not isinstance(stored, Cleanable):
+        return 0
+    table = stored.cleanable(store)
     left = {posixpath.basename(path): path for path in paths}
     for names in table.names():
         for name in names:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..committers.cleanup import Cleanup, Found
+from ..committers.cleanup import Found
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.safe_text import one_line
 from ..committers.store.sql import SqlManifestStore, StreamStatus
-from ..datasource.destinations import destination_type, paths_of, stored_table
+from ..datasource.destinations import Cleanable, cleanup_of, stored_table
 from ..datasource.table_access import TableAccess
 from . import output
 
@@ -84,15 +84,10 @@ def clean_table(
     try:
         for stream in streams:
             stored_table(stream, access).committer()  # refuses kinds of tables that are not known here
-        destination = destination_type(keys[0], streams[0].kind)
-        cleanup = Cleanup(
-            store,
-            stored_table(streams[0], access).cleanable(store),
-            cleaned=keys,
-            known=[stream.key for stream in store.streams()],
-            parse=destination.name_parser(keys),
-            paths_of=(lambda _: ()) if destination.moves_rows else paths_of,
-        )
+        stored = stored_table(streams[0], access)
+        if not isinstance(stored, Cleanable):
+            return cleaned
+        cleanup = cleanup_of(stored, store, keys, [stream.key for stream in store.streams()])
         shown = one_line(f"Looking at {cleaned.table_uri}")
         with output.console(stderr=True).status(shown) as progress:
             cleaned.found = cleanup.find(now, grace)

@@ -31,7 +31,7 @@ from .backlog import BacklogBound, wait_for_delivery
 from .batch_plan import BatchPlan
 from .event_time import event_time_column
 from .new_query import check_new_query
-from .options.common import StreamOptions
+from .options.common import DeliveryOptions
 from .plan_cache import PlanCache, PlanKey, Seen
 from .settings import register
 from .sink import Identified, Ordered, Sink, check_same_table, mode_of
@@ -79,7 +79,7 @@ def plan_decoupled_batch(
     return BatchPlan(batch, planned.writers, planned.content, event_time=event_time, digest_before=before)
 
 
-def bound_of(options: StreamOptions) -> BacklogBound:
+def bound_of(options: DeliveryOptions) -> BacklogBound:
     return BacklogBound(
         batches=options.backlog_batches_max,
         size_bytes=options.backlog_bytes_max,

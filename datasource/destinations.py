@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from ..committers.cleanup import Cleanup
 from ..committers.errors import ConfigurationError, shown
 from .options.parsing import Option
 from .plug_ins import BUILT_IN, GROUP, load, plug_ins
-from .sink import FileTableSink, LakeTable
+from .sink import Destination
 from .table_access import TableAccess
 
 if TYPE_CHECKING:
     from ..committers.cleanup import CleanableTable, NameParser
-    from ..committers.contract import DataFile, Manifest, StreamKey
+    from ..committers.contract import Committer, DataFile, Manifest, StreamKey
     from ..committers.store.sql import SqlManifestStore, StreamStatus
 
 
@@ -29,7 +30,7 @@ class TableNow:
 class StoredTable(Protocol):
     """A stream's table by the address that the store has. Runs in the commands and the delivery process."""
 
-    def committer(self) -> LakeTable:
+    def committer(self) -> Committer:
         """An instance looks at the table once."""
         ...
 
@@ -41,8 +42,21 @@ class StoredTable(Protocol):
         """
         ...
 
+
+@runtime_checkable
+class Cleanable(Protocol):
+    """A stored table beside which failed tasks and lost drivers may leave something."""
+
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         """The table as clean-up looks at it."""
+        ...
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        """What names of files say that one of these streams has written, all into this table."""
+        ...
+
+    def moves_rows(self) -> bool:
+        """True if a commit copies the rows out of what the manifest names, which then nothing needs."""
         ...
 
 
@@ -56,15 +70,11 @@ class DestinationType:
     """`module:class` of what Spark registers: nothing else loads it, nor Spark."""
     options: tuple[Option, ...]
     """All that the query may set, but for those with a prefix, which hold secrets."""
-    sink: Callable[[StreamKey, Mapping[str, str], TableAccess], FileTableSink]
-    """The sink of the stream's query, from its stored options and the secrets of this process."""
+    sink: Callable[[StreamKey, Mapping[str, str], TableAccess], Destination]
+    """That of the stream's query, from its stored options and the secrets of this process."""
     stored_table: Callable[[StreamKey, TableAccess], StoredTable]
     files_of: Callable[[Manifest], Sequence[DataFile]]
     """What a manifest names: data files, or what takes their place. Raises `ManifestCorruptError`."""
-    name_parser: Callable[[Sequence[StreamKey]], NameParser]
-    """What names of files say that one of these streams has written, all into one table."""
-    moves_rows: bool = False
-    """True if a commit copies the rows out of what the manifest names, which then nothing needs any more."""
 
 
 def destination_type(stream: StreamKey, kind: str) -> DestinationType:
@@ -99,6 +109,14 @@ def files_of(manifest: Manifest) -> Sequence[DataFile]:
 def paths_of(manifest: Manifest) -> Iterator[str]:
     """The paths of `files_of`."""
     return (file.path for file in files_of(manifest))
+
+
+def cleanup_of(
+    stored: Cleanable, store: SqlManifestStore, cleaned: Sequence[StreamKey], known: Sequence[StreamKey]
+) -> Cleanup:
+    """The clean-up of a stored table; see `Cleanup`."""
+    named = (lambda _: ()) if stored.moves_rows() else paths_of
+    return Cleanup(store, stored.cleanable(store), cleaned, known, stored.name_parser(cleaned), named)
 
 
 def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:

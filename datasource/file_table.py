@@ -1,15 +1,64 @@
-"""What the targets of file tables have in common, whatever the format."""
+"""What file tables have in common, whatever the format."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
-from ..committers.contract import Batch, DataFiles, Manifest
+from ..committers.contract import Batch, DataFiles, Manifest, Target
+from ..committers.deliveries.contract import Mergeable
 from ..committers.errors import RetryableError
 from ..committers.file_tables.manifest import LakeManifest, decode, manifest_of
+from ..committers.file_tables.merge import MergeableFiles
+from ..writers.parquet.plan import WritePlan, parse_file_name
+from .options.common import LakeOptions
+from .sink import Destination, Identified, Maintainable, Ordered, Remembering
+
+if TYPE_CHECKING:
+    from ..committers.cleanup import NameParser
+    from ..committers.contract import StreamKey
+
+CompactWith: TypeAlias = Literal["local", "spark", "none"]
 
 
-class FileTableTarget:
+@runtime_checkable
+class Compactable(Protocol):
+    """A target whose batches are data files: the small ones of a delivery are rewritten before readers see
+    any.
+    """
+
+    def compact_with(self) -> CompactWith:
+        """Who rewrites them, as the query says: the delivery process, a Spark job or nobody."""
+        ...
+
+    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+        """How files that replace these are written; None if the table takes none of them any more."""
+        ...
+
+
+class FileTable(
+    Identified,
+    Remembering,
+    Ordered[LakeManifest],
+    Mergeable,
+    Compactable,
+    Target[DataFiles, LakeManifest],
+    Protocol,
+):
+    """The target of a stream into a file table."""
+
+
+class FileTableSink(Destination, Maintainable, Protocol):
+    """A `Sink` into a file table, with all that a delivery process does for it."""
+
+    @property
+    def options(self) -> LakeOptions: ...
+
+    def open_table(self) -> FileTable: ...
+
+
+class FileTableTarget(MergeableFiles):
     """The part of a target that goes by the manifest alone. Mixed into each format's target."""
 
     def manifest(self, batch: Batch, content: LakeManifest, payloads: Sequence[DataFiles]) -> Manifest:
@@ -35,6 +84,24 @@ class FileTableTarget:
                     f"the query adds {', '.join(content.new_columns)}. Let it be delivered first (`penstock "
                     "deliver --once`), then start the query again."
                 )
+
+
+class CleanableFiles:
+    """What `Cleanable` asks of all file tables alike. Mixed into their stored tables."""
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        return parse_file_name
+
+    def moves_rows(self) -> bool:
+        return False
+
+
+def leading(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """The first names up to one that is not known, case ignored: rows that are sorted by fewer columns of an
+    order are never wrong. A query may ask for columns that its earlier batches did not have.
+    """
+    lower = {name.lower() for name in known}
+    return tuple(takewhile(lambda name: name.lower() in lower, names))
 
 
 def data_files_of(manifest: Manifest) -> DataFiles:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..writers.local_path import is_relative
-from .options.common import StreamOptions
+from .options.common import DeliveryOptions
 from .sink import Destination
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def register(sink: Destination, store: SqlManifestStore, stream: StreamKey, tabl
     store.register(stream, sink.kind, options.query_name, table_id, settings=settings_of(options))
 
 
-def settings_of(options: StreamOptions) -> str:
+def settings_of(options: DeliveryOptions) -> str:
     """As JSON. Secrets (`store`, `storage.*`, `catalog.*`) are given to the delivery process itself."""
     settings = {
         "delivery": "decoupled" if options.is_decoupled else "coupled",

@@ -1,16 +1,18 @@
-"""What a data source needs of one kind of lake table. All else about a batch is the same for all of them."""
+"""What a data source and a delivery process need of one kind of destination; all else is the same for all.
+
+A destination or its target may have abilities beside: generic code asks for them with isinstance, and never
+for a kind. `committers.deliveries.contract.Mergeable` and `file_table.Compactable` are two more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..committers.contract import (
     Committer,
     ContentT,
     ContentT_contra,
-    DataFiles,
     Manifest,
     Mode,
     PayloadT,
@@ -18,19 +20,19 @@ from ..committers.contract import (
     Target,
 )
 from ..committers.errors import TableChangedError
-from ..committers.file_tables.manifest import LakeManifest
-from ..writers.parquet.plan import WritePlan
-from .options.common import LakeOptions, StreamOptions
+from .options.common import DeliveryOptions
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from pyarrow.fs import FileSystem
 
-    from ..committers.cleanup import CleanableTable
     from ..committers.file_tables.compaction import CompactableTable
-    from ..committers.file_tables.maintenance import Step
+    from ..committers.file_tables.manifest import LakeManifest
+    from ..committers.maintenance import MaintenancePolicy, Step
     from ..committers.store.sql import SqlManifestStore, WrittenTable
+    from ..writers.parquet.plan import WritePlan
+    from .destinations import Cleanable
 
 
 @runtime_checkable
@@ -84,18 +86,6 @@ class Ordered(Protocol[ContentT_contra]):
         ...
 
 
-class LakeTable(Identified, Remembering, Protocol):
-    """A committer of a file table, by its address alone: for the command line."""
-
-
-class FileTable(Identified, Remembering, Ordered[LakeManifest], Target[DataFiles, LakeManifest], Protocol):
-    """The target of a stream into a file table."""
-
-    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
-        """How files that replace these are written; None if the table takes none of them any more."""
-        ...
-
-
 class Destination(Protocol):
     """Where one stream goes, by its options. Driver only: it may hold secrets.
 
@@ -103,7 +93,7 @@ class Destination(Protocol):
     """
 
     @property
-    def options(self) -> StreamOptions: ...
+    def options(self) -> DeliveryOptions: ...
 
     @property
     def kind(self) -> str:
@@ -113,6 +103,10 @@ class Destination(Protocol):
     @property
     def table_uri(self) -> str:
         """One spelling for one table, without secrets."""
+        ...
+
+    def open_table(self) -> Committer:
+        """Commits to the table, and looks at it when first asked."""
         ...
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
@@ -132,7 +126,7 @@ class Sink(Destination, Protocol[PayloadT, ContentT]):
         ...
 
 
-class StepsOfFileTables(Protocol):
+class MaintenanceContext(Protocol):
     """What the delivery process gives to a destination for its list of maintenance steps."""
 
     @property
@@ -142,17 +136,26 @@ class StepsOfFileTables(Protocol):
     def stream(self) -> StreamKey: ...
 
     @property
-    def now(self) -> Callable[[], datetime]: ...
+    def policy(self) -> MaintenancePolicy: ...
 
     @property
-    def vacuum_every_s(self) -> float: ...
+    def now(self) -> Callable[[], datetime]: ...
 
-    def compaction(self, table: CompactableTable) -> Step:
-        """Small files that readers see already become larger ones."""
+    def compaction(
+        self,
+        table: CompactableTable,
+        rewrite_plan: Callable[[LakeManifest], WritePlan | None],
+        target_file_bytes: int,
+    ) -> Step:
+        """Small data files that readers see already become larger ones.
+
+        Args:
+            rewrite_plan: see `Compactable`
+        """
         ...
 
-    def orphans(self, cleanable: Callable[[], CleanableTable]) -> Step:
-        """Files of ours that nothing names are deleted."""
+    def orphans(self, stored: Cleanable) -> Step:
+        """What nothing names any more is deleted, as by `penstock gc`."""
         ...
 
     def pending_names(self) -> set[str]:
@@ -160,15 +163,15 @@ class StepsOfFileTables(Protocol):
         ...
 
 
-class FileTableSink(Destination, Protocol):
-    """A `Sink` into a file table, with all that a delivery process does for it."""
+@runtime_checkable
+class Maintainable(Protocol):
+    """A destination whose table the delivery process keeps in shape."""
 
-    @property
-    def options(self) -> LakeOptions: ...
+    def maintenance_policy(self) -> MaintenancePolicy:
+        """What the options say."""
+        ...
 
-    def open_table(self) -> FileTable: ...
-
-    def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]: ...
+    def maintenance_steps(self, context: MaintenanceContext) -> list[Step]: ...
 
     def is_maintained(self) -> bool:
         """True if Penstock looks after the table although the query does not say so.
@@ -182,14 +185,6 @@ class FileTableSink(Destination, Protocol):
 def mode_of(overwrite: bool) -> Mode:
     """The mode of a batch, from what Spark says of it."""
     return "overwrite" if overwrite else "append"
-
-
-def leading(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """The first names up to one that is not known, case ignored: rows that are sorted by fewer columns of an
-    order are never wrong. A query may ask for columns that its earlier batches did not have.
-    """
-    lower = {name.lower() for name in known}
-    return tuple(takewhile(lambda name: name.lower() in lower, names))
 
 
 def check_same_table(table: Committer, stream: StreamKey, written: WrittenTable | None) -> None:

@@ -27,7 +27,7 @@ from ..writers.parquet.compaction_process import Outcome, RewriteProcess, try_re
 from ..writers.parquet.plan import FileNames, WritePlan
 
 if TYPE_CHECKING:
-    from ..datasource.sink import FileTable, FileTableSink
+    from ..datasource.file_table import Compactable
     from .turns import OpenSpark
 
 logger = get_logger(__name__)
@@ -58,20 +58,18 @@ class LocalCompactor:
     raised.
 
     Args:
-        sink, table: `table` is from `open_table` of the sink
+        table: the target, from `open_table`
         processes: at a time; by default as many as there are processors, four at most. 0: in this process
         on_progress: see `OnProgress`
     """
 
     def __init__(
         self,
-        sink: FileTableSink,
-        table: FileTable,
+        table: Compactable,
         *,
         processes: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._sink = sink
         self._table = table
         self._processes = min(os.cpu_count() or 1, PROCESSES_MAX) if processes is None else processes
         self._on_progress = on_progress or _no_progress
@@ -86,7 +84,7 @@ class LocalCompactor:
             RetryableError: a file is gone, or the storage cannot be reached. The new files were deleted.
             PenstockError: a file is not what was written. The new files were deleted.
         """
-        return _compact(self._sink, self._table, manifest, run_id, self._rewrite)
+        return _compact(self._table, manifest, run_id, self._rewrite)
 
     def _rewrite(self, plan: WritePlan, groups: Sequence[RewriteGroup], names: FileNames) -> NewFiles:
         sources = sum(len(group.sources) for group in groups)
@@ -135,20 +133,18 @@ class SparkCompactor:
     When the job itself fails, what its tasks have made so far is left to clean-up.
 
     Args:
-        sink, table: `table` is from `open_table` of the sink
+        table: the target, from `open_table`
         open_spark: gives a session whose executors have Penstock; called when there is something to rewrite
         on_progress: see `OnProgress`; called once, after the job
     """
 
     def __init__(
         self,
-        sink: FileTableSink,
-        table: FileTable,
+        table: Compactable,
         open_spark: OpenSpark,
         *,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._sink = sink
         self._table = table
         self._open_spark = open_spark
         self._on_progress = on_progress or _no_progress
@@ -159,7 +155,7 @@ class SparkCompactor:
         Raises:
             RetryableError: also when Spark could not run the job.
         """
-        return _compact(self._sink, self._table, manifest, run_id, self._rewrite)
+        return _compact(self._table, manifest, run_id, self._rewrite)
 
     def _rewrite(self, plan: WritePlan, groups: Sequence[RewriteGroup], names: FileNames) -> NewFiles:
         outcomes = self._run(_SparkTask(plan, names), groups)
@@ -207,11 +203,9 @@ class _SparkTask:
                 yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["data"])
 
 
-def _compact(
-    sink: FileTableSink, table: FileTable, manifest: Manifest, run_id: str, rewrite: _Rewrite
-) -> Manifest | None:
+def _compact(table: Compactable, manifest: Manifest, run_id: str, rewrite: _Rewrite) -> Manifest | None:
     content = decode(manifest)
-    plan = _plan(sink, table, content)
+    plan = _plan(table, manifest, content)
     groups = [] if plan is None else choose_groups(content.files, plan.target_file_bytes)
     if plan is None or not groups:
         return None
@@ -223,14 +217,15 @@ def _compact(
     return _with_files(manifest, content, groups, new_files)
 
 
-def _plan(sink: FileTableSink, table: FileTable, content: LakeManifest) -> WritePlan | None:
+def _plan(table: Compactable, manifest: Manifest, content: LakeManifest) -> WritePlan | None:
     """None if nothing can be rewritten: that is no reason not to deliver the files as they are."""
     if len(content.files) < 2:
         return None
     try:
         return table.rewrite_plan(content)
     except ConfigurationError as error:
-        logger.warning("The files of %s are delivered as they are, not compacted: %s", sink.table_uri, error)
+        uri = manifest.batch.stream.table_uri
+        logger.warning("The files of %s are delivered as they are, not compacted: %s", uri, error)
         return None
 
 

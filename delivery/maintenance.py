@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Protocol
 
-from ..committers.cleanup import CleanableTable, Cleanup
 from ..committers.contract import ManifestState, StreamKey
 from ..committers.errors import PenstockError
 from ..committers.file_tables.compaction import (
@@ -23,12 +22,12 @@ from ..committers.file_tables.compaction import (
     Compaction,
     CompactionPolicy,
 )
-from ..committers.file_tables.maintenance import Step
-from ..datasource.destinations import paths_of
-from ..datasource.options.common import TARGET_FILE_BYTES
-from ..datasource.sink import FileTableSink
+from ..committers.file_tables.manifest import LakeManifest
+from ..committers.maintenance import MaintenancePolicy, Step
+from ..datasource.destinations import Cleanable, cleanup_of, paths_of
+from ..datasource.sink import Maintainable
 from ..writers.parquet.compaction import SMALL
-from ..writers.parquet.plan import parse_file_name
+from ..writers.parquet.plan import WritePlan
 from .rewriting import VisibleRewriter
 
 if TYPE_CHECKING:
@@ -37,17 +36,6 @@ if TYPE_CHECKING:
 
 ORPHAN_GRACE = timedelta(days=7)
 """As long as `penstock gc` waits by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class MaintenancePolicy:
-    """What the query's options say of its table's maintenance. Seconds; 0 is never."""
-
-    is_wanted: bool | None = None
-    """None: if Penstock created the table."""
-    compact_s: float = 600.0
-    vacuum_s: float = 86_400.0
-    """Between two looks for files that the table has removed, and for those that nothing names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +122,7 @@ def _is_within(step: Step, last: datetime | None, now: datetime) -> bool:
 
 
 def maintenance_of(
-    sink: FileTableSink,
+    destination: Maintainable,
     store: SqlManifestStore,
     stream: StreamKey,
     policy: MaintenancePolicy,
@@ -147,8 +135,8 @@ def maintenance_of(
     Args:
         stop: True ends a compaction after the group of files that it is at
     """
-    steps = sink.maintenance_steps(FileTableSteps(sink, store, stream, policy, now, stop))
-    is_wanted = _wanted(policy, sink.is_maintained)
+    steps = destination.maintenance_steps(StoredContext(store, stream, policy, now, stop))
+    is_wanted = _wanted(policy, destination.is_maintained)
     return Maintenance(steps, is_wanted, _StoredLog(store.maintenance, stream))
 
 
@@ -167,41 +155,34 @@ class _StoredLog:
 
 
 @dataclass(frozen=True, slots=True)
-class FileTableSteps:
-    """The steps that all file tables have, and what their own steps need. See `StepsOfFileTables`."""
+class StoredContext:
+    """See `MaintenanceContext`."""
 
-    sink: FileTableSink
     store: SqlManifestStore
     stream: StreamKey
     policy: MaintenancePolicy
     now: Callable[[], datetime]
     stop: Callable[[], bool]
 
-    @property
-    def vacuum_every_s(self) -> float:
-        return self.policy.vacuum_s
-
-    def compaction(self, table: CompactableTable) -> Step:
-        sink = self.sink
-        rewriter = VisibleRewriter(
-            self.stream.query_id,
-            lambda content: sink.open_table().rewrite_plan(content),
-            stop=self.stop,
-        )
-        target = sink.options.target_file_bytes or TARGET_FILE_BYTES
-        policy = CompactionPolicy(target, small_file_bytes=int(target * SMALL))
+    def compaction(
+        self,
+        table: CompactableTable,
+        rewrite_plan: Callable[[LakeManifest], WritePlan | None],
+        target_file_bytes: int,
+    ) -> Step:
+        rewriter = VisibleRewriter(self.stream.query_id, rewrite_plan, stop=self.stop)
+        policy = CompactionPolicy(target_file_bytes, small_file_bytes=int(target_file_bytes * SMALL))
         compaction = Compaction(
             table, rewriter, policy, recent=lambda: self.store.history(self.stream, RECENT_BATCHES)
         )
         return Step("compact", self.policy.compact_s, lambda: _said(compaction.run()))
 
-    def orphans(self, cleanable: Callable[[], CleanableTable]) -> Step:
-        """Files of ours that nothing names, as `penstock gc --delete` finds them."""
+    def orphans(self, stored: Cleanable) -> Step:
 
         def run() -> str:
             known = [status.key for status in self.store.streams()]
             cleaned = [key for key in known if key.table_uri == self.stream.table_uri]
-            cleanup = Cleanup(self.store, cleanable(), cleaned, known, parse_file_name, paths_of)
+            cleanup = cleanup_of(stored, self.store, cleaned, known)
             count = sum(cleanup.delete(cleanup.find(self.now(), ORPHAN_GRACE)))
             return f"deleted {count:,} files that nothing names" if count else ""
 

@@ -17,9 +17,9 @@ from itertools import islice
 
 from ..committers.cleanup import CleanableTable
 from ..committers.contract import Manifest, StreamKey
-from ..committers.file_tables.manifest import decode
 from ..committers.store.delivery_queries import DeliveryRecord
 from ..committers.store.sql import SqlManifestStore
+from ..datasource.destinations import paths_of
 
 SOURCES_GRACE = timedelta(hours=1)
 DELIVERIES_AT_ONCE = 20
@@ -80,4 +80,4 @@ def _replaced(store: SqlManifestStore, delivery: DeliveryRecord) -> set[str]:
 
 
 def _paths(manifests: Iterable[Manifest]) -> Iterator[str]:
-    return (file.path for manifest in manifests for file in decode(manifest).files)
+    return (path for manifest in manifests for path in paths_of(manifest))

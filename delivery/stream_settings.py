@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..committers.errors import ConfigurationError, ManifestCorruptError, shown
 from ..datasource.destinations import destination_type
 from ..datasource.options.parsing import Option, not_storable
-from ..datasource.sink import FileTableSink
+from ..datasource.sink import Destination
 from ..datasource.table_access import TableAccess
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class StreamSettings:
         return self.delivery == DECOUPLED
 
 
-def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> FileTableSink:
+def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> Destination:
     """The sink of the stream's query, with the secrets of this process.
 
     Raises:
@@ -87,7 +87,7 @@ def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[s
         )
 
 
-def _check_table(stream: StreamKey, sink: FileTableSink) -> None:
+def _check_table(stream: StreamKey, sink: Destination) -> None:
     if sink.table_uri != stream.table_uri:
         raise ConfigurationError(
             f"The settings of query {stream.query_id} in the manifest store name the table "

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ..committers.errors import PenstockError
 from ..committers.safe_text import get_logger
-from ..datasource.destinations import stored_table
-from ..datasource.sink import FileTableSink
+from ..datasource.destinations import Cleanable, stored_table
+from ..datasource.sink import Destination, Maintainable
 from ..datasource.table_access import TableAccess
-from .maintenance import Maintenance, MaintenancePolicy, maintenance_of
+from .maintenance import Maintenance, maintenance_of
 from .sources import SOURCES_GRACE, remove_sources
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Upkeep:
         self,
         store: SqlManifestStore,
         stream: StreamStatus,
-        sink: FileTableSink,
+        sink: Destination,
         access: TableAccess,
         clock: Callable[[], datetime],
         stop: Callable[[], bool],
@@ -61,10 +61,13 @@ class Upkeep:
                 logger.warning("Upkeep of %s is put off: %s", self._stream.key, error)
 
     def _remove_sources(self) -> None:
+        stored = stored_table(self._stream, self._access)
+        if not isinstance(stored, Cleanable):
+            return
         deleted = remove_sources(
             self._store,
             self._stream.key,
-            lambda: stored_table(self._stream, self._access).cleanable(self._store),
+            lambda: stored.cleanable(self._store),
             self._clock() - SOURCES_GRACE,
             self._stop,
         )
@@ -79,13 +82,15 @@ class Upkeep:
             logger.info("Forgot %d batches of %s that are long done.", pruned, self._stream.key)
 
     def _maintain(self) -> None:
-        options = self._sink.options
+        sink = self._sink
+        if not isinstance(sink, Maintainable):
+            return
         if self._maintenance is None:
             self._maintenance = maintenance_of(
-                self._sink,
+                sink,
                 self._store,
                 self._stream.key,
-                MaintenancePolicy(options.maintenance, options.compact_every_s, options.vacuum_every_s),
+                sink.maintenance_policy(),
                 now=self._clock,
                 stop=self._stop,
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..committers.contract import Manifest
 from ..committers.deliveries.contract import Lease
-from ..committers.deliveries.deliverer import Compactor, Delivered, Failed, StreamDelivery
+from ..committers.deliveries.deliverer import Compactor, Delivered, Failed, StreamDelivery, policy_for
 from ..committers.deliveries.policy import DeliveryPolicy, due, is_put_off
 from ..committers.errors import (
     CommitStateUnknownError,
@@ -24,7 +24,8 @@ from ..committers.errors import (
 from ..committers.landing import Retry
 from ..committers.safe_text import get_logger
 from ..datasource.checkpoint import Checkpoint
-from ..datasource.sink import FileTable, FileTableSink, check_same_table
+from ..datasource.file_table import Compactable
+from ..datasource.sink import Destination, check_same_table
 from .lease import HeldLease
 from .stream_settings import StreamSettings, build_sink
 from .turns import DeliveryOrder, Landing, Surroundings, Turn
@@ -47,7 +48,7 @@ class StreamWorker:
         self._around = around
         self._settings_text: str | None = None
         self._settings = StreamSettings()
-        self._sink: FileTableSink | None = None
+        self._sink: Destination | None = None
         self._policy = DeliveryPolicy()
         self._upkeep: Upkeep | None = None
         self._upkeep_at = time.monotonic()
@@ -201,7 +202,7 @@ class StreamWorker:
             around.store.deliveries,
             table,
             self._policy,
-            compact=self._compactor(held, sink, table),
+            compact=self._compactor(held, table) if isinstance(table, Compactable) else None,
             check=check,
             last_checkpointed=self.last_checkpointed,
             seen_version=lambda: None if written is None else written.table_version,
@@ -225,13 +226,13 @@ class StreamWorker:
 
     # What it delivers with --------------------------------------------------------------------------
 
-    def _opened_sink(self) -> FileTableSink:
+    def _opened_sink(self) -> Destination:
         if self._sink is None:
             self._sink = build_sink(self.stream, self._settings, self._around.access)
-            self._policy = self._sink.options.delivery_policy
+            self._policy = policy_for(self._sink.open_table(), self._sink.options.delivery_policy)
         return self._sink
 
-    def _compactor(self, held: HeldLease, sink: FileTableSink, table: FileTable) -> Compactor | None:
+    def _compactor(self, held: HeldLease, table: Compactable) -> Compactor | None:
         from .compaction import LocalCompactor, SparkCompactor
 
         def on_progress(done: int, groups: int) -> None:
@@ -242,14 +243,14 @@ class StreamWorker:
                     f"{self._key} were rewritten. The next delivery rewrites them."
                 )
 
-        compact_with = sink.options.compact_with
+        compact_with = table.compact_with()
         if compact_with == "none":
             return None
         if compact_with == "spark" and self._around.spark is not None:
-            return _Supervised(held, SparkCompactor(sink, table, self._around.spark))
+            return _Supervised(held, SparkCompactor(table, self._around.spark))
         if compact_with == "spark":
             self._warn_of_no_spark()
-        return LocalCompactor(sink, table, on_progress=on_progress)
+        return LocalCompactor(table, on_progress=on_progress)
 
     def _warn_of_no_spark(self) -> None:
         if not self._has_warned:

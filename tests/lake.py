@@ -34,8 +34,8 @@ from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import CommittableMessage
+from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.planning import plan_batch_write
-from penstock.datasource.sink import FileTableSink
 from penstock.datasource.task import TaskAttempt
 from penstock.writers.parquet.plan import parse_file_name
 

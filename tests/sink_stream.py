@@ -11,8 +11,8 @@ from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_stream_batch
+from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.planning import plan_batch, store_url
-from penstock.datasource.sink import FileTableSink
 
 
 @dataclass

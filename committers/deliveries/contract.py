@@ -5,12 +5,13 @@ The words follow RisingWave's RFC 0055: a log between the stream and the sink, d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from ..contract import Manifest, ManifestRecord, StreamKey
+from ..contract import Committer, Manifest, ManifestRecord, StreamKey, Token
+from ..errors import FencedError
 
 LEASE_S_MAX = 3600.0
 """The longest lease, in seconds. One that ends later than that from now was written with a wrong clock."""
@@ -70,6 +71,50 @@ class DeliveryState:
     parked_by: str = ""
     """An operator, or empty for Penstock itself."""
     parked_why: str = ""
+
+
+@runtime_checkable
+class Mergeable(Committer, Protocol):
+    """A target that takes several batches in one commit; others are delivered batch by batch.
+
+    Its `commit` calls `check_none_landed`.
+    """
+
+    def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        """The longest beginning of these batches that can be one delivery: at least the first of them.
+
+        Args:
+            manifests: of consecutive pending batches of one stream, oldest first; read one by one
+        """
+        ...
+
+    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
+        """One manifest that does to the target what these do one after the other.
+
+        It is that of the last batch, with all of them in `merged`.
+
+        Args:
+            manifests: what `mergeable` has returned
+            seen_version: version of the target up to which all that others did was looked at, if it is known
+        """
+        ...
+
+
+def check_none_landed(manifest: Manifest, token: Token, table_uri: str) -> None:
+    """The batches of a delivery land together or not at all: the table must not hold some of them.
+
+    It does if another process has delivered a part of them meanwhile. Called within the commit.
+
+    Raises:
+        FencedError: nothing was committed.
+    """
+    first = manifest.batches[0].batch_id
+    if first <= token.batch_id < manifest.batch.batch_id:
+        raise FencedError(
+            f"The table {table_uri} holds batches up to {token.batch_id} of query "
+            f"{manifest.batch.stream.query_id} already, and this delivery has the batches {first} to "
+            f"{manifest.batch.batch_id}: another process was faster. Nothing was committed."
+        )
 
 
 class DeliveryStore(Protocol):

@@ -47,8 +47,7 @@ from ..errors import (
     TableChangedError,
 )
 from ..landing import Lander, Retry, stored_manifest
-from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease
-from .merge import merge, mergeable
+from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
 from .policy import DeliveryPolicy, due, is_put_off
 
 PASSING = (RetryableError, CommitStateUnknownError)
@@ -108,7 +107,8 @@ class StreamDelivery:
     """Takes the prepared batches of one decoupled stream into its table. One instance for each round.
 
     Args:
-        table: commits to the stream's table, and has not looked at it yet
+        table: commits to the stream's table, and has not looked at it yet; several batches at once if it is
+            `Mergeable`
         compact: None leaves files as they are
         check: raises if the table is no longer the one that the stream has written
         last_checkpointed: the newest batch in Spark's commits log, asked for if the policy wants it
@@ -139,7 +139,7 @@ class StreamDelivery:
         self._deliveries = deliveries
         self._table = table
         self._copies = CheckpointCopies(store, table)
-        self._policy = policy
+        self._policy = policy_for(table, policy)
         self._compact = compact
         self._check = check
         self._last_checkpointed = last_checkpointed
@@ -283,7 +283,9 @@ class StreamDelivery:
         why = trigger or due(_backlog_of(records), self._policy, self._clock())
         if why is None:
             return [], ""
-        return mergeable(self._manifest(record) for record in records), why
+        manifests = (self._manifest(record) for record in records)
+        table = self._table
+        return table.mergeable(manifests) if isinstance(table, Mergeable) else [next(manifests)], why
 
     def _deliverable(self) -> Sequence[ManifestRecord]:
         records = self._deliveries.deliverable(self._stream)
@@ -309,8 +311,11 @@ class StreamDelivery:
             raise _RefusedError(error, manifest, None)
 
     def _merged(self, chosen: Sequence[Manifest]) -> Manifest:
+        if not isinstance(self._table, Mergeable):
+            (one,) = chosen
+            return replace(one, merged=(one.batch,))
         try:
-            return merge(chosen, self._seen_version())
+            return self._table.merge(chosen, self._seen_version())
         except PASSING:
             raise
         except PenstockError as error:
@@ -387,6 +392,11 @@ class StreamDelivery:
         retry_at = self._clock() + timedelta(seconds=self._policy.wait_s(tries, self._rng))
         self._deliveries.set_state(lease, replace(state, tries=tries, retry_at=retry_at, error=str(error)))
         return Failed(error, retry_at)
+
+
+def policy_for(table: Committer, policy: DeliveryPolicy) -> DeliveryPolicy:
+    """Without merging, there is nothing to wait for."""
+    return policy if isinstance(table, Mergeable) else replace(policy, after_batches=1)
 
 
 def _backlog_of(records: Sequence[ManifestRecord]) -> Backlog:

@@ -43,7 +43,7 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..deliveries.merge import check_none_landed
+from ..deliveries.contract import check_none_landed
 from ..errors import (
     NEXT_TRY,
     CheckpointMismatchError,

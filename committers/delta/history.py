@@ -18,9 +18,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from ..contract import Batch, Manifest
-from ..deliveries.merge import merged_note, noted_digest
 from ..error_causes import retryable
 from ..errors import NEXT_TRY
+from ..file_tables.delivery_notes import merged_note, noted_digest
 from .library import in_short
 from .log_files import entry_name
 from .table_state import TableState

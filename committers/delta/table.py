@@ -11,13 +11,12 @@ from deltalake.exceptions import TableNotFoundError
 from ..contract import Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
-from ..file_tables.manifest import Kind
 from ..origins import query_number
 from .history import CommitInfo
 from .library import in_short
 from .table_state import TableState
 
-KIND: Kind = "delta"
+KIND = "delta"
 
 DIGEST_CHARS = 15
 """Hex digits of the digest that fit into a `txn` version, a signed 64-bit number."""

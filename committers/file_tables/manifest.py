@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -24,11 +24,9 @@ from ..contract import Batch, DataFile, DataFiles, Manifest, Mode, Planned
 from ..deletion import is_relative
 from ..errors import ConfigurationError, ManifestCorruptError, PenstockError
 
-KINDS = ("delta", "iceberg")
 VERSION = 1
 
 T = TypeVar("T")
-Kind: TypeAlias = Literal["delta", "iceberg"]
 
 _MAGIC = b"PSLM"
 _PREFIX = struct.Struct(">4sHI")
@@ -52,7 +50,7 @@ take all memory of the processes that read it."""
 class LakeManifest:
     """What one batch does to a lake table."""
 
-    kind: Kind
+    kind: str
     mode: Mode
     table_id: str
     """The table's own id when the batch was planned: another id is another table."""
@@ -139,7 +137,7 @@ def encode(content: LakeManifest) -> bytes:
     return _PREFIX.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
 
 
-def decode(manifest: Manifest, kind: Kind | None = None) -> LakeManifest:
+def decode(manifest: Manifest, kind: str | None = None) -> LakeManifest:
     """What `encode` was given.
 
     Args:
@@ -148,15 +146,13 @@ def decode(manifest: Manifest, kind: Kind | None = None) -> LakeManifest:
     Raises:
         ManifestCorruptError: not a manifest of a lake table, of a version not known here, or damaged.
     """
-    if manifest.kind not in KINDS or manifest.version != VERSION:
-        raise _corrupt(
-            manifest, f"is of kind {manifest.kind!r} and version {manifest.version}, which is not known here"
-        )
+    if manifest.version != VERSION:
+        raise _corrupt(manifest, f"is of version {manifest.version}, which is not known here")
     if kind is not None and manifest.kind != kind:
         raise _corrupt(manifest, f"is of kind {manifest.kind!r}, but the table is of kind {kind!r}")
     body = _checked_body(manifest)
     try:
-        content = _decode_body(cast("Kind", manifest.kind), body)
+        content = _decode_body(manifest.kind, body)
     except (
         pa.ArrowException,
         OSError,
@@ -223,7 +219,7 @@ def _check_partition_columns(content: LakeManifest) -> None:
             )
 
 
-def _decode_body(kind: Kind, body: bytes) -> LakeManifest:
+def _decode_body(kind: str, body: bytes) -> LakeManifest:
     stream = read_stream(body, _HEADER_KEY, DECODED_BYTES_MAX, FILES_MAX)
     header = json.loads(stream.metadata)
     partition_by = _strings(header, "partition_by")

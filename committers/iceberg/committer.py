@@ -28,7 +28,7 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..deliveries.merge import check_none_landed
+from ..deliveries.contract import check_none_landed
 from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,

@@ -28,9 +28,9 @@ from pyiceberg.table.update import (
 from pyiceberg.types import DoubleType
 
 from ..contract import Manifest
-from ..deliveries.merge import merged_note
 from ..errors import PenstockError, SchemaMismatchError
 from ..failed_commit import FailedCommit
+from ..file_tables.delivery_notes import merged_note
 from ..file_tables.manifest import LakeManifest
 from .data_files import iceberg_data_files
 from .expiry import delete_files, delete_old_metadata

@@ -20,9 +20,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
-from ..deliveries.merge import noted_digest
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, TableChangedError
+from ..file_tables.delivery_notes import noted_digest
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import (
     CatalogConfig,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from ..contract import DataFile, Mode, PartitionField, SortField
-from ..file_tables.manifest import Kind, LakeManifest
+from ..file_tables.manifest import LakeManifest
 
-KIND: Kind = "iceberg"
+KIND = "iceberg"
 
 NO_SNAPSHOT = -1
 """The version of a table, or of a branch, that nothing was written into yet."""

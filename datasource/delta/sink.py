@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Mode, Planned, SortField
+from ...committers.contract import Manifest, Mode, Planned, SortField
 from ...committers.delta.committer import DeltaTableCommitter, now_ms
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.table import KIND, load_if_there
 from ...committers.delta.view import VIEWS, TableViews
-from ...committers.file_tables.maintenance import Step
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
+from ...committers.file_tables.merge import merge
+from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.local_path import local_path
-from ...writers.parquet.plan import ROW_GROUP_ROWS, WritePlan, parse_file_name
+from ...writers.parquet.plan import ROW_GROUP_ROWS, WritePlan
 from ..destinations import DestinationType, TableNow, with_prefix
-from ..file_table import FileTableTarget, data_files_of
+from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
 from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
-from ..sink import leading
 from .options import OPTIONS, DeltaOptions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ...committers.contract import StreamKey
     from ...committers.delta.schema import DeltaTableLayout
     from ...committers.store.sql import SqlManifestStore
-    from ..sink import StepsOfFileTables
+    from ..sink import MaintenanceContext
     from ..table_access import TableAccess
 
 CHECKPOINT_S = 3600.0
@@ -63,8 +63,10 @@ class DeltaSink:
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
         """Nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
 
-    def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]:
-        from ...committers.delta.cleanup import DeltaCleanableTable
+    def maintenance_policy(self) -> MaintenancePolicy:
+        return self.options.maintenance_policy
+
+    def maintenance_steps(self, context: MaintenanceContext) -> list[Step]:
         from ...committers.delta.compaction import DeltaCompactableTable
         from ...committers.delta.maintenance import checkpoint_log, vacuum
 
@@ -75,14 +77,18 @@ class DeltaSink:
             return "" if version is None else f"wrote a log checkpoint of version {version:,}"
 
         def remove() -> str:
-            count = vacuum(uri, storage, steps.now(), steps.pending_names)
+            count = vacuum(uri, storage, context.now(), context.pending_names)
             return f"deleted {count:,} files that the table has removed" if count else ""
 
         return [
-            steps.compaction(DeltaCompactableTable(uri, storage, steps.stream.query_id, serialize)),
+            context.compaction(
+                DeltaCompactableTable(uri, storage, context.stream.query_id, serialize),
+                lambda content: self.open_table().rewrite_plan(content),
+                self.options.target_file_bytes or TARGET_FILE_BYTES,
+            ),
             Step("checkpoint", CHECKPOINT_S, checkpoint),
-            Step("vacuum", steps.vacuum_every_s, remove),
-            steps.orphans(lambda: DeltaCleanableTable(uri, storage)),
+            Step("vacuum", context.policy.vacuum_s, remove),
+            context.orphans(StoredDelta(uri, storage)),
         ]
 
     def is_maintained(self) -> bool:
@@ -130,8 +136,15 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
         content = replace(layout.content((), mode), origins=origins_of(options))
         return Planned(self._write_plan(layout, options.sort_within), content, content.table_id)
 
+    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
+        """See `MergeableFiles`: versions of Delta tables are in order."""
+        return merge(manifests, -1 if seen_version is None else seen_version)
+
+    def compact_with(self) -> CompactWith:
+        return self._query.compact_with
+
     def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
-        """See `FileTable`."""
+        """See `Compactable`."""
         layout = self.target_of(content)
         if layout is None:
             return None
@@ -168,7 +181,7 @@ def _as_spelt(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] |
 
 
 @dataclass(frozen=True, slots=True)
-class StoredDelta:
+class StoredDelta(CleanableFiles):
     """See `StoredTable`."""
 
     uri: str
@@ -198,5 +211,4 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=lambda stream, access: StoredDelta(stream.table_uri, access.storage),
     files_of=data_files_of,
-    name_parser=lambda _: parse_file_name,
 )

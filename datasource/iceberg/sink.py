@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ...committers.contract import Mode, Planned, SortField
 from ...committers.errors import ConfigurationError
-from ...committers.file_tables.maintenance import Step
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, known_properties, redacted
@@ -20,13 +19,13 @@ from ...committers.iceberg.new_table import NewTable
 from ...committers.iceberg.properties import EXPIRE_PROPERTY, is_maintained
 from ...committers.iceberg.table import load, load_if_there, version_of
 from ...committers.iceberg.target import KIND, IcebergTableLayout
+from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
-from ...writers.parquet.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan, parse_file_name
+from ...writers.parquet.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan
 from ..destinations import DestinationType, TableNow, with_prefix
-from ..file_table import FileTableTarget, data_files_of
+from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
 from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
-from ..sink import leading
 from .options import OPTIONS, IcebergOptions
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from ...committers.cleanup import CleanableTable
     from ...committers.contract import StreamKey
     from ...committers.store.sql import SqlManifestStore
-    from ..sink import StepsOfFileTables
+    from ..sink import MaintenanceContext
     from ..table_access import TableAccess
 
 BATCHES_PER_MAINTENANCE = 10
@@ -107,19 +106,25 @@ class IcebergSink:
             in_short=lambda error: redacted(error, known_properties(self._catalog)),
         )
 
-    def maintenance_steps(self, steps: StepsOfFileTables) -> list[Step]:
+    def maintenance_policy(self) -> MaintenancePolicy:
+        return self.options.maintenance_policy
+
+    def maintenance_steps(self, context: MaintenanceContext) -> list[Step]:
         from ...committers.iceberg.compaction import IcebergCompactableTable
 
         def expire() -> str:
-            self.maintain(steps.store, 0)
+            self.maintain(context.store, 0)
             return ""
 
-        table = IcebergCompactableTable(self._catalog, self._address, steps.stream.query_id)
-        stored = StoredIceberg(self._catalog, self._address)
+        table = IcebergCompactableTable(self._catalog, self._address, context.stream.query_id)
         return [
-            steps.compaction(table),
+            context.compaction(
+                table,
+                lambda content: self.open_table().rewrite_plan(content),
+                self.options.target_file_bytes or TARGET_FILE_BYTES,
+            ),
             Step("expire", EXPIRE_S, expire, decides_itself=True),
-            steps.orphans(lambda: stored.cleanable(steps.store)),
+            context.orphans(StoredIceberg(self._catalog, self._address)),
         ]
 
     def is_maintained(self) -> bool:
@@ -149,8 +154,11 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
         content = replace(layout.content((), mode), origins=origins_of(options))
         return Planned(self._write_plan(layout, options.sort_within), content, content.table_id)
 
+    def compact_with(self) -> CompactWith:
+        return self._query.compact_with
+
     def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
-        """See `FileTable`."""
+        """See `Compactable`."""
         layout = self.target_of(content)
         if layout is None:
             return None
@@ -192,7 +200,7 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredIceberg:
+class StoredIceberg(CleanableFiles):
     """See `StoredTable`."""
 
     catalog: CatalogConfig = field(repr=False)
@@ -251,5 +259,4 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=StoredIceberg.of,
     files_of=data_files_of,
-    name_parser=lambda _: parse_file_name,
 )

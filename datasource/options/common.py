@@ -6,9 +6,10 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from ...committers.deliveries.policy import DeliveryPolicy
+from ...committers.maintenance import MaintenancePolicy
 from ...committers.origins import origin
 from ...committers.safe_text import has_credentials
 from ...writers.local_path import local_path
@@ -40,17 +41,44 @@ class StreamOptions:
     event_time: str | None = None
     delivered_max: int = 10_000
     delivered_s_max: float = 7 * 86_400.0
-    is_decoupled: bool = False
-    backlog_batches_max: int = 10_000
-    backlog_bytes_max: int = 100 * 1024 * MIB
-    backlog_s_max: int = 86_400
-    backlog_wait_s: int = 600
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """The text of what was given, by the options' documented names, without what may be secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeOptions(StreamOptions):
+class DeliveryOptions(StreamOptions):
+    """Whether and how the batches are delivered by a delivery process."""
+
+    is_decoupled: bool = False
+    backlog_batches_max: int = 10_000
+    backlog_bytes_max: int = 100 * 1024 * MIB
+    backlog_s_max: int = 86_400
+    backlog_wait_s: int = 600
+    deliver_after_s: int = 60
+    deliver_after_bytes: int | None = None
+    deliver_after_batches: int = 1000
+    deliver_after_checkpoint: bool = False
+    delivery_tries_max: int = 5
+
+    @property
+    def delivery_policy(self) -> DeliveryPolicy:
+        """When the stream is delivered: at the latest when its backlog is full."""
+        after_bytes = self.deliver_after_bytes or self.deliver_after_bytes_default
+        return DeliveryPolicy(
+            after_s=min(self.deliver_after_s, self.backlog_s_max),
+            after_bytes=min(after_bytes, self.backlog_bytes_max),
+            after_batches=min(self.deliver_after_batches, self.backlog_batches_max),
+            after_checkpoint=self.deliver_after_checkpoint,
+            tries_max=self.delivery_tries_max,
+        )
+
+    @property
+    def deliver_after_bytes_default(self) -> int:
+        return TARGET_FILE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeOptions(DeliveryOptions):
     """What the sinks for lake tables have in common. None: as the table says, else the default."""
 
     table_properties: Mapping[str, str] = field(default_factory=dict)
@@ -60,27 +88,18 @@ class LakeOptions(StreamOptions):
     max_open_partitions: int = 1000
     compression: str | None = None
     sort_within: tuple[str, ...] = ()
-    deliver_after_s: int = 60
-    deliver_after_bytes: int | None = None
-    deliver_after_batches: int = 1000
-    deliver_after_checkpoint: bool = False
-    compact_with: str = "local"
-    delivery_tries_max: int = 5
+    compact_with: Literal["local", "spark", "none"] = "local"
     maintenance: bool | None = None
     compact_every_s: int = 600
     vacuum_every_s: int = 86_400
 
     @property
-    def delivery_policy(self) -> DeliveryPolicy:
-        """When the stream is delivered: at the latest when its backlog is full."""
-        after_bytes = self.deliver_after_bytes or self.target_file_bytes or TARGET_FILE_BYTES
-        return DeliveryPolicy(
-            after_s=min(self.deliver_after_s, self.backlog_s_max),
-            after_bytes=min(after_bytes, self.backlog_bytes_max),
-            after_batches=min(self.deliver_after_batches, self.backlog_batches_max),
-            after_checkpoint=self.deliver_after_checkpoint,
-            tries_max=self.delivery_tries_max,
-        )
+    def maintenance_policy(self) -> MaintenancePolicy:
+        return MaintenancePolicy(self.maintenance, self.compact_every_s, self.vacuum_every_s)
+
+    @property
+    def deliver_after_bytes_default(self) -> int:
+        return self.target_file_bytes or TARGET_FILE_BYTES
 
 
 def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: Sequence[Prefix]) -> list[str]:

@@ -14,7 +14,7 @@ NAME = "penstock.postgres"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresOptions(common.StreamOptions):
+class PostgresOptions(common.DeliveryOptions):
     """Options of `penstock.postgres`."""
 
     url: str = field(repr=False)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...committers.postgres.committer import PostgresCommitter
     from ...committers.postgres.connection import PostgresServer
     from ...committers.store.sql import SqlManifestStore
-    from ..sink import FileTableSink
+    from ..sink import Destination
     from ..table_access import TableAccess
 
 
@@ -47,6 +47,14 @@ class StoredPostgres:
         from ...committers.postgres.cleanup import PostgresCleanableTable
 
         return PostgresCleanableTable(server, address)
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        from ...committers.postgres.cleanup import name_parser
+
+        return name_parser(streams)
+
+    def moves_rows(self) -> bool:
+        return True
 
     def _server(self) -> tuple[PostgresServer, PostgresAddress]:
         require_driver()
@@ -74,7 +82,7 @@ def _check_password_is_for(address: PostgresAddress) -> None:
         )
 
 
-def _no_delivery(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> FileTableSink:
+def _no_delivery(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> Destination:
     raise ConfigurationError(
         f"The stream {stream} writes a Postgres table, which has no decoupled delivery yet: each batch is in "
         "the table before Spark goes on. To finish those that a crash has left: penstock recover."
@@ -85,12 +93,6 @@ def _staging_tables_of(manifest: Manifest) -> list[DataFile]:
     return [DataFile(table.path, table.size_bytes, table.rows) for table in decode(manifest).staged]
 
 
-def _name_parser(streams: Sequence[StreamKey]) -> NameParser:
-    from ...committers.postgres.cleanup import name_parser
-
-    return name_parser(streams)
-
-
 DESTINATION = DestinationType(
     kind="postgres",
     data_source="penstock.datasource.postgres.source:PostgresDataSource",
@@ -98,6 +100,4 @@ DESTINATION = DestinationType(
     sink=_no_delivery,
     stored_table=lambda stream, access: StoredPostgres(stream),
     files_of=_staging_tables_of,
-    name_parser=_name_parser,
-    moves_rows=True,
 )

@@ -27,10 +27,10 @@ from tests.readers import duckdb_with_delta, duckdb_with_iceberg
 from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.planning import plan_batch_write
-from penstock.datasource.sink import FileTableSink
 from penstock.datasource.task import TaskAttempt
 
 

@@ -41,8 +41,8 @@ from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import abort_batch
+from penstock.datasource.file_table import FileTable as SinkTable
 from penstock.datasource.planning import plan_batch
-from penstock.datasource.sink import FileTable as SinkTable
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -257,7 +257,7 @@ class FaultyTable:
 
     def __init__(
         self,
-        table: PayloadCommitter[DataFiles],
+        table: SinkTable,
         fault: Fault,
         in_flight: Callable[[Strand], None] | None = None,
     ) -> None:
@@ -275,6 +275,12 @@ class FaultyTable:
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         return self._table.discard(payloads)
+
+    def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        return self._table.mergeable(manifests)
+
+    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
+        return self._table.merge(manifests, seen_version)
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         self.commits += 1
@@ -322,7 +328,7 @@ class ForgetfulStore:
 class BusyTable(FaultyTable):
     """Another writer takes the version, the first `conflicts` times."""
 
-    def __init__(self, table: PayloadCommitter[DataFiles], conflicts: int) -> None:
+    def __init__(self, table: SinkTable, conflicts: int) -> None:
         super().__init__(table, Fault.NONE)
         self._conflicts = conflicts
 

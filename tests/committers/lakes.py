@@ -19,9 +19,9 @@ from tests.tables import DeltaOnDisk, IcebergOnDisk, TableOnDisk
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.datasource.sink import FileTableSink
 
 
 class LakeTable(Protocol):

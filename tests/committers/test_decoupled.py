@@ -416,7 +416,7 @@ def test_a_batch_that_is_being_delivered_cannot_be_superseded(stream: Stream) ->
 
 def _start_delivery(stream: Stream) -> None:
     """A delivery process has taken all that waits, and dies before its commit."""
-    from penstock.committers.deliveries.merge import merge
+    from penstock.committers.file_tables.merge import merge
 
     deliveries, key = stream.store.deliveries, stream.query.stream
     lease = deliveries.acquire(key, "somebody", 60)

@@ -39,9 +39,8 @@ from penstock.committers.contract import (
     ManifestState,
     PayloadCommitter,
 )
-from penstock.committers.deliveries.contract import Lease
+from penstock.committers.deliveries.contract import Lease, check_none_landed
 from penstock.committers.deliveries.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
-from penstock.committers.deliveries.merge import check_none_landed, merge, merged_note, noted_digest
 from penstock.committers.deliveries.policy import CLOCK_DIFFERENCE_S_MAX, DeliveryPolicy
 from penstock.committers.errors import (
     CheckpointMismatchError,
@@ -52,9 +51,12 @@ from penstock.committers.errors import (
     SchemaMismatchError,
     TableChangedError,
 )
+from penstock.committers.file_tables.delivery_notes import merged_note, noted_digest
 from penstock.committers.file_tables.manifest import build_manifest, columns_bytes, decode
+from penstock.committers.file_tables.merge import merge
 from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.file_table import FileTable
 from penstock.datasource.sink import check_same_table, mode_of
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
@@ -275,7 +277,7 @@ def test_a_backlog_with_large_manifests_is_delivered_in_parts(
 ) -> None:
     manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(5)]
     one = columns_bytes(decode(manifests[0]))
-    monkeypatch.setattr("penstock.committers.deliveries.merge.BYTES_MAX", int(2.5 * one))
+    monkeypatch.setattr("penstock.committers.file_tables.merge.BYTES_MAX", int(2.5 * one))
     assert [len(delivered.delivery.manifest.merged) for delivered in stream.deliver_all()] == [2, 2, 1]
     assert stream.holds(range(5))
 
@@ -290,6 +292,31 @@ def test_batches_that_cannot_be_merged_are_delivered_one_by_one(
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, ConfigurationError)
     assert [len(delivered.delivery.manifest.merged) for delivered in stream.deliver_all()] == [1, 1, 1]
+    assert stream.holds(range(3))
+
+
+class CommitterWithoutMerging:
+    """A committer that is no more than that."""
+
+    def __init__(self, table: Committer) -> None:
+        self.token = table.token
+        self.missing = table.missing
+        self.commit = table.commit
+
+
+def test_a_target_that_cannot_merge_gets_each_batch_in_a_commit_of_its_own_as_soon_as_it_is_prepared(
+    stream: Stream,
+) -> None:
+    for batch_id in range(3):
+        stream.prepare(batch_id, [batch_id])
+    ended = []
+    for _ in range(3):
+        table: Any = CommitterWithoutMerging(stream.query.open_table())
+        ended.append(stream.deliver(trigger=None, table=table))
+
+    assert all(isinstance(one, Delivered) for one in ended)
+    assert set(stream.states().values()) == {COMMITTED}
+    assert stream.commits() == 3
     assert stream.holds(range(3))
 
 
@@ -429,7 +456,7 @@ def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -
 # Failing ----------------------------------------------------------------------------------------------
 
 
-def refuse(batch_id: int, error: PenstockError) -> Callable[[PayloadCommitter[DataFiles]], Committer]:
+def refuse(batch_id: int, error: PenstockError) -> Callable[[FileTable], Committer]:
     """A table that takes all batches but this one."""
 
     class Refusing(FaultyTable):
@@ -675,7 +702,7 @@ def test_a_token_that_the_store_has_never_heard_of_marks_nothing(stream: Stream,
 class ForgetfulTable(FaultyTable):
     """A table whose history is gone: of an earlier batch it only knows that the token has passed it."""
 
-    def __init__(self, table: PayloadCommitter[DataFiles]) -> None:
+    def __init__(self, table: FileTable) -> None:
         super().__init__(table, Fault.NONE)
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Any:

@@ -101,7 +101,7 @@ def test_a_manifest_of_another_version_kind_or_count_is_refused(change: dict[str
         **change,  # type: ignore[arg-type]
     )
     with pytest.raises(ManifestCorruptError, match=r"batch 7 of query-1 -> /lake/t.*Nothing was committed"):
-        decode(manifest)
+        decode(manifest, "delta")
 
 
 def test_100_000_files_take_less_than_4_mb() -> None:

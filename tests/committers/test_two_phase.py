@@ -47,7 +47,6 @@ from penstock.committers.contract import (
 )
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
 from penstock.committers.decision import Action
-from penstock.committers.deliveries.merge import merge
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -58,6 +57,7 @@ from penstock.committers.errors import (
     SchemaMismatchError,
     TableChangedError,
 )
+from penstock.committers.file_tables.merge import merge
 from penstock.committers.landing import Retry
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import SqlManifestStore, open_store

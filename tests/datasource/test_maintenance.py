@@ -17,13 +17,12 @@ from penstock.committers.batch_writes import GIVEN_UP_AFTER
 from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.compaction import BATCHES_AHEAD_MIN
-from penstock.committers.file_tables.maintenance import Step
 from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
 from penstock.committers.iceberg.properties import MAINTENANCE_PROPERTY as ICEBERG_MAINTENANCE_PROPERTY
+from penstock.committers.maintenance import MaintenancePolicy, Step
 from penstock.delivery import rewriting
 from penstock.delivery.maintenance import (
     Maintenance,
-    MaintenancePolicy,
     StepResult,
     maintenance_of,
 )

@@ -22,9 +22,9 @@ from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.store.sql import OtherQuery, SqlManifestStore, open_store
 from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.delta import sink as delta
+from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg import sink as iceberg
 from penstock.datasource.planning import plan_batch, plan_batch_write, store_url
-from penstock.datasource.sink import FileTableSink
 from penstock.datasource.task import TaskAttempt
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})

@@ -21,15 +21,15 @@ from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
 
 from penstock.committers import crash_points
 from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, Mode, StreamKey
-from penstock.committers.deliveries.merge import merge
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.manifest import build_manifest, decode
+from penstock.committers.file_tables.merge import merge
 from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.datasource.sink import FileTableSink
 from penstock.delivery.compaction import LocalCompactor
 from penstock.writers.parquet.plan import parse_file_name
 
@@ -106,7 +106,7 @@ class Backlog:
         return merge(self.manifests)
 
     def compactor(self, **arguments: Any) -> LocalCompactor:
-        return LocalCompactor(self.sink, self.sink.open_table(), **{"processes": 0, **arguments})
+        return LocalCompactor(self.sink.open_table(), **{"processes": 0, **arguments})
 
     def compact(self, **arguments: Any) -> Manifest:
         compacted = self.compactor(**arguments)(self.merged, "delivery-1")

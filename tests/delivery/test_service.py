@@ -400,15 +400,12 @@ def rewritten(lake: DecoupledLake) -> set[str]:
 
 
 def remove(lake: DecoupledLake, landed_before: datetime) -> int:
-    from penstock.datasource.destinations import stored_table
+    from penstock.datasource.destinations import Cleanable, stored_table
     from penstock.delivery.sources import remove_sources
 
-    return remove_sources(
-        lake.store,
-        lake.stream,
-        lambda: stored_table(lake.status, NO_SECRETS).cleanable(lake.store),
-        landed_before,
-    )
+    stored = stored_table(lake.status, NO_SECRETS)
+    assert isinstance(stored, Cleanable)
+    return remove_sources(lake.store, lake.stream, lambda: stored.cleanable(lake.store), landed_before)
 
 
 LATER = datetime.now(timezone.utc) + timedelta(hours=1)

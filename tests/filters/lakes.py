@@ -12,7 +12,7 @@ from tests.filters.rows import DELTA_PARTITIONS, ICEBERG_PARTITIONS, ROW_GROUPS,
 from penstock.committers.contract import Batch, DataFile, StreamKey
 from penstock.committers.file_tables.manifest import build_manifest
 from penstock.committers.iceberg.terms import parse_partition_spec
-from penstock.datasource.sink import FileTableSink
+from penstock.datasource.file_table import FileTableSink
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.plan import FileNames, WritePlan
 

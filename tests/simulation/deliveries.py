@@ -112,7 +112,7 @@ class DeliveryProcess:
                 raise CheckpointGoneError("the checkpoint was deleted")
             return max(query.checkpoint.commits, default=-1)
 
-        compactor = SimulatedCompactor(world.lake, world.decoupled_sink, table)
+        compactor = SimulatedCompactor(world.lake, table)
         delivery = StreamDelivery(
             query.stream,
             cast(SqlManifestStore, store),
@@ -221,13 +221,12 @@ class DeliveryProcess:
 class SimulatedCompactor:
     """The product's compaction over files that are nothing but ids."""
 
-    def __init__(self, lake: SimulatedLake, sink: Any, table: Any) -> None:
+    def __init__(self, lake: SimulatedLake, table: Any) -> None:
         self._lake = lake
-        self._sink = sink
         self._table = table
 
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
-        return _compact(self._sink, self._table, manifest, run_id, self._rewrite)
+        return _compact(self._table, manifest, run_id, self._rewrite)
 
     def _rewrite(
         self, plan: Any, groups: Sequence[RewriteGroup], names: FileNames

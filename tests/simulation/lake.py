@@ -12,7 +12,7 @@ from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.cleanup import CleanableTable
-from penstock.datasource.sink import FileTable
+from penstock.datasource.file_table import FileTable
 
 
 @dataclass(frozen=True)

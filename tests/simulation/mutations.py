@@ -778,7 +778,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
     Mutation(
         "overlap check",
         "lands a delivery on a table that holds a part of it",
-        "committers/deliveries/merge.py",
+        "committers/deliveries/contract.py",
         Edit(
             """
     if first <= token.batch_id < manifest.batch.batch_id:

@@ -32,10 +32,10 @@ from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
 from penstock.datasource.decoupled_planning import plan_decoupled_batch
+from penstock.datasource.file_table import FileTable
 from penstock.datasource.options.common import LakeOptions
 from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
-from penstock.datasource.sink import FileTable
 from penstock.datasource.task import TaskAttempt
 from penstock.writers.parquet.plan import FileNames
 

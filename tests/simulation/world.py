@@ -52,8 +52,8 @@ from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource import committing, decoupled_planning, planning
 from penstock.datasource.backlog import wait_for_delivery
 from penstock.datasource.decoupled_planning import patiently
+from penstock.datasource.file_table import CleanableFiles, FileTable
 from penstock.datasource.options.common import LakeOptions
-from penstock.datasource.sink import FileTable
 from penstock.testing.invariant import Observation, find_problems
 
 HISTORY_MAX = 100
@@ -72,7 +72,7 @@ _decode_body_once = lru_cache(maxsize=100)(lake_manifest._decode_body)
 
 
 @dataclass(frozen=True)
-class SimulatedStoredTable:
+class SimulatedStoredTable(CleanableFiles):
     """See `StoredTable`; what the commands of a simulation ask of one."""
 
     lake: SimulatedLake

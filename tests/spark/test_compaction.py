@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 
 def compactor(backlog: Backlog, spark: SparkSession, **arguments: Any) -> SparkCompactor:
-    return SparkCompactor(backlog.sink, backlog.sink.open_table(), lambda: spark, **arguments)
+    return SparkCompactor(backlog.sink.open_table(), lambda: spark, **arguments)
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -27,7 +27,7 @@ from penstock import testing
 from penstock.committers.contract import AttemptId, DataFile, Mode
 from penstock.committers.crash_points import DELIVERY_POINTS
 from penstock.committers.file_tables.manifest import PlannedFiles
-from penstock.datasource.sink import FileTableSink
+from penstock.datasource.file_table import FileTableSink
 
 pytestmark = [pytest.mark.kills, pytest.mark.slow]
 
