@@ -7,6 +7,7 @@ loses parts of it.
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,17 @@ from deltalake import Schema
 from ..contract import DataFile, Mode
 from ..errors import SchemaMismatchError
 from ..file_tables.manifest import LakeManifest
+from ..schema_diff import (
+    FILES,
+    QUERY,
+    Column,
+    Kind,
+    by_name,
+    compare,
+    files_mismatch,
+    problems_in,
+    query_mismatch,
+)
 from .table import KIND
 from .table_state import TableState
 
@@ -36,8 +48,6 @@ class DeltaTableLayout:
     schema_json: str
     new_columns: tuple[str, ...]
     """Columns that the commit adds to the table."""
-    source_columns: tuple[str | None, ...]
-    """For each column of `schema` the query's column that goes there; None is filled with NULL."""
     partition_by: tuple[str, ...]
     statistics_columns: tuple[str, ...] | None
     """`delta.dataSkippingStatsColumns`: dotted names; None if the table does not say."""
@@ -60,15 +70,6 @@ class DeltaTableLayout:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A query's columns laid over a table's."""
-
-    fields: tuple[Mapping[str, Any], ...]
-    new_columns: tuple[str, ...]
-    source_columns: tuple[str | None, ...]
-
-
 def fields_of(schema_json: str) -> list[dict[str, Any]]:
     """The top-level fields of a schema in Delta's JSON."""
     fields: list[dict[str, Any]] = json.loads(schema_json)["fields"]
@@ -83,17 +84,13 @@ def plan_target(
     Raises:
         SchemaMismatchError: shows both schemas.
     """
-    matched = match(source, fields_of(table.schema().to_json()), evolve=evolve, table_uri=table.table_uri)
+    fields = fields_of(table.schema().to_json())
+    new = match(source, fields, evolve=evolve, table_uri=table.table_uri)
+    fields += [dict(field) for field in source if field["name"] in new]
     if TIMESTAMP_NTZ_FEATURE not in (table.protocol().writer_features or ()):
-        check_timestamps_in_maps(matched.fields, table.table_uri)
-    schema_json = json.dumps({"type": "struct", "fields": list(matched.fields)})
-    return _target(
-        table,
-        schema_json,
-        new_columns=matched.new_columns,
-        source_columns=matched.source_columns,
-        created=created,
-    )
+        check_timestamps_in_maps(fields, table.table_uri)
+    schema_json = json.dumps({"type": "struct", "fields": fields})
+    return _target(table, schema_json, tuple(new), created=created)
 
 
 def target_of_files(table: TableState, content: LakeManifest) -> DeltaTableLayout:
@@ -103,18 +100,11 @@ def target_of_files(table: TableState, content: LakeManifest) -> DeltaTableLayou
         SchemaMismatchError: the table was altered since, and cannot take them.
     """
     check_files_fit(table, content, "the batch")
-    return _target(
-        table, content.schema_json, new_columns=content.new_columns, source_columns=(), created=False
-    )
+    return _target(table, content.schema_json, content.new_columns, created=False)
 
 
 def _target(
-    table: TableState,
-    schema_json: str,
-    *,
-    new_columns: tuple[str, ...],
-    source_columns: tuple[str | None, ...],
-    created: bool,
+    table: TableState, schema_json: str, new_columns: tuple[str, ...], *, created: bool
 ) -> DeltaTableLayout:
     properties = table.metadata().configuration
     statistics_columns = properties.get("delta.dataSkippingStatsColumns")
@@ -124,7 +114,6 @@ def _target(
         schema=pa.schema(Schema.from_json(schema_json).to_arrow()),
         schema_json=schema_json,
         new_columns=new_columns,
-        source_columns=source_columns,
         partition_by=tuple(table.metadata().partition_columns),
         statistics_columns=None if statistics_columns is None else _split_names(statistics_columns),
         statistics_columns_max=int(
@@ -238,58 +227,39 @@ def _has_timestamp_ntz(kind: Any, *, in_maps: bool) -> bool:
 
 def match(
     source: Sequence[Mapping[str, Any]], table: Sequence[Mapping[str, Any]], *, evolve: bool, table_uri: str
-) -> Match:
+) -> list[str]:
     """Lay the source's Delta fields over the table's, by name, case ignored.
+
+    Returns:
+        names of the columns that the table does not have
 
     Raises:
         SchemaMismatchError: says which columns do not fit and shows both schemas.
     """
-    by_name: dict[str, Mapping[str, Any]] = {}
-    problems = []
-    for field in source:
-        if field["name"].lower() in by_name:
-            problems.append(
-                f"{field['name']!r} and {by_name[field['name'].lower()]['name']!r} differ by case only"
-            )
-        by_name[field["name"].lower()] = field
-    matched = []
-    for field in table:
-        given = by_name.pop(field["name"].lower(), None)
-        matched.append(None if given is None else given["name"])
-        if given is None and not field["nullable"]:
-            problems.append(f"{field['name']!r} is NOT NULL in the table and missing in the query")
-        elif given is not None and not same_type(given["type"], field["type"]):
-            problems.append(
-                f"{field['name']!r} is {type_name(field['type'])} in the table and "
-                f"{type_name(given['type'])} in the query"
-            )
-    extra = list(by_name.values())
-    if extra and not evolve:
-        names = ", ".join(repr(field["name"]) for field in extra)
-        problems.append(f"the table has no column {names} (schemaEvolution=addColumns would add it)")
+    given, wanted = _columns(source), _columns(table)
+    differences = list(compare(given, wanted, _is_same_type))
+    problems = list(problems_in(differences, _EVOLVING if evolve else _QUERY))
     if problems:
-        raise SchemaMismatchError(_both_schemas(table_uri, problems, source, table))
-    new = tuple(field["name"] for field in extra)
-    return Match((*table, *extra), new, (*matched, *new))
+        raise query_mismatch(f"Delta table {table_uri}", problems, given, wanted)
+    return [column.name for found in differences if found.kind is Kind.NEW for column in found.given]
 
 
-def same_type(given: Any, wanted: Any) -> bool:
+_QUERY: Mapping[Kind, str] = {
+    **QUERY,
+    Kind.CASE: "{names} and another column of the query differ by case only",
+}
+_EVOLVING: Mapping[Kind, str] = {kind: words for kind, words in _QUERY.items() if kind is not Kind.NEW}
+
+
+def _is_same_type(given: Column[str], wanted: Column[str]) -> bool:
     """Equal but for nullability inside, which the writer checks by value, and the order of struct fields."""
-    if not (isinstance(given, dict) and isinstance(wanted, dict)):
-        return bool(given == wanted)
-    if given["type"] != wanted["type"]:
-        return False
-    if wanted["type"] == "array":
-        return same_type(given["elementType"], wanted["elementType"])
-    if wanted["type"] == "map":
-        return same_type(given["keyType"], wanted["keyType"]) and same_type(
-            given["valueType"], wanted["valueType"]
-        )
-    given_fields = {field["name"]: field["type"] for field in given["fields"]}
-    wanted_fields = {field["name"]: field["type"] for field in wanted["fields"]}
-    return given_fields.keys() == wanted_fields.keys() and all(
-        same_type(given_fields[name], kind) for name, kind in wanted_fields.items()
-    )
+    return all(found.kind is Kind.NULLS for found in compare([given], [wanted], operator.eq))
+
+
+def _reads_as(written: Column[str], current: Column[str]) -> bool:
+    """Can a reader that expects `current` read files of `written`? Nullable struct fields may be missing."""
+    found = compare([written], [current], operator.eq, key=by_name)
+    return all(difference.kind is Kind.MISSING for difference in found)
 
 
 def check_files_fit(table: TableState, content: LakeManifest, batch: str) -> list[str]:
@@ -298,114 +268,43 @@ def check_files_fit(table: TableState, content: LakeManifest, batch: str) -> lis
     Raises:
         SchemaMismatchError: the table was altered since the files were planned, and cannot take them.
     """
-    written, current = fields_of(content.schema_json), fields_of(table.schema().to_json())
-    problems, lacking = missing_columns(written, current, content.new_columns)
+    written = _columns(fields_of(content.schema_json))
+    current = _columns(fields_of(table.schema().to_json()))
+    names = {column.name.lower(): column.name for column in current}
+    problems: list[str] = []
+    lacking: list[str] = []
+    for found in compare(written, current, _reads_as, key=by_name):
+        if found.kind is not Kind.NEW:
+            problems += problems_in([found], FILES)
+            continue
+        for column in found.given:
+            if column.name not in content.new_columns:
+                problems.append(f"{column.name!r} is no longer in the table")
+            elif column.name.lower() in names:
+                problems.append(f"{column.name!r} is in the table as {names[column.name.lower()]!r} now")
+            else:
+                lacking.append(column.name)
     if tuple(table.metadata().partition_columns) != content.partition_by:
         problems.append(f"it is now partitioned by {table.metadata().partition_columns}")
     if problems:
-        lines = "\n".join(f"  - {problem}" for problem in problems)
-        raise SchemaMismatchError(
-            f"The Delta table {table.table_uri} was altered while {batch} was written, and can no longer "
-            f"take its files:\n{lines}\n  The files have:\n{describe(written)}\n  The table has:\n"
-            f"{describe(current)}\nThe batch did not land. Alter the table back; or start a coupled query "
-            "again, which writes it for the new columns."
-        )
+        raise files_mismatch(f"Delta table {table.table_uri}", batch, problems, written, current)
     return lacking
 
 
-def missing_columns(
-    written: Sequence[Mapping[str, Any]], table: Sequence[Mapping[str, Any]], new_columns: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Do files of the schema `written` still fit the table?
-
-    Returns:
-        (problems, columns that the table has yet to get)
-    """
-    problems: list[str] = []
-    lacking: list[str] = []
-    now = {field["name"]: field for field in table}
-    spelt = {name.lower(): name for name in now}
-    for field in written:
-        current = now.pop(field["name"], None)
-        if current is not None:
-            problems += _misfits(field["name"], field, current)
-        elif field["name"] not in new_columns:
-            problems.append(f"{field['name']!r} is no longer in the table")
-        elif field["name"].lower() in spelt:
-            problems.append(f"{field['name']!r} is in the table as {spelt[field['name'].lower()]!r} now")
-        else:
-            lacking.append(field["name"])
-    problems += [
-        f"{name!r} is NOT NULL in the table and not in the files"
-        for name, f in now.items()
-        if not f["nullable"]
-    ]
-    return problems, lacking
+def _columns(fields: Sequence[Mapping[str, Any]]) -> list[Column[Column[str]]]:
+    """Delta adds no fields to structs, and never changes their types: a column is compared as a whole."""
+    return [Column(field["name"], _tree(field["type"]), not field["nullable"]) for field in fields]
 
 
-def _misfits(name: str, written: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    if not reads_as(written["type"], current["type"]):
-        return [f"{name!r} is now {type_name(current['type'])}; the files have {type_name(written['type'])}"]
-    if written["nullable"] and not current["nullable"]:
-        return [f"{name!r} is now NOT NULL; the files may have NULLs"]
-    return []
-
-
-def reads_as(written: Any, current: Any) -> bool:
-    """Can a reader that expects `current` read files of `written`? Nullable struct fields may be missing."""
-    if not (isinstance(written, dict) and isinstance(current, dict)):
-        return bool(written == current)
-    if written["type"] != current["type"]:
-        return False
-    if current["type"] == "array":
-        return _nulls_fit(written, current, "containsNull") and reads_as(
-            written["elementType"], current["elementType"]
-        )
-    if current["type"] == "map":
-        return (
-            _nulls_fit(written, current, "valueContainsNull")
-            and reads_as(written["keyType"], current["keyType"])
-            and reads_as(written["valueType"], current["valueType"])
-        )
-    problems, lacking = missing_columns(written["fields"], current["fields"], ())
-    return not problems and not lacking
-
-
-def _nulls_fit(written: Mapping[str, Any], current: Mapping[str, Any], flag: str) -> bool:
-    return bool(current.get(flag, True)) or not written.get(flag, True)
-
-
-def type_name(kind: Any) -> str:
+def _tree(kind: Any, name: str = "", is_required: bool = False) -> Column[str]:
+    """A type in Delta's JSON, with what is inside."""
     if not isinstance(kind, dict):
-        return str(kind)
-    if kind["type"] == "array":
-        return f"array<{type_name(kind['elementType'])}>"
-    if kind["type"] == "map":
-        return f"map<{type_name(kind['keyType'])}, {type_name(kind['valueType'])}>"
-    return (
-        "struct<"
-        + ", ".join(f"{field['name']}: {type_name(field['type'])}" for field in kind["fields"])
-        + ">"
-    )
-
-
-def describe(fields: Sequence[Mapping[str, Any]]) -> str:
-    """One line a column, for messages."""
-    return "\n".join(
-        f"    {field['name']}: {type_name(field['type'])}{'' if field['nullable'] else ' NOT NULL'}"
-        for field in fields
-    )
-
-
-def _both_schemas(
-    table_uri: str,
-    problems: list[str],
-    source: Sequence[Mapping[str, Any]],
-    table: Sequence[Mapping[str, Any]],
-) -> str:
-    lines = "\n".join(f"  - {problem}" for problem in problems)
-    return (
-        f"The query's rows do not fit the Delta table {table_uri}:\n{lines}\n"
-        f"  The query has:\n{describe(source)}\n  The table has:\n{describe(table)}\n"
-        f"Select, rename or cast the columns in the query, or alter the table. Nothing was written."
-    )
+        return Column(name, str(kind), is_required)
+    if kind["type"] == "struct":
+        inside = [_tree(field["type"], field["name"], not field["nullable"]) for field in kind["fields"]]
+    elif kind["type"] == "array":
+        inside = [_tree(kind["elementType"], "element", not kind.get("containsNull", True))]
+    else:
+        value = _tree(kind["valueType"], "value", not kind.get("valueContainsNull", True))
+        inside = [_tree(kind["keyType"], "key", True), value]
+    return Column(name, "", is_required, nesting=kind["type"], children=tuple(inside))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from pyiceberg.types import (
 )
 
 from ..errors import SchemaMismatchError
+from ..schema_diff import QUERY, Column, Difference, Kind, compare, dotted, problems_in, query_mismatch
 from .arrow import iceberg_struct
 
 
@@ -53,24 +54,26 @@ def match(source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool
     Raises:
         SchemaMismatchError: says which columns do not fit and shows both schemas.
     """
-    given = iceberg_struct(source, table_name)
-    ids = itertools.count(last_column_id + 1)
+    given, wanted = columns_of(iceberg_struct(source, table_name)), columns_of(table.as_struct())
+    differences = list(compare(given, wanted, widens))
     taken = frozenset(name.lower() for name in index_by_name(table))
-    laying = _Laying(evolve=evolve, next_id=lambda: next(ids), taken=taken)
-    fields = laying.over_struct(given, table.as_struct(), "")
-    if laying.problems:
-        lines = "\n".join(f"  - {problem}" for problem in laying.problems)
-        raise SchemaMismatchError(
-            f"The query's rows do not fit the Iceberg table {table_name}:\n{lines}\n"
-            f"  The query has:\n{describe(given)}\n  The table has:\n{describe(table.as_struct())}\n"
-            "Select, rename or cast the columns in the query, or alter the table. Nothing was written."
-        )
-    if laying.new_ids:
-        check_names(fields, table_name)
+    problems = list(_problems(differences, evolve, taken))
+    if problems:
+        raise query_mismatch(f"Iceberg table {table_name}", problems, given, wanted)
+    ids = itertools.count(last_column_id + 1)
+    new = {
+        found.parent: [_new_field(column, lambda: next(ids)) for column in found.given]
+        for found in differences
+        if found.kind is Kind.NEW
+    }
+    struct = _with_new(table.as_struct(), new)
+    if new:
+        check_names(struct, table_name)
     schema = Schema(
-        *fields.fields, schema_id=table.schema_id, identifier_field_ids=table.identifier_field_ids
+        *struct.fields, schema_id=table.schema_id, identifier_field_ids=table.identifier_field_ids
     )
-    return Match(schema, tuple(_name_of(schema, field_id) for field_id in laying.new_ids))
+    new_ids = [column.field_id for columns in new.values() for column in columns]
+    return Match(schema, tuple(_name_of(schema, field_id) for field_id in new_ids))
 
 
 def check_names(struct: StructType, table_name: str) -> None:
@@ -98,98 +101,50 @@ def _name_of(schema: Schema, field_id: int) -> str:
     return name
 
 
-@dataclass
-class _Laying:
-    """Lays one schema over another, level by level; gathers what does not fit."""
+_EVOLVING: Mapping[Kind, str] = {kind: words for kind, words in QUERY.items() if kind is not Kind.NEW}
 
-    evolve: bool
-    next_id: Callable[[], int]
-    taken: Collection[str] = frozenset()
-    """Dotted names of the table's columns in lower case, also without the parts `element` and `value`."""
-    problems: list[str] = field(default_factory=list)
-    new_ids: list[int] = field(default_factory=list)
 
-    def over_struct(self, given: StructType, table: StructType, prefix: str) -> StructType:
-        """The table's struct with the new fields at its end."""
-        by_target = self._by_target(given, table, prefix)
-        fields = []
-        for target in table.fields:
-            path, sources = prefix + target.name, by_target.pop(target.name, [])
-            if len(sources) > 1:
-                self.problems.append(f"{_quoted(prefix, sources)} differ by case only, and fit {path!r} both")
-            if not sources and target.required:
-                self.problems.append(f"{path!r} is NOT NULL in the table and missing in the query")
-            kind = self.over(sources[0].field_type, target.field_type, path) if sources else target.field_type
-            fields.append(_with_type(target, kind))
-        new = [source for sources in by_target.values() for source in sources]
-        if new and not self.evolve:
-            where = f"{prefix[:-1]!r} of the table" if prefix else "the table"
-            self.problems.append(
-                f"{where} has no column {_quoted(prefix, new)} (schemaEvolution=addColumns would add it)"
+def _problems(
+    differences: Sequence[Difference[IcebergType, IcebergType]], evolve: bool, taken: Collection[str]
+) -> Iterator[str]:
+    for found in differences:
+        # Keys of a map never get new fields: that would change which keys are equal.
+        is_refused = not evolve or found.is_in_key
+        yield from problems_in([found], QUERY if is_refused else _EVOLVING)
+        if found.kind is Kind.NEW and not is_refused:
+            names = [dotted(found.parent, column) for column in found.given]
+            yield from (
+                f"{name!r} would be called like the path to another column"
+                for name in names
+                if name.lower() in taken
             )
-            return StructType(*fields)
-        self.problems += [
-            f"{prefix + source.name!r} would be called like the path to another column"
-            for source in new
-            if (prefix + source.name).lower() in self.taken
-        ]
-        return StructType(*fields, *[self._new_field(source) for source in new])
 
-    def _by_target(self, given: StructType, table: StructType, prefix: str) -> dict[str, list[NestedField]]:
-        """The query's fields by the name of the table's that each goes to, or else by a name of their own."""
-        exact = {source.name for source in given.fields} & {target.name for target in table.fields}
-        others = [target.name for target in table.fields if target.name not in exact]
-        found: dict[str, list[NestedField]] = {}
-        for source in given.fields:
-            alike = [name for name in others if name.lower() == source.name.lower()]
-            if source.name not in exact and len(alike) > 1:
-                self.problems.append(
-                    f"{prefix + source.name!r} fits {', '.join(map(repr, alike))} of the table"
-                )
-            target = source.name if source.name in exact or not alike else alike[0]
-            found.setdefault(target, []).append(source)
-        self._refuse_alike(given, table, exact, prefix)
-        return found
 
-    def _refuse_alike(self, given: StructType, table: StructType, exact: set[str], prefix: str) -> None:
-        """No new column may differ from another one, new or old, by case only."""
-        old = {target.name.lower() for target in table.fields}
-        taken = {name.lower() for name in exact}
-        free = [source for source in given.fields if source.name not in exact]
-        counts = Counter(source.name.lower() for source in free if source.name.lower() not in old)
-        for source in free:
-            if source.name.lower() in taken or counts[source.name.lower()] > 1:
-                self.problems.append(f"{prefix + source.name!r} differs from another column by case only")
+def _new_field(column: Column[IcebergType], next_id: Callable[[], int]) -> NestedField:
+    """With field ids in the order in which pyiceberg's `UpdateSchema.add_column` gives them."""
+    field_id = next_id()
+    kind = cast("IcebergType", assign_fresh_schema_ids(column.type, next_id))
+    return NestedField(field_id, column.name, kind, required=False)
 
-    def _new_field(self, source: NestedField) -> NestedField:
-        """With field ids in the order in which pyiceberg's `UpdateSchema.add_column` gives them."""
-        field_id = self.next_id()
-        self.new_ids.append(field_id)
-        kind = cast("IcebergType", assign_fresh_schema_ids(source.field_type, self.next_id))
-        return NestedField(field_id, source.name, kind, required=False)
 
-    def over(self, given: IcebergType, table: IcebergType, path: str) -> IcebergType:
-        """The table's type, with new fields in the structs inside it."""
-        if isinstance(given, StructType) and isinstance(table, StructType):
-            return self.over_struct(given, table, f"{path}.")
-        if isinstance(given, ListType) and isinstance(table, ListType):
-            element = self.over(given.element_type, table.element_type, f"{path}.element")
-            return ListType(table.element_id, element, table.element_required)
-        if isinstance(given, MapType) and isinstance(table, MapType):
-            self._over_key(given.key_type, table.key_type, f"{path}.key")
-            value = self.over(given.value_type, table.value_type, f"{path}.value")
-            return MapType(table.key_id, table.key_type, table.value_id, value, table.value_required)
-        if not widens(given, table):
-            self.problems.append(
-                f"{path!r} is {type_name(table)} in the table and {type_name(given)} in the query"
-            )
-        return table
+def _with_new(
+    struct: StructType, new: Mapping[tuple[str, ...], Sequence[NestedField]], path: tuple[str, ...] = ()
+) -> StructType:
+    """The struct at `path`, with the new fields at the end of each struct in it."""
 
-    def _over_key(self, given: IcebergType, table: IcebergType, path: str) -> None:
-        """Keys of a map never get new fields: that would change which keys are equal."""
-        laying = _Laying(evolve=False, next_id=self.next_id)
-        laying.over(given, table, path)
-        self.problems += laying.problems
+    def grown(kind: IcebergType, path: tuple[str, ...]) -> IcebergType:
+        if isinstance(kind, StructType):
+            return _with_new(kind, new, path)
+        if isinstance(kind, ListType):
+            element = grown(kind.element_type, (*path, "element"))
+            return ListType(kind.element_id, element, kind.element_required)
+        if isinstance(kind, MapType):
+            value = grown(kind.value_type, (*path, "value"))
+            return MapType(kind.key_id, kind.key_type, kind.value_id, value, kind.value_required)
+        return kind
+
+    fields = [_with_type(column, grown(column.field_type, (*path, column.name))) for column in struct.fields]
+    return StructType(*fields, *new.get(path, ()))
 
 
 def _with_type(column: NestedField, kind: IcebergType) -> NestedField:
@@ -202,10 +157,6 @@ def _with_type(column: NestedField, kind: IcebergType) -> NestedField:
         initial_default=column.initial_default,
         write_default=column.write_default,
     )
-
-
-def _quoted(prefix: str, fields: Sequence[NestedField]) -> str:
-    return ", ".join(repr(prefix + field.name) for field in fields)
 
 
 def widens(given: IcebergType, wanted: IcebergType) -> bool:
@@ -247,24 +198,19 @@ def _paths(fields: Sequence[NestedField], prefix: tuple[str, ...]) -> Iterator[t
         yield from _paths(fields_of(inner.field_type), path)
 
 
-# In words -----------------------------------------------------------------------------------------
-
-
-def type_name(kind: IcebergType) -> str:
-    if isinstance(kind, ListType):
-        return f"list<{type_name(kind.element_type)}>"
-    if isinstance(kind, MapType):
-        return f"map<{type_name(kind.key_type)}, {type_name(kind.value_type)}>"
-    if isinstance(kind, StructType):
-        return (
-            "struct<" + ", ".join(f"{part.name}: {type_name(part.field_type)}" for part in kind.fields) + ">"
+def columns_of(kind: IcebergType) -> tuple[Column[IcebergType], ...]:
+    """The fields right inside a type, as they are compared."""
+    return tuple(
+        Column(
+            inner.name,
+            inner.field_type,
+            inner.required,
+            nesting=_NESTING.get(type(inner.field_type), ""),
+            children=columns_of(inner.field_type),
+            field_id=inner.field_id,
         )
-    return str(kind)
-
-
-def describe(struct: StructType) -> str:
-    """One line a column, for messages."""
-    return "\n".join(
-        f"    {column.name}: {type_name(column.field_type)}{' NOT NULL' if column.required else ''}"
-        for column in struct.fields
+        for inner in fields_of(kind)
     )
+
+
+_NESTING: Mapping[type[IcebergType], str] = {StructType: "struct", ListType: "list", MapType: "map"}

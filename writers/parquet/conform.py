@@ -6,12 +6,13 @@ Runs on executors for every batch; `check_fits` also on the driver, before any r
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from ...committers.arrow_values import fixed_size_bytes
 from ...committers.errors import SchemaMismatchError
+from ...committers.schema_diff import Column, Kind, compare, described, problems_in, without_case
 from .columns import is_binary, is_list, is_string, is_uuid, over_elements, with_offsets
 from .texts import check_texts, has_texts
 
@@ -70,77 +71,49 @@ def check_fits(source: pa.Schema, target: pa.Schema) -> None:
     Raises:
         SchemaMismatchError: names every column that does not fit and shows both schemas.
     """
-    problems = list(_misfits(list(source), list(target), ""))
+    given, wanted = _columns(source), _columns(target)
+    problems = list(problems_in(compare(given, wanted, _is_exact), _WORDING))
     if problems:
         raise SchemaMismatchError(
             "The rows do not fit the table.\n- "
             + "\n- ".join(problems)
-            + f"\nThe rows have:\n{_show(source)}\nThe table has:\n{_show(target)}"
+            + f"\nThe rows have:\n{described(given)}\nThe table has:\n{described(wanted)}"
         )
-
-
-def _show(schema: pa.Schema) -> str:
-    return "\n".join(
-        f"  {column.name}: {column.type}{'' if column.nullable else ' NOT NULL'}" for column in schema
-    )
 
 
 # Do the types fit? --------------------------------------------------------------------------------
 
-
-def _misfits(source: list[pa.Field], target: list[pa.Field], prefix: str) -> Iterator[str]:
-    names = [field.name for field in source]
-    unused = set(names)
-    for field, matches in zip(target, _matches(names, [field.name for field in target]), strict=True):
-        path = prefix + field.name
-        found = {names[i] for i in matches}
-        if len(matches) > 1 or not found <= unused:
-            candidates = ", ".join(names[i] for i in matches)
-            yield f"{path}: the name fits ambiguously ({candidates}). Rename or drop columns."
-        elif matches:
-            yield from _type_misfits(source[matches[0]].type, field.type, path)
-        elif not field.nullable:
-            yield f"{path}: the rows have no such column, and the table declares it NOT NULL. Add it."
-        unused -= found
-    for name in sorted(unused):
-        yield (
-            f"{prefix}{name}: the table has no such column. Drop it, or let the table's schema evolve"
-            " (option schemaEvolution=addColumns)."
-        )
+_WORDING = {
+    Kind.REQUIRED: "{columns}: the rows have no such column, and the table declares it NOT NULL. Add it.",
+    Kind.NEW: "{names}: the table has no such column. Drop it, or let the table's schema evolve (option "
+    "schemaEvolution=addColumns).",
+    Kind.TYPE: "{columns}: {given} does not become {table} without loss. Cast it in the query.",
+    Kind.MERGED: "{columns}: the name fits ambiguously ({names}). Rename or drop columns.",
+    Kind.AMBIGUOUS: "{names}: the name fits ambiguously ({columns}). Rename or drop columns.",
+}
 
 
-def _matches(names: Sequence[str], wanted: Sequence[str]) -> list[list[int]]:
-    """For each wanted name, where it is: exactly, else differing only in case, as Spark compares names."""
-    exact = set(names) & set(wanted)
-    return [
-        [
-            i
-            for i, candidate in enumerate(names)
-            if candidate == name
-            or (name not in exact and candidate not in exact and candidate.lower() == name.lower())
-        ]
-        for name in wanted
-    ]
+def _columns(fields: Iterable[pa.Field]) -> tuple[Column[pa.DataType], ...]:
+    return tuple(_column(field.name, field.type, not field.nullable) for field in fields)
 
 
-def _type_misfits(source: pa.DataType, target: pa.DataType, path: str) -> Iterator[str]:
-    if pa.types.is_dictionary(source):
-        source = source.value_type
-    if pa.types.is_struct(source) and pa.types.is_struct(target):
-        yield from _misfits(list(source), list(target), f"{path}.")
-    elif pa.types.is_map(source) and pa.types.is_map(target):
-        yield from _type_misfits(source.key_type, target.key_type, f"{path}.key")
-        yield from _type_misfits(source.item_type, target.item_type, f"{path}.value")
-    elif is_list(source) and is_list(target):
-        yield from _type_misfits(source.value_type, target.value_type, f"{path}.element")
-    elif source != target and not _is_exact(source, target):
-        yield f"{path}: {source} does not become {target} without loss. Cast it in the query."
+def _column(name: str, kind: pa.DataType, is_required: bool = False) -> Column[pa.DataType]:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_struct(kind):
+        return Column(name, kind, is_required, "struct", _columns(kind))
+    if pa.types.is_map(kind):
+        inside = _column("key", kind.key_type), _column("value", kind.item_type)
+        return Column(name, kind, is_required, "map", inside)
+    if is_list(kind):
+        return Column(name, kind, is_required, "list", (_column("element", kind.value_type),))
+    return Column(name, kind, is_required)
 
 
 def _is_exact(source: pa.DataType, target: pa.DataType) -> bool:
     """True if every value of `source` is exactly one value of `target`, or the cast fails loudly."""
     types = pa.types
-    if types.is_null(source):
+    if types.is_null(source) or source == target:
         return True
     exact = False
     if types.is_signed_integer(source):
@@ -179,8 +152,9 @@ def _holds_decimals(source: pa.DataType, target: pa.DataType) -> bool:
 
 def _sources(names: Sequence[str], target: Sequence[pa.Field]) -> list[int | None]:
     """Which column becomes each of the target's; None if there is none."""
-    matches = _matches(names, [field.name for field in target])
-    return [found[0] if found else None for found in matches]
+    key = without_case(names, [field.name for field in target])
+    places = {key(name): number for number, name in enumerate(names)}
+    return [places.get(key(field.name)) for field in target]
 
 
 def _pick(
