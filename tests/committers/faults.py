@@ -43,55 +43,11 @@ from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import abort_batch
 from penstock.datasource.file_table import FileTable as SinkTable
 from penstock.datasource.planning import plan_batch
+from penstock.testing.faults import Crash
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
 Ids = Sequence[int]
-
-
-class Crash(BaseException):
-    """The process dies here: no `except Exception` sees it, and no abort follows."""
-
-
-@contextmanager
-def crash_at(point: str) -> Iterator[None]:
-    """Die when `point` is reached; a test that never gets there fails."""
-
-    def die(reached: str, _batch_id: int) -> None:
-        if reached == point:
-            crash_points.install(None)
-            raise Crash(point)
-
-    crash_points.install(die)
-    try:
-        yield
-    except Crash:
-        return
-    finally:
-        crash_points.install(None)
-    raise AssertionError(f"{point} was not reached")
-
-
-@contextmanager
-def at_point(point: str, action: Callable[[], object], times: int = 1) -> Iterator[None]:
-    """Let somebody else act when `point` is first reached: a twin, or another writer of the table.
-
-    What they do themselves reaches no point. With more `times` they act again when it is reached again.
-    """
-    left = [action] * times
-
-    def act(reached: str, _batch_id: int) -> None:
-        if reached == point and left:
-            crash_points.install(None)
-            left.pop()()
-            crash_points.install(act if left else None)
-
-    crash_points.install(act)
-    try:
-        yield
-    finally:
-        crash_points.install(None)
-    assert not left, f"{point} was not reached"
 
 
 # The query -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.committers.faults import SCHEMA, Fault, FaultyTable, Query, Written, at_point, crash_at
+from tests.committers.faults import SCHEMA, Fault, FaultyTable, Query, Written
 from tests.committers.lakes import LAKES, DeltaLake, LakeTable
 
 from penstock import testing
@@ -31,6 +31,7 @@ from penstock.committers.errors import CheckpointMismatchError, FencedError, Ret
 from penstock.committers.file_tables.manifest import PlannedFiles
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 

@@ -14,17 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.committers.faults import (
-    Fault,
-    FaultyTable,
-    Ids,
-    Query,
-    Strand,
-    Written,
-    at_point,
-    crash_at,
-    strands,
-)
+from tests.committers.faults import Fault, FaultyTable, Ids, Query, Strand, Written, strands
 from tests.committers.lakes import LAKES, DeltaLake, LakeTable
 from tests.tables import rows
 
@@ -58,6 +48,7 @@ from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.file_table import FileTable
 from penstock.datasource.sink import check_same_table, mode_of
+from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)

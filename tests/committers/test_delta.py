@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.committers.delta_stream import SCHEMA, VIEWS, DeltaStream, stream_in
-from tests.committers.faults import at_point, crash_at
 from tests.readers import delta_rows
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest, Outcome
@@ -26,6 +25,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.file_tables.manifest import build_manifest
+from penstock.testing.faults import at_point, crash_at
 
 
 @pytest.fixture(params=sorted(VIEWS))

@@ -14,7 +14,6 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from tests.committers.delta_stream import SCHEMA, VIEWS, DeltaStream, clean_up_log, stream_in
-from tests.committers.faults import at_point
 from tests.readers import delta_rows
 
 from penstock.committers.contract import AlreadyCommitted, Committed
@@ -24,6 +23,7 @@ from penstock.committers.errors import (
     TableChangedError,
     TableNotSupportedError,
 )
+from penstock.testing.faults import at_point
 
 
 @pytest.fixture(params=sorted(VIEWS))

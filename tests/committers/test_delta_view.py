@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from tests.committers.delta_stream import DeltaStream, clean_up_log, stream_in
-from tests.committers.faults import at_point
 from tests.readers import delta_rows
 from tests.s3_server import s3_server
 
@@ -26,6 +25,7 @@ from penstock.committers.delta.table import landed_version, token_of
 from penstock.committers.delta.view import ENTRIES_MAX, KEPT_S, LIBRARY_ONLY_S, TableView, TableViews
 from penstock.committers.errors import RetryableError, TableChangedError
 from penstock.committers.file_tables.manifest import build_manifest
+from penstock.testing.faults import at_point
 
 
 @dataclass

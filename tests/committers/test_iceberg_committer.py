@@ -21,7 +21,6 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Operation
 from tests import foreign_iceberg
-from tests.committers.faults import at_point, crash_at
 from tests.committers.iceberg_stream import SCHEMA, IcebergStream, write
 from tests.readers import duckdb_with_iceberg
 from tests.tables import rows
@@ -42,6 +41,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.file_tables.manifest import build_manifest, decode
+from penstock.testing.faults import at_point, crash_at
 
 DAY_MS = 24 * 3600 * 1000
 

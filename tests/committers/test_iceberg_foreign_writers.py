@@ -14,12 +14,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, StringType
-from tests.committers.faults import at_point
 from tests.committers.iceberg_stream import IcebergStream
 from tests.tables import rows
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import RetryableError, SchemaMismatchError, TableChangedError
+from penstock.testing.faults import at_point
 
 NARROW = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("f", pa.float32())])
 

@@ -22,7 +22,6 @@ import pytest
 from botocore.awsrequest import AWSRequest, AWSResponse
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.table import Table
-from tests.committers.faults import at_point
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
@@ -38,6 +37,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.iceberg.catalog import open_catalog
 from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.testing.faults import at_point
 
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED
 SENDS_MAX = 11

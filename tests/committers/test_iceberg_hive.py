@@ -21,7 +21,6 @@ from hive_metastore.ttypes import LockState, NoSuchLockException, ShowLocksReque
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.hive import HiveCatalog
 from pyiceberg.table import Table
-from tests.committers.faults import at_point
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.hive_metastore import HiveMetastore
@@ -31,6 +30,7 @@ from thrift.transport.TTransport import TTransportException
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
 from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.testing.faults import at_point
 
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED
 IMPATIENT = {

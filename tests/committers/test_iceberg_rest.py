@@ -23,7 +23,6 @@ import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
-from tests.committers.faults import at_point
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
@@ -43,6 +42,7 @@ from penstock.committers.iceberg.library import catalogs
 from penstock.committers.iceberg.library.rest import PatientRestCatalog
 from penstock.committers.store.sql import open_store
 from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.testing.faults import at_point
 
 COMMIT = "POST /v1/namespaces/ /tables/"
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED

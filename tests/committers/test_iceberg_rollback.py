@@ -10,11 +10,11 @@ import pytest
 from pyiceberg.table import CommitTableResponse
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import SetSnapshotRefUpdate
-from tests.committers.faults import at_point
 from tests.committers.iceberg_stream import IcebergStream, Send, catalog_with, not_sent
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.errors import RetryableError, TableChangedError
+from penstock.testing.faults import at_point
 
 
 @pytest.fixture(params=["main", "audit"])

@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.committers.faults import crash_at
 from tests.committers.postgres_tables import PostgresQuery, commit_answers, ids, payloads, task
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, ManifestState
@@ -28,6 +27,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.postgres import committer, fence
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.testing.faults import crash_at
 
 
 @pytest.fixture

@@ -27,8 +27,6 @@ from tests.committers.faults import (
     Query,
     Strand,
     Written,
-    at_point,
-    crash_at,
     strands,
 )
 from tests.committers.lakes import LAKES, DeltaLake, IcebergLake, LakeTable
@@ -61,6 +59,7 @@ from penstock.committers.file_tables.merge import merge
 from penstock.committers.landing import Retry
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 PARTS: Sequence[Ids] = ([1, 2], [3])

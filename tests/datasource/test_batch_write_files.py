@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.committers.faults import at_point
 from tests.committers.lakes import LAKES
 from tests.lake import NOW, OLD, Lake, paths
 
@@ -26,6 +25,7 @@ from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_batch_write, manifest_of
 from penstock.datasource.table_access import TableAccess
+from penstock.testing.faults import at_point
 
 HOUR = timedelta(hours=1)
 ONE_DAY_MS = 24 * 3600 * 1000

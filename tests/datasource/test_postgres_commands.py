@@ -14,7 +14,6 @@ from pathlib import Path
 import psycopg
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from tests.committers.faults import crash_at
 from tests.committers.postgres_tables import PostgresQuery, ids, payloads, task
 from typer.testing import CliRunner
 
@@ -26,6 +25,7 @@ from penstock.committers.postgres import committer
 from penstock.committers.store.sql import open_store
 from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.planning import plan_batch_write
+from penstock.testing.faults import crash_at
 
 
 @pytest.fixture

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.committers.faults import Query, crash_at
+from tests.committers.faults import Query
 from tests.committers.lakes import LAKES, DeltaLake, IcebergLake, LakeTable
 
 from penstock import ConfigurationError, testing
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.checkpoint import STORE_FILE
+from penstock.testing.faults import crash_at
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "delta"
 IDS = "(SELECT unnest([1, 2, 3, 4, 5, 6]::BIGINT[]) AS id)"

@@ -1,0 +1,106 @@
+"""Claims: a destination that was dropped, replaced or put back under its query is noticed, if it can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from ...committers.contract import ManifestState
+from ...committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
+from ...committers.store.sql import SqlManifestStore
+from ...datasource.sink import Identified, Remembering
+from .claims import Claims, check_rows
+from .harness import DestinationHarness
+from .query import Query, ids
+
+
+class ChangeClaims(Claims):
+    """A target that is not `Identified` promises only that nothing is doubled."""
+
+    @pytest.mark.parametrize("change", ["dropped", "dropped and created again", "put back"])
+    def test_a_destination_that_has_changed_under_its_query_takes_no_batch(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, change: str
+    ) -> None:
+        query.run(store, query.batch(0), ids(0))
+        query.run(store, query.batch(1), ids(1))
+        if not isinstance(query.target(), Identified):
+            harness.drop()
+            _at_most_once(query, store, harness)
+            return
+        _change(harness, change)
+        rows = sorted(harness.ids())
+        for _ in range(2):
+            with pytest.raises(TableChangedError):
+                query.run(store, query.batch(2), ids(2), run_id="r2")
+
+        assert sorted(harness.ids()) == rows
+
+    @pytest.mark.parametrize("change", ["dropped", "dropped and created again"])
+    def test_a_destination_that_changes_before_the_commit_takes_no_batch(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, change: str
+    ) -> None:
+        query.run(store, query.batch(0), ids(0))
+        messages = query.write(query.plan(store, query.batch(1)), [ids(1)])
+        if not isinstance(query.target(), Identified):
+            return
+        _change(harness, change)
+        with pytest.raises(TableChangedError):
+            query.commit(store, messages)
+
+        check_rows(harness)
+        assert query.state(store, 1) is ManifestState.PREPARED
+
+    def test_what_an_operator_accepts_is_written_again(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """As `penstock recover --accept-table` does it."""
+        query.run(store, query.batch(0), ids(0))
+        if not isinstance(query.target(), Identified):
+            return
+        harness.recreate()
+        now = query.stored_table().now()
+        assert now is not None
+        store.accept_table(query.stream, now.table_id, now.version)
+        committer = query.stored_table().committer()
+        assert isinstance(committer, Identified)
+        committer.accept(query.query_id)
+        query.run(store, query.batch(1), ids(1), run_id="r2")
+
+        check_rows(harness, 1)
+
+    def test_a_new_query_over_the_rows_of_an_earlier_one_is_noticed(
+        self,
+        query: Query,
+        store: SqlManifestStore,
+        other_store: SqlManifestStore,
+        harness: DestinationHarness,
+    ) -> None:
+        """Its checkpoint was deleted, and the store with it: the destination itself remembers the first."""
+        checkpoint = {"checkpointLocation": "/checkpoints/q1"}
+        query.run(store, query.batch(0), ids(0))
+        again = Query(harness, "q2", {**checkpoint, "newQuery": "refuse"})
+        if isinstance(query.target(), Remembering):
+            for one in (store, other_store):
+                with pytest.raises(CheckpointMismatchError, match="rows of an earlier query"):
+                    again.plan(one, again.batch(0))
+        allowed = Query(harness, "q2", {**checkpoint, "newQuery": "allow"})
+        allowed.run(other_store, allowed.batch(0), ids(1))
+
+        check_rows(harness, 0, 1)
+
+
+def _change(harness: DestinationHarness, change: str) -> None:
+    changes = {
+        "dropped": harness.drop,
+        "dropped and created again": harness.recreate,
+        "put back": harness.roll_back,
+    }
+    changes[change]()
+
+
+def _at_most_once(query: Query, store: SqlManifestStore, harness: DestinationHarness) -> None:
+    try:
+        query.run(store, query.batch(2), ids(2), run_id="r2")
+    except PenstockError:
+        check_rows(harness)
+    else:
+        check_rows(harness, 2)

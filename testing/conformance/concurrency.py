@@ -1,0 +1,182 @@
+"""Claims: of two drivers on one checkpoint one commits; other queries and writers go on beside it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from ...committers.contract import ManifestState
+from ...committers.errors import CheckpointMismatchError, FencedError
+from ...committers.store.sql import SqlManifestStore, open_store
+from ..faults import at_point
+from .claims import Claims, check_nothing_left, check_rows
+from .harness import DestinationHarness
+from .query import Query, ids
+
+
+class ConcurrencyClaims(Claims):
+    def test_a_run_that_was_taken_over_commits_nothing(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        query.run(store, query.batch(0), ids(0), run_id="r1")
+        messages = query.write(query.plan(store, query.batch(1)), [ids(1)], run_id="r1")
+        query.run(store, query.batch(1), ids(1), run_id="r2")
+        query.run(store, query.batch(2), ids(2), run_id="r2")
+        with pytest.raises(FencedError):
+            query.commit(store, messages)
+
+        check_rows(harness, 0, 1, 2)
+        check_nothing_left(harness)
+
+    def test_a_driver_that_wakes_up_late_adds_nothing(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """It slept right before its commit; another has committed its manifest, and the next batch."""
+        manifest = query.prepare(store, query.batch(0), ids(1))
+        query.recover(store)
+        query.run(store, query.batch(1), ids(2), run_id="r2")
+        query.target().commit(manifest)
+
+        check_rows(harness, 1, 2)
+
+    @pytest.mark.parametrize("batch_id", [0, 1])
+    def test_two_drivers_that_commit_one_batch_at_once_add_it_once(
+        self, query: Query, tmp_path: Path, harness: DestinationHarness, batch_id: int
+    ) -> None:
+        """Each has a store of its own: only the destination keeps them apart."""
+        barrier, errors = threading.Barrier(2), []
+        names = ("a", "b")
+        for name in names:
+            with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
+                if batch_id:
+                    query.run(store, query.batch(0), ids(0), run_id=f"{name}0")
+                else:
+                    query.plan(store, query.batch(0))  # which creates the table
+
+        def drive(name: str) -> None:
+            try:
+                with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
+                    plan = query.plan(store, query.batch(batch_id))
+                    messages = query.write(plan, [ids(1, 2), ids(3)], run_id=f"{name}1")
+                    barrier.wait(60)
+                    query.commit(store, messages)
+            except BaseException as error:  # noqa: BLE001 - shown below
+                errors.append(error)
+                barrier.abort()
+
+        drivers = [threading.Thread(target=drive, args=(name,)) for name in names]
+        for driver in drivers:
+            driver.start()
+        for driver in drivers:
+            driver.join()
+
+        assert errors == []
+        check_rows(harness, *range(batch_id), 1, 2, 3)
+
+    def test_a_concurrent_driver_that_lands_first_is_noticed_by_the_commit(
+        self,
+        query: Query,
+        store: SqlManifestStore,
+        other_store: SqlManifestStore,
+        harness: DestinationHarness,
+    ) -> None:
+        """It has looked at the destination before: what it saw then is not what its commit is based on."""
+        messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
+        manifest, target = query.manifest(messages), query.target()
+        target.token(query.query_id)
+        query.run(other_store, query.batch(0), ids(1), run_id="r2")
+        target.commit(manifest)
+
+        check_rows(harness, 1)
+
+    def test_other_offsets_under_a_committed_batch_id_are_refused(
+        self,
+        query: Query,
+        store: SqlManifestStore,
+        other_store: SqlManifestStore,
+        harness: DestinationHarness,
+    ) -> None:
+        """By the store; and by the destination, if the store was lost."""
+        query.run(store, query.batch(0), ids(1))
+        for one in (store, other_store):
+            with pytest.raises(CheckpointMismatchError):
+                query.run(one, query.batch(0, "other"), ids(2), run_id="r2")
+
+        check_rows(harness, 1)
+        check_nothing_left(harness)
+
+    def test_other_offsets_are_refused_in_the_commit(
+        self,
+        query: Query,
+        store: SqlManifestStore,
+        other_store: SqlManifestStore,
+        harness: DestinationHarness,
+    ) -> None:
+        """The copy of the checkpoint has landed its rows after this batch was planned."""
+        messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
+        query.run(other_store, query.batch(0, "other"), ids(2), run_id="r2")
+        with pytest.raises(CheckpointMismatchError, match="with other source offsets"):
+            query.commit(store, messages)
+
+        check_rows(harness, 2)
+
+    def test_a_pending_batch_with_other_offsets_gives_way(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        query.prepare(store, query.batch(0), ids(1))
+        query.run(store, query.batch(0, "other"), ids(2), run_id="r2")
+
+        check_rows(harness, 2)
+        assert query.state(store, 0) is ManifestState.COMMITTED
+
+    @pytest.mark.parametrize(
+        "when", ["before the plan", "while tasks write", "before the commit", "in the commit"]
+    )
+    def test_rows_of_other_writers_stay(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, when: str
+    ) -> None:
+        query.run(store, query.batch(0), ids(0))
+        if when == "before the plan":
+            harness.append(100)
+        plan = query.plan(store, query.batch(1))
+        if when == "while tasks write":
+            harness.append(100)
+        messages = query.write(plan, [ids(1), ids(2)])
+        if when == "before the commit":
+            harness.append(100)
+        if when == "in the commit":
+            point = "commit.start" if "commit.start" in harness.promises.crash_points else "prepare.done"
+            with at_point(point, lambda: harness.append(100)):
+                query.commit(store, messages)
+        else:
+            query.commit(store, messages)
+
+        check_rows(harness, 0, 1, 2, 100)
+
+    def test_two_queries_commit_beside_each_other(
+        self, query: Query, tmp_path: Path, harness: DestinationHarness
+    ) -> None:
+        errors: list[BaseException] = []
+        with open_store(f"sqlite:///{tmp_path}/first.db") as store:
+            query.run(store, query.batch(0), ids(0))
+
+        def drive(query: Query, first: int) -> None:
+            try:
+                with open_store(f"sqlite:///{tmp_path}/{query.query_id}.db") as store:
+                    for batch_id in range(5):
+                        query.run(store, query.batch(batch_id), ids(first + batch_id))
+            except BaseException as error:  # noqa: BLE001 - shown below
+                errors.append(error)
+
+        drivers = [
+            threading.Thread(target=drive, args=(Query(harness, f"t{first}"), first)) for first in (100, 200)
+        ]
+        for driver in drivers:
+            driver.start()
+        for driver in drivers:
+            driver.join()
+
+        assert errors == []
+        check_rows(harness, 0, *range(100, 105), *range(200, 205))

@@ -1,0 +1,154 @@
+"""Claims: a process that dies between any two steps costs no row and doubles none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from ...committers import crash_points
+from ...committers.contract import ManifestState
+from ...committers.store.sql import SqlManifestStore
+from ..faults import Crash, crash_at
+from .claims import Claims, check_nothing_left, check_rows
+from .harness import DestinationHarness
+from .query import Query, ids
+
+OF_THE_PROTOCOL = ("prepare.start", "prepare.done", "mark.done")
+"""Crash points that every batch reaches; a destination has some of its own."""
+
+OF_A_DESTINATION = tuple(
+    point
+    for point in crash_points.STREAM_POINTS
+    if point not in (*OF_THE_PROTOCOL, "evolve.done", "recover.start", "recover.done")
+)
+
+
+class CrashClaims(Claims):
+    @pytest.mark.parametrize("step", ["planned", "task dies", "first task finished", "all tasks finished"])
+    def test_a_crash_before_the_manifest_loses_and_doubles_nothing(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, step: str
+    ) -> None:
+        plan = query.plan(store, query.batch(0))
+        if step == "task dies":
+            query.write_and_die(plan, ids(1, 2))
+        elif step != "planned":
+            query.write(plan, [ids(1, 2), ids(3)][: 1 if step == "first task finished" else 2])
+        _restart(query, store)
+
+        check_rows(harness, 1, 2, 3, 4)
+
+    @pytest.mark.parametrize("point", [*OF_THE_PROTOCOL, *OF_A_DESTINATION])
+    def test_a_crash_at_a_crash_point_loses_and_doubles_nothing(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, point: str
+    ) -> None:
+        """A point that the destination does not name in its promises is not reached."""
+        if point in (*OF_THE_PROTOCOL, *harness.promises.crash_points):
+            with crash_at(point):
+                query.run(store, query.batch(0), ids(1, 2), ids(3))
+        else:
+            with pytest.raises(AssertionError, match="was not reached"), crash_at(point):
+                query.run(store, query.batch(0), ids(1, 2), ids(3))
+        _restart(query, store)
+
+        check_rows(harness, 1, 2, 3, 4)
+        assert not store.pending(query.stream)
+
+    @pytest.mark.parametrize("has_landed", [False, True], ids=["before its commit", "after its commit"])
+    @pytest.mark.parametrize("batch_id", [0, 1])
+    def test_a_crash_around_the_commit_loses_and_doubles_nothing(
+        self,
+        query: Query,
+        store: SqlManifestStore,
+        harness: DestinationHarness,
+        has_landed: bool,
+        batch_id: int,
+    ) -> None:
+        for earlier in range(batch_id):
+            query.run(store, query.batch(earlier), ids(earlier + 10))
+        with crash_around_commit(query, has_landed):
+            query.run(store, query.batch(batch_id), ids(1), ids(2))
+        assert (1 in harness.ids()) == has_landed or not harness.promises.is_atomic
+        assert query.state(store, batch_id) is ManifestState.PREPARED
+        plan = query.plan(store, query.batch(batch_id))
+
+        assert plan.writers is None, "the prepared rows are committed, and not written again"
+        check_rows(harness, *range(10, 10 + batch_id), 1, 2)
+        check_nothing_left(harness)
+
+    @pytest.mark.parametrize(
+        "point", ["recover.start", "commit.start", "commit.landed", "mark.done", "recover.done"]
+    )
+    def test_a_crash_in_recovery_loses_and_doubles_nothing(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, point: str
+    ) -> None:
+        query.prepare(store, query.batch(0), ids(1), ids(2))
+        if point.startswith("commit") and point not in harness.promises.crash_points:
+            with crash_around_commit(query, has_landed=point == "commit.landed"):
+                query.plan(store, query.batch(0))
+        else:
+            with crash_at(point):
+                query.plan(store, query.batch(0))
+        query.run(store, query.batch(0), ids(1), ids(2), run_id="r3")
+
+        check_rows(harness, 1, 2)
+        assert query.state(store, 0) is ManifestState.COMMITTED
+        check_nothing_left(harness)
+
+    def test_a_crash_in_every_start_loses_and_doubles_nothing(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """Three batches, each of which dies once before and once after its commit."""
+        for batch_id in range(3):
+            for number, has_landed in enumerate((False, True)):
+                with crash_around_commit(query, has_landed):
+                    query.run(store, query.batch(batch_id), ids(batch_id), run_id=f"r{batch_id}{number}")
+            query.run(store, query.batch(batch_id), ids(batch_id), run_id=f"r{batch_id}")
+
+        check_rows(harness, 0, 1, 2)
+
+    def test_recovery_without_a_replay_commits_what_is_pending(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        query.prepare(store, query.batch(0), ids(1), ids(2))
+        recovered = query.recover(store)
+
+        assert [(one.record.batch.batch_id, one.state) for one in recovered] == [(0, ManifestState.COMMITTED)]
+        assert query.recover(store) == []
+        check_rows(harness, 1, 2)
+
+    def test_a_replay_that_is_partitioned_otherwise_adds_nothing(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """What was prepared counts, and the second run's rows are discarded."""
+        messages = query.write(query.plan(store, query.batch(0)), [ids(1), ids(2)], run_id="r2")
+        query.prepare(store, query.batch(0), ids(1, 2), run_id="r1")
+        query.commit(store, messages)
+
+        check_rows(harness, 1, 2)
+        check_nothing_left(harness)
+
+
+def _restart(query: Query, store: SqlManifestStore) -> None:
+    """The batch again, with other partitions, and the next one."""
+    query.run(store, query.batch(0), ids(1), ids(2, 3), run_id="r2")
+    query.run(store, query.batch(1), ids(4), run_id="r2")
+
+
+@contextmanager
+def crash_around_commit(query: Query, has_landed: bool) -> Iterator[None]:
+    """The process dies when it calls the target's `commit`, or when that returns."""
+    target, crashed = type(query.target()), []
+    commit = target.commit
+
+    def die(self: Any, *args: Any, **kwargs: Any) -> None:
+        crashed.append(has_landed and commit(self, *args, **kwargs))
+        raise Crash
+
+    with mock.patch.object(target, "commit", die):
+        with suppress(Crash):
+            yield
+    assert crashed, "the target's commit was not called"

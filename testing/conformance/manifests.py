@@ -1,0 +1,86 @@
+"""Claims: a manifest is all that a commit needs, and one that is damaged is told as damaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from ...committers.contract import Manifest, ManifestState
+from ...committers.errors import ManifestCorruptError
+from ...committers.store.sql import SqlManifestStore
+from ...committers.store.tables import contents
+from .claims import Claims, check_rows
+from .harness import DestinationHarness
+from .query import Query, ids, payloads, shipped
+
+DAMAGES = ["empty", "cut off", "another version", "another kind", "of other counts", "noise"]
+
+
+class ManifestClaims(Claims):
+    def test_a_manifest_comes_back_from_the_store_as_it_was(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        manifest = query.prepare(store, query.batch(0), ids(1, 2), ids(), ids(3))
+        stored = store.manifest(query.stream, 0)
+
+        assert stored == manifest
+        assert manifest.kind == harness.destination.kind == query.sink().kind
+        assert (manifest.rows, manifest.files) == (3, len(harness.destination.files_of(manifest)))
+        assert manifest.size_bytes > 0
+        query.target().commit(shipped(manifest))
+        check_rows(harness, 1, 2, 3)
+
+    def test_a_manifest_is_the_same_in_whichever_order_it_is_made(
+        self, query: Query, store: SqlManifestStore
+    ) -> None:
+        """It depends on nothing but the plan and the payloads: a second commit process makes the same."""
+        plan = query.plan(store, query.batch(0))
+        messages = query.write(plan, [ids(1), ids(2)])
+        assert query.manifest(messages) == query.manifest(shipped(messages))
+        assert len(payloads(messages)) == 2
+
+    def test_a_manifest_that_is_damaged_in_the_store_is_told_as_damaged(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        query.prepare(store, query.batch(0), ids(1))
+        with store.engine.begin() as connection:
+            content = connection.execute(sa.select(contents.c.content)).scalar_one()
+            damaged = bytes([content[0] ^ 1]) + content[1:]
+            connection.execute(sa.update(contents).values(content=damaged))
+        for step in (lambda: query.recover(store), lambda: query.plan(store, query.batch(0))):
+            with pytest.raises(ManifestCorruptError):
+                step()
+
+        check_rows(harness)
+        assert query.state(store, 0) is ManifestState.PREPARED
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_a_manifest_that_cannot_be_read_is_told_as_damaged(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, damage: str
+    ) -> None:
+        """The checksum of the store is right, as after a change by hand or by a newer version."""
+        damaged = _damaged(query.prepare(store, query.batch(0), ids(1)), damage)
+        target = query.target()
+        with pytest.raises(ManifestCorruptError):
+            target.commit(damaged)
+        with pytest.raises(ManifestCorruptError):
+            target.missing(damaged)
+        if damage != "another kind":  # which nobody asks this destination about
+            with pytest.raises(ManifestCorruptError):
+                list(harness.destination.files_of(damaged))
+
+        check_rows(harness)
+
+
+def _damaged(manifest: Manifest, damage: str) -> Manifest:
+    content = manifest.content
+    return {
+        "empty": replace(manifest, content=b""),
+        "cut off": replace(manifest, content=content[:-1]),
+        "another version": replace(manifest, version=manifest.version + 98),
+        "another kind": replace(manifest, kind="punched cards"),
+        "of other counts": replace(manifest, files=manifest.files + 1),
+        "noise": replace(manifest, content=bytes((byte * 31 + 7) % 256 for byte in content)),
+    }[damage]

@@ -1,0 +1,174 @@
+"""A query without Spark: each step as Spark's planner, task and commit processes make it.
+
+All that crosses a process boundary in Spark is pickled here, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from ...committers.contract import AttemptId, Batch, Manifest, ManifestState, StreamKey, Target
+from ...committers.recovery import Recovered
+from ...committers.store.sql import SqlManifestStore, StreamStatus
+from ...datasource.batch_plan import BatchPlan, CommittableMessage
+from ...datasource.committing import abort_batch, commit_batch, manifest_of
+from ...datasource.destinations import StoredTable
+from ...datasource.planning import plan_batch
+from ...datasource.sink import Sink
+from ...datasource.table_access import TableAccess
+from ...datasource.task import TaskAttempt
+from .harness import DestinationHarness
+
+T = TypeVar("T")
+
+IDS = pa.schema([("id", pa.int64())])
+NO_ACCESS = TableAccess({}, {})
+
+Messages = list[CommittableMessage[Any, Any]]
+Plan = BatchPlan[Any, Any]
+
+
+def ids(*values: int) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())}, schema=IDS)
+
+
+def shipped(value: T) -> T:
+    """As another process gets it."""
+    copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301 - made here
+    return copy
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query that writes to the destination."""
+
+    harness: DestinationHarness
+    query_id: str = "q1"
+    options: Mapping[str, str] = field(default_factory=dict)
+    """More of them than the destination needs."""
+    destination_options: Mapping[str, str] | None = None
+    """Others than `harness.options`."""
+
+    def sink(self) -> Sink[Any, Any]:
+        """As each process of Spark makes it: from options alone."""
+        where = self.harness.options if self.destination_options is None else self.destination_options
+        given = {"checkpointLocation": f"/checkpoints/{self.query_id}", **where, **self.options}
+        return shipped(self.harness.data_source({key.lower(): value for key, value in given.items()})).sink()
+
+    def target(self) -> Target[Any, Any]:
+        target: Target[Any, Any] = self.sink().open_table()
+        return target
+
+    @property
+    def stream(self) -> StreamKey:
+        return StreamKey(self.query_id, self.sink().table_uri)
+
+    def batch(self, batch_id: int, offsets: object = "") -> Batch:
+        """The same batch id with other `offsets` is a batch with another digest."""
+        digest = hashlib.sha256(f"{batch_id} {offsets}".encode()).hexdigest()
+        return Batch(self.stream, batch_id, digest)
+
+    # The steps of a batch -------------------------------------------------------------------------
+
+    def plan(
+        self, store: SqlManifestStore, batch: Batch, schema: pa.Schema = IDS, *, overwrite: bool = False
+    ) -> Plan:
+        return shipped(plan_batch(self.sink(), store, batch, schema, overwrite))
+
+    def write(self, plan: Plan, parts: Sequence[pa.Table], run_id: str = "r1") -> Messages:
+        """What the tasks do, one for each of `parts`."""
+        return [
+            shipped(plan.write(part.to_batches(), task(plan.batch, number, run_id)))
+            for number, part in enumerate(parts)
+        ]
+
+    def write_and_die(self, plan: Plan, rows: pa.Table, run_id: str = "r1") -> object:
+        """A task that dies before it has finished; its connections end with the object that is returned."""
+        assert plan.writers is not None
+        writer = plan.writers.open(attempt(plan.batch, 0, run_id))
+        for batch in rows.to_batches():
+            writer.write(batch)
+        return writer
+
+    def commit(self, store: SqlManifestStore, messages: Messages) -> None:
+        """A commit that raises is followed by an abort with all messages, as Spark does it."""
+        try:
+            commit_batch(self.sink(), store, messages)
+        except Exception:
+            self.abort(messages)
+            raise
+
+    def abort(self, messages: Sequence[CommittableMessage[Any, Any] | None]) -> None:
+        """None stands for a task that has failed."""
+        abort_batch(self.sink(), messages)
+
+    def run(
+        self,
+        store: SqlManifestStore,
+        batch: Batch,
+        *parts: pa.Table,
+        run_id: str = "r1",
+        overwrite: bool = False,
+    ) -> Messages:
+        """One batch from its plan to its mark."""
+        plan = self.plan(store, batch, parts[0].schema, overwrite=overwrite)
+        messages = self.write(plan, parts, run_id)
+        self.commit(store, messages)
+        return messages
+
+    def prepare(
+        self, store: SqlManifestStore, batch: Batch, *parts: pa.Table, run_id: str = "r1"
+    ) -> Manifest:
+        """All of a batch up to its commit, and the process dies."""
+        messages = self.write(self.plan(store, batch, parts[0].schema), parts, run_id)
+        manifest = self.manifest(messages)
+        store.claim(batch.stream, run_id)
+        store.prepare(manifest, run_id)
+        return manifest
+
+    def manifest(self, messages: Messages) -> Manifest:
+        return manifest_of(self.target(), messages)
+
+    # What the store says --------------------------------------------------------------------------
+
+    def state(self, store: SqlManifestStore, batch_id: int) -> ManifestState | None:
+        record = store.record(self.stream, batch_id)
+        return None if record is None else record.state
+
+    def status(self, store: SqlManifestStore) -> StreamStatus:
+        (found,) = [stream for stream in store.streams() if stream.key == self.stream]
+        return found
+
+    def stored_table(self) -> StoredTable:
+        """As commands open the table: by its address in the store."""
+        return self.harness.destination.stored_table(self.stream, NO_ACCESS)
+
+    def recover(self, store: SqlManifestStore) -> list[Recovered]:
+        """As `penstock recover` does it: without a replay."""
+        from ...committers.recovery import Recovery
+
+        return Recovery(store, self.target()).recover(self.stream)
+
+
+def task(batch: Batch, number: int = 0, run_id: str = "r1") -> TaskAttempt:
+    return TaskAttempt(number, number, run_id, batch.stream.query_id, batch.batch_id)
+
+
+def attempt(batch: Batch, number: int, run_id: str) -> AttemptId:
+    return AttemptId(batch.stream.query_id, run_id, batch.batch_id, number, number)
+
+
+def payloads(messages: Messages) -> list[Any]:
+    return [message.committable.payload for message in messages if message.committable.payload is not None]
+
+
+def quietly(step: Callable[[], object], *errors: type[Exception]) -> None:
+    with suppress(*errors):
+        step()

@@ -1,0 +1,75 @@
+"""Claims: no secret shows where others look; and what Spark pickles, pickles."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from pathlib import Path
+
+import pytest
+
+from ...committers.errors import ConfigurationError, PenstockError
+from ...committers.store.sql import SqlManifestStore
+from .claims import Claims, check_rows
+from .harness import SECRET, DestinationHarness
+from .query import Query, ids, shipped
+
+
+class SecrecyClaims(Claims):
+    @pytest.fixture
+    def secretive(self, harness: DestinationHarness) -> Query:
+        return Query(harness, destination_options=harness.secret_options or None)
+
+    def test_one_destination_has_one_address(self, query: Query, harness: DestinationHarness) -> None:
+        sink = query.sink()
+        assert sink.table_uri == shipped(sink).table_uri == query.sink().table_uri
+        assert sink == shipped(sink)
+        assert sink.kind == harness.destination.kind
+
+    def test_no_secret_is_in_the_store_in_logs_or_in_what_others_see(
+        self,
+        secretive: Query,
+        store: SqlManifestStore,
+        harness: DestinationHarness,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        with caplog.at_level(logging.DEBUG):
+            plan = secretive.plan(store, secretive.batch(0))
+            messages = secretive.write(plan, [ids(1)])
+            secretive.commit(store, messages)
+        sink, target = secretive.sink(), secretive.target()
+
+        shown = [repr(sink), repr(target), repr(plan), sink.table_uri, repr(sink.options.given), caplog.text]
+        shown += [repr(secretive.status(store)), repr(store.record(secretive.stream, 0))]
+        assert not [text for text in shown if SECRET in text]
+        assert SECRET.encode() not in pickle.dumps(messages)
+        for file in tmp_path.glob("store.db*"):
+            assert SECRET.encode() not in file.read_bytes()
+        check_rows(harness, 1)
+
+    def test_tasks_get_the_secrets_that_they_need_and_no_others(
+        self, secretive: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        plan = secretive.plan(store, secretive.batch(0))
+        shows = SECRET.encode() in pickle.dumps(plan)
+        assert shows == (harness.promises.shows_secrets_to_tasks and bool(harness.secret_options))
+
+    def test_a_server_that_does_not_answer_is_told_without_secrets(
+        self, harness: DestinationHarness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        if not harness.unreachable_options:
+            return
+        query = Query(harness, destination_options=harness.unreachable_options)
+        with caplog.at_level(logging.DEBUG), pytest.raises(PenstockError) as failure:
+            query.target().token(query.query_id)
+
+        assert SECRET not in "".join(traceback.format_exception(failure.value)) + caplog.text
+
+    def test_an_unknown_option_is_refused_without_secrets(self, harness: DestinationHarness) -> None:
+        query = Query(harness, "q1", {"chekpoint": "x"}, harness.secret_options or None)
+        with pytest.raises(ConfigurationError, match="chekpoint is not an option") as failure:
+            query.sink()
+
+        assert SECRET not in "".join(traceback.format_exception(failure.value))

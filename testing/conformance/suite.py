@@ -1,0 +1,27 @@
+"""All claims in one class."""
+
+from __future__ import annotations
+
+from .changes import ChangeClaims
+from .cleaning import CleaningClaims
+from .concurrency import ConcurrencyClaims
+from .crashes import CrashClaims
+from .data import DataClaims
+from .landing import LandingClaims
+from .manifests import ManifestClaims
+from .responses import ResponseClaims
+from .secrecy import SecrecyClaims
+
+
+class DestinationConformance(
+    LandingClaims,
+    CrashClaims,
+    ResponseClaims,
+    ConcurrencyClaims,
+    ChangeClaims,
+    DataClaims,
+    ManifestClaims,
+    SecrecyClaims,
+    CleaningClaims,
+):
+    """What every destination promises. Subclass it as `Test…` with a fixture `harness`."""
