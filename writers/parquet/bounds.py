@@ -36,7 +36,8 @@ class Extremes:
         chunks = list(arrays)
         values = pa.chunked_array(chunks) if chunks else pa.nulls(0, pa.string())
         if (pc.max(pc.binary_length(values)).as_py() or 0) > FOOTER_LENGTH_MAX:
-            self._found += pc.min_max(values).as_py().values()
+            found = [*self._found, *pc.min_max(values).as_py().values()]
+            self._found = [min(found), max(found)]  # not those of each row group: they are long
 
     def bounds(self, chunks: Iterable[pq.Statistics]) -> tuple[Any, Any]:
         """(lower, upper) of the closed file; None without values."""
