@@ -1,7 +1,7 @@
 """The writer of `df.write.format("penstock.…")`: one batch, by the same writers and committer.
 
 Spark makes it on the driver, sends it to the executors, and unpickles it in another process of the driver to
-commit. What commits, and may hold the catalog's credentials, is never pickled with it: see `DriverOnly`.
+commit: see `pickling`.
 There is no checkpoint and nothing to replay: a failed write leaves the table as it was, and is run again.
 """
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from .batch_plan import CommittableMessage, committables_in
-from .driver_only import DriverOnly
 from .gathering import gathered
+from .pickling import DriverOnly
 from .sink import Sink
 from .task import current_task
 
@@ -30,7 +30,7 @@ class BatchWriter(DataSourceArrowWriter):
         from .planning import plan_batch_write  # executors load this module, and must not load a database
 
         self._plan = plan_batch_write(sink, schema, overwrite)
-        self._sink = DriverOnly.keep(sink)
+        self._sink = DriverOnly(sink)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Executor, once per task attempt: write the data files of one partition."""
@@ -40,8 +40,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Driver, once, when all tasks have succeeded."""
         from .committing import commit_batch_write
 
-        sink: Sink[Any, Any] = self._sink.get()
-        commit_batch_write(sink, [m for m in messages if isinstance(m, CommittableMessage)])
+        commit_batch_write(self._sink.get(), [m for m in messages if isinstance(m, CommittableMessage)])
         self._sink.forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -12,6 +12,7 @@ import pyspark.sql.datasource
 from pyspark.sql.datasource import DataSource
 
 from ..committers.errors import PenstockError
+from .pickling import PlansUntilPickled
 from .spark_workers import tidy_up
 
 if TYPE_CHECKING:
@@ -35,12 +36,11 @@ def garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-class LakeDataSource(DataSource):
+class LakeDataSource(PlansUntilPickled, DataSource):
     """Writes streams and batches into lake tables, exactly once per (query, batch).
 
-    Spark makes one for every micro-batch in a planner process on the driver, asks it for a writer and
-    sends that to the executors. To commit, it makes another, *pickles* it and asks the copy for a second
-    writer. So a writer from a source that was never pickled plans its batch; one from a copy commits.
+    Spark makes one for every micro-batch in a planner process on the driver and asks it for a writer, and
+    another one to commit: see `pickling`.
     """
 
     readers = "the format's own reader, such as DuckDB, Polars, pyiceberg or deltalake; README.md shows how"
@@ -48,7 +48,6 @@ class LakeDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
-        self._plans = True
 
     @abstractmethod
     def sink(self) -> Sink[Any, Any]:
@@ -86,6 +85,3 @@ class LakeDataSource(DataSource):
         with garbage_kept():
             sink = self.sink()
         return BatchWriter(sink, schema, overwrite)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_plans": False}

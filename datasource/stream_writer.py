@@ -5,7 +5,8 @@
     commit process      commit(messages)   manifest -> prepare -> table commit -> mark
                         abort(messages)    delete what never came to its commit
 
-Nothing lives on `self` between batches: each call is made on another object, mostly in another process.
+Nothing lives on `self` between batches: each call is made on another object, mostly in another process; see
+`pickling`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.errors import PenstockError
 from .batch_plan import BatchPlan, CommittableMessage, committables_in
+from .pickling import NotPickled
 from .sink import Sink
 from .spark_workers import tidy_up
 from .task import current_task
@@ -33,17 +35,8 @@ class StreamWriter:
     """
 
     def __init__(self, sink: Sink[Any, Any], plan: BatchPlan[Any, Any] | None) -> None:
-        self._sink: Sink[Any, Any] | None = sink
+        self._sink = NotPickled(sink)
         self._plan = plan
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What goes to the executors: not the sink, which may hold the catalog's credentials."""
-        return {**self.__dict__, "_sink": None}
-
-    def _driver_side(self) -> Sink[Any, Any]:
-        if self._sink is None:
-            raise PenstockError("Spark commits with a stream writer that it has shipped to executors.")
-        return self._sink
 
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
         """Executor, once per task attempt: write the data files of one partition.
@@ -65,14 +58,14 @@ class StreamWriter:
         """Driver, once per batch, when all tasks have succeeded."""
         from .committing import commit_stream_batch
 
-        commit_stream_batch(self._driver_side(), _checked(messages, batchId))
+        commit_stream_batch(self._sink.get(), _checked(messages, batchId))
         tidy_up()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
         from .committing import abort_batch
 
-        abort_batch(self._driver_side(), committables_in(messages))
+        abort_batch(self._sink.get(), committables_in(messages))
 
 
 def _checked(

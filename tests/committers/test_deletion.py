@@ -173,7 +173,7 @@ CALLERS = {
     "writers/parquet/uploads.py": "files that this task attempt has written",
     "writers/delta/filesystem.py": "called by `Uploads`",
     "cli/renew.py": "the checksum of a checkpoint's file",
-    "datasource/driver_only.py": "its own temporary file",
+    "datasource/pickling.py": "its own temporary file",
     "datasource/delta/sink.py": "calls Penstock's own `vacuum`",
 }
 """Which modules call what deletes files, and why they may."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,19 @@ def test_a_commit_without_committables_fails_loudly(
 
 def test_a_pickled_source_commits_and_does_not_plan() -> None:
     """Spark pickles the source only to commit: planning there would do all the work twice."""
-    import pickle
-
     source = DeltaDataSource({"path": "/t"})
     copy = pickle.loads(pickle.dumps(source))
 
     assert (source._plans, copy._plans) == (True, False)
+
+
+def test_a_stream_writer_that_was_pickled_does_not_commit(tmp_path: Path) -> None:
+    """It was on its way to executors, and has no credentials of the catalog."""
+    options = DeltaOptions(path=str(tmp_path / "t"), checkpoint_location=str(tmp_path))
+    writer = pickle.loads(pickle.dumps(StreamWriter(DeltaSink(options), plan=None)))
+
+    with pytest.raises(PenstockError, match="shipped to executors"):
+        writer.commit([message(0)], 7)
 
 
 @pytest.mark.parametrize(
