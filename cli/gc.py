@@ -114,6 +114,8 @@ def print_cleaned(cleaned: CleanedTable, now: datetime, *, delete: bool) -> None
 
 
 def _summary(cleaned: CleanedTable, found: Found, *, delete: bool) -> str:
+    if cleaned.found is None and cleaned.error is None:
+        return "Its kind has no clean-up: what failed tasks have left is not looked for."
     files = f"{output.count(len(found.unneeded), 'file')}, {output.size(found.size_bytes)}"
     if not found.unneeded:
         return "Nothing to delete."

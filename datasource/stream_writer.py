@@ -1,6 +1,6 @@
 """The stream writer: what Spark calls on the executors for every task, on the driver for every batch.
 
-    planner process     LakeDataSource     options, checkpoint, recovery, table -> BatchPlan
+    planner process     streamWriter()     options, checkpoint, recovery, table -> BatchPlan
     executors           write(rows)        data files -> CommittableMessage
     commit process      commit(messages)   manifest -> prepare -> table commit -> mark
                         abort(messages)    delete what never came to its commit

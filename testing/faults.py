@@ -1,11 +1,15 @@
-"""Let a process die, or somebody else act, at a crash point, inside one process."""
+"""Let a process die, somebody else act, or a request get lost, inside one process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias
+from unittest import mock
 
 from ..committers import crash_points
+
+Lost: TypeAlias = Literal["request", "response"]
 
 
 class Crash(BaseException):
@@ -51,3 +55,24 @@ def at_point(point: str, action: Callable[[], object], times: int = 1) -> Iterat
     finally:
         crash_points.install(None)
     assert not left, f"{point} was not reached"
+
+
+@contextmanager
+def lossy(owner: type, method: str, lost: Lost, error: Exception) -> Iterator[None]:
+    """The next call of the method raises `error`: it is not made, or its answer gets lost.
+
+    Args:
+        owner: the class that has the method, at the lowest boundary there is
+    """
+    real, left = getattr(owner, method), [lost]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not left:
+            return real(*args, **kwargs)
+        if left.pop() == "response":
+            real(*args, **kwargs)
+        raise error
+
+    with mock.patch.object(owner, method, call):
+        yield
+    assert not left, f"{method} was not called"

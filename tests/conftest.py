@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -108,6 +110,24 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/store/penstock.db"
     new_url: Callable[[], str] = request.getfixturevalue("new_postgres_url")
     return new_url()
+
+
+# Somebody else's destination ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def plug_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where pip has installed the package in tests/plug_in; this process finds it there, too."""
+    folder = tmp_path_factory.mktemp("plug_in")
+    source, target = folder / "source", folder / "site"
+    shutil.copytree(
+        Path(__file__).parent / "plug_in", source, ignore=shutil.ignore_patterns("__pycache__", "*test*")
+    )
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation"]
+    subprocess.run([*command, "--no-deps", "--target", str(target), str(source)], check=True)
+    sys.path.insert(0, str(target))
+    yield target
+    sys.path.remove(str(target))
 
 
 # Object stores ----------------------------------------------------------------------------------------

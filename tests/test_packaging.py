@@ -30,6 +30,11 @@ NEEDS_EXTRA = {
     "penstock.committers.postgres.committer",
     "penstock.committers.postgres.connection",
     "penstock.datasource.postgres.sink",
+    *(
+        f"penstock.testing.conformance.{path.stem}"
+        for path in (ROOT / "testing/conformance").glob("[!_]*.py")
+    ),
+    "penstock.testing.conformance",
 }
 """Modules that other modules import only if the packages of an extra are installed."""
 
@@ -83,7 +88,7 @@ def run(*command: object, **variables: str) -> str:
 def package_files() -> set[str]:
     """Modules and the type marker: what users install, by paths in the tree."""
     modules = {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    return {"__init__.py", "py.typed", *modules}
+    return {"__init__.py", "destination.py", "py.typed", *modules}
 
 
 def with_dependencies(names: Iterable[str]) -> set[str]:
@@ -157,7 +162,7 @@ def test_the_sdist_holds_what_builds_the_wheel_and_nothing_else(dist: Path) -> N
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    links = {"src/penstock/__init__.py", "src/penstock/py.typed"}
+    links = {f"src/penstock/{name}" for name in ("__init__.py", "destination.py", "py.typed")}
     texts = {"README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO", "pyproject.toml", ".gitignore"}
     templates = {"committers/store/migrations/script.py.mako"}
     assert names == package_files() | links | texts | templates
@@ -183,7 +188,7 @@ def test_every_module_imports_where_only_declared_dependencies_are(installed: Pa
         for path in paths
         if "migrations" not in path.parts
     ]
-    assert imported | NEEDS_EXTRA == {name.removesuffix(".__init__") for name in dotted}
+    assert imported | NEEDS_EXTRA == {"penstock.destination", *(n.removesuffix(".__init__") for n in dotted)}
 
 
 def test_the_installed_command_explains_itself(installed: Path) -> None:

@@ -46,7 +46,6 @@ from ..contract import (
 from ..deliveries.contract import check_none_landed
 from ..errors import (
     NEXT_TRY,
-    CheckpointMismatchError,
     RetryableError,
     SchemaMismatchError,
     TableChangedError,
@@ -56,6 +55,7 @@ from ..failed_commit import failed_batch
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..safe_text import get_logger
+from ..token_check import other_offsets
 from .checks import check_supported
 from .files import delta_files
 from .history import CommitInfo, commits_since
@@ -309,13 +309,7 @@ class DeltaTableCommitter:
         if token.batch_id < batch.batch_id:
             return False
         if not self._may_be(table, token, batch):
-            raise CheckpointMismatchError(
-                f"The Delta table {self._uri} holds batch {batch.batch_id} of query "
-                f"{batch.stream.query_id} with other source offsets: the checkpoint was reset, rewound or "
-                "copied. Nothing was committed. Compare with\n"
-                f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
-                "and put back the checkpoint that wrote the table, or start the query with a new one."
-            )
+            raise other_offsets(batch, f"Delta table {self._uri}")
         return True
 
     def _may_be(self, table: TableView, token: Token, batch: Batch) -> bool:

@@ -32,7 +32,6 @@ from ..deliveries.contract import check_none_landed
 from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
-    CheckpointMismatchError,
     PenstockError,
     RetryableError,
     SchemaMismatchError,
@@ -41,6 +40,7 @@ from ..errors import (
 )
 from ..failed_commit import failed_batch
 from ..file_tables.manifest import LakeManifest, decode
+from ..token_check import other_offsets
 from .address import IcebergAddress
 from .branch import ensure_branch
 from .catalog import CatalogConfig, io_properties, known_properties, redacted
@@ -252,13 +252,7 @@ class IcebergTableCommitter:
             return False
         digest = digest_of(metadata, self._address.branch, landed, batch)
         if digest is not None and not batch.digest.startswith(digest):
-            raise CheckpointMismatchError(
-                f"The Iceberg table {self._address.uri} holds batch {batch.batch_id} of query "
-                f"{batch.stream.query_id} with other source offsets: the checkpoint was reset, rewound or "
-                "copied. Nothing was committed. Compare with\n"
-                f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
-                "and put back the checkpoint that wrote the table, or start the query with a new one."
-            )
+            raise other_offsets(batch, f"Iceberg table {self._address.uri}")
         return True
 
     def _prepare(self, table: Table, manifest: Manifest, content: LakeManifest) -> Attempt:

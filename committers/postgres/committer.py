@@ -25,10 +25,8 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..deliveries.contract import check_none_landed
 from ..errors import (
     NEXT_TRY,
-    CheckpointMismatchError,
     PenstockError,
     RetryableError,
     TableChangedError,
@@ -36,6 +34,7 @@ from ..errors import (
 )
 from ..failed_commit import failed_batch
 from ..safe_text import get_logger
+from ..token_check import is_landed
 from . import fence
 from .address import PostgresAddress, quoted
 from .connection import (
@@ -255,21 +254,11 @@ class PostgresCommitter:
 
     def _landed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:
         """How the batch has ended, if the table holds it already."""
-        batch, token = manifest.batch, row.token
-        if token is None:
+        token = row.token
+        if not is_landed(manifest, token, f"Postgres table {self._address.uri}"):
             return None
-        check_none_landed(manifest, token, self._address.uri)
-        if token.batch_id < batch.batch_id:
-            return None
-        if token.batch_id == batch.batch_id and not token.matches(batch.digest):
-            raise CheckpointMismatchError(
-                f"The Postgres table {self._address.uri} holds batch {batch.batch_id} of query "
-                f"{batch.stream.query_id} with other source offsets: the checkpoint was reset, rewound or "
-                "copied. Nothing was committed. Compare with\n"
-                f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
-                "and put back the checkpoint that wrote the table, or start the query with a new one."
-            )
-        return AlreadyCommitted(row.version if token.batch_id == batch.batch_id else None)
+        is_last = token is not None and token.batch_id == manifest.batch.batch_id
+        return AlreadyCommitted(row.version if is_last else None)
 
     def _check_staged(self, cursor: Cursor, manifest: Manifest, content: PostgresContent) -> None:
         missing = missing_tables(cursor, content.staged)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lake_source import LakeDataSource
+from ..base_source import PenstockDataSource
 
 if TYPE_CHECKING:
     from .sink import DeltaSink
 
 
-class DeltaDataSource(LakeDataSource):
-    """Delta tables, by their path. See `LakeDataSource`."""
+class DeltaDataSource(PenstockDataSource):
+    """Delta tables, by their path. See `PenstockDataSource`."""
 
     @classmethod
     def name(cls) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lake_source import LakeDataSource
+from ..base_source import PenstockDataSource
 
 if TYPE_CHECKING:
     from .sink import IcebergSink
 
 
-class IcebergDataSource(LakeDataSource):
-    """Iceberg tables, by their name in a catalog. See `LakeDataSource`."""
+class IcebergDataSource(PenstockDataSource):
+    """Iceberg tables, by their name in a catalog. See `PenstockDataSource`."""
 
     @classmethod
     def name(cls) -> str:

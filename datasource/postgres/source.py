@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lake_source import LakeDataSource
+from ..base_source import PenstockDataSource
 
 if TYPE_CHECKING:
     from .sink import PostgresSink
 
 
-class PostgresDataSource(LakeDataSource):
-    """Tables in a Postgres database. See `LakeDataSource`."""
+class PostgresDataSource(PenstockDataSource):
+    """Tables in a Postgres database. See `PenstockDataSource`."""
 
     readers = "SQL, or from Spark with spark.read.jdbc"
 

@@ -18,8 +18,9 @@ import pytest
 
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
-from .harness import DestinationHarness, Promises  # noqa: E402 - their asserts are to be rewritten
+from ..faults import Lost  # noqa: E402
+from .harness import SECRET, DestinationHarness, Promises  # noqa: E402 - their asserts are to be rewritten
 from .query import Query  # noqa: E402
 from .suite import DestinationConformance  # noqa: E402
 
-__all__ = ["DestinationConformance", "DestinationHarness", "Promises", "Query"]
+__all__ = ["SECRET", "DestinationConformance", "DestinationHarness", "Lost", "Promises", "Query"]

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar
+
+from ..faults import Lost
 
 if TYPE_CHECKING:
+    from ...datasource.base_source import PenstockDataSource
     from ...datasource.destinations import DestinationType
-    from ...datasource.lake_source import LakeDataSource
-
-Lost: TypeAlias = Literal["request", "response"]
 
 SECRET = "geheim-4711"  # noqa: S105 - what must not show
 """The secret in `DestinationHarness.secret_options`."""
@@ -56,7 +56,7 @@ class DestinationHarness(ABC):
     """
 
     promises: ClassVar[Promises]
-    data_source: ClassVar[type[LakeDataSource]]
+    data_source: ClassVar[type[PenstockDataSource]]
     destination: ClassVar[DestinationType]
 
     @property

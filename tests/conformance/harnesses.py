@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import psycopg
 import pyarrow as pa
@@ -25,26 +23,10 @@ from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
 from penstock.datasource.iceberg.source import IcebergDataSource
 from penstock.datasource.postgres.source import PostgresDataSource
 from penstock.datasource.postgres.stored import DESTINATION as POSTGRES
-from penstock.testing.conformance.harness import SECRET, DestinationHarness, Lost, Promises
+from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
+from penstock.testing.faults import lossy
 
 IDS = pa.schema([("id", pa.int64())])
-
-
-@contextmanager
-def lossy(owner: type, method: str, lost: Lost, error: Exception) -> Iterator[None]:
-    """The next call of the method is not made, or its answer is an error."""
-    real, left = getattr(owner, method), [lost]
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not left:
-            return real(*args, **kwargs)
-        if left.pop() == "response":
-            real(*args, **kwargs)
-        raise error
-
-    with mock.patch.object(owner, method, call):
-        yield
-    assert not left, f"{method} was not called"
 
 
 class DeltaHarness(DestinationHarness):
@@ -93,7 +75,7 @@ class DeltaHarness(DestinationHarness):
         named = set(self._table.added()) if self._exists else set()
         return {name for name in self._table.data_files() if str(self._table.folder / name) not in named}
 
-    def losing(self, lost: Lost) -> Any:
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(LocalLogFiles, "put", lost, OSError("the connection was lost"))
 
     def delete_uncommitted(self) -> None:
@@ -171,7 +153,7 @@ class IcebergHarness(DestinationHarness):
         found = self._table.folder.rglob("*.parquet")
         return {str(path) for path in found if f"file://{path}" not in named}
 
-    def losing(self, lost: Lost) -> Any:
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(SqlCatalog, "commit_table", lost, ConnectionError("the connection was lost"))
 
     def delete_uncommitted(self) -> None:
@@ -253,7 +235,7 @@ class PostgresHarness(DestinationHarness):
     def uncommitted(self) -> Collection[str]:
         return self._others.staged()
 
-    def losing(self, lost: Lost) -> Any:
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
         def answer(connection: psycopg.Connection) -> None:
             if lost == "response":
                 connection.commit()

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from penstock.datasource.lake_source import LakeDataSource
+from penstock.datasource.base_source import PenstockDataSource
 
 QUERY = "11111111-1111-1111-1111-111111111111"
 
@@ -152,7 +152,7 @@ def test_neither_uuids_nor_hashed_paths_load_pandas() -> None:
     assert "pandas" not in loaded_by(RARE.format(query=QUERY))
 
 
-class Broken(LakeDataSource):
+class Broken(PenstockDataSource):
     """Its table library does not load."""
 
     def sink(self) -> Any:

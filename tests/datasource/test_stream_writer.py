@@ -11,11 +11,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from penstock import DeltaDataSource, IcebergDataSource, PenstockError
 from penstock.committers.contract import Batch, Committable, DataFiles, StreamKey
 from penstock.committers.file_tables.manifest import LakeManifest
+from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import checked_committables
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
-from penstock.datasource.lake_source import LakeDataSource
 from penstock.datasource.postgres.source import PostgresDataSource
 from penstock.datasource.stream_writer import StreamWriter
 from penstock.datasource.task import TaskAttempt
@@ -60,7 +60,7 @@ def test_a_stream_writer_that_was_pickled_does_not_commit(tmp_path: Path) -> Non
         (PostgresDataSource, "SQL, or from Spark with spark.read.jdbc"),
     ],
 )
-def test_reading_is_refused_with_what_to_read_by(source: type[LakeDataSource], readers: str) -> None:
+def test_reading_is_refused_with_what_to_read_by(source: type[PenstockDataSource], readers: str) -> None:
     """Spark asks for the schema first."""
     with pytest.raises(PenstockError, match=f"{source.name()} writes tables and .* them with .*{readers}"):
         source({}).schema()

@@ -1,4 +1,4 @@
-"""What the data sources for lake tables have in common. Kept tiny: Spark loads it again and again."""
+"""What the data sources have in common. Kept tiny: Spark loads it again and again."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-class LakeDataSource(PlansUntilPickled, DataSource):
-    """Writes streams and batches into lake tables, exactly once per (query, batch).
+class PenstockDataSource(PlansUntilPickled, DataSource):
+    """Writes streams and batches, exactly once per (query, batch).
 
     Spark makes one for every micro-batch in a planner process on the driver and asks it for a writer, and
     another one to commit: see `pickling`.

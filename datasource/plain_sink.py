@@ -1,0 +1,41 @@
+"""A sink for destinations that need no more than a target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic
+
+from ..committers.contract import ContentT, PayloadT, Target
+from ..writers.local_path import local_path
+from .options.common import DeliveryOptions
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+    from ..committers.store.sql import SqlManifestStore
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSink(Generic[PayloadT, ContentT]):
+    """See `Sink`. The target pickles, and keeps nothing between two calls."""
+
+    kind: str
+    table_uri: str
+    options: DeliveryOptions
+    target: Target[PayloadT, ContentT]
+
+    def open_table(self) -> Target[PayloadT, ContentT]:
+        return self.target
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """Arrow finds the credentials of object stores in the environment."""
+        from pyarrow.fs import FileSystem, LocalFileSystem
+
+        local = local_path(location)
+        if local is not None:
+            return LocalFileSystem(), local
+        filesystem, path = FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
+        return filesystem, path
+
+    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+        """Nothing."""

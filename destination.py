@@ -1,0 +1,135 @@
+"""What the author of a destination needs. docs/write-a-destination.md has a whole one.
+
+    from penstock.destination import DestinationType, Planned, Token, ...
+
+Names are loaded when first used: tasks on executors load no more than they use. Errors are in `penstock`, the
+conformance suite is `penstock.testing.conformance`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .committers.cleanup import CleanableTable, StoredFile
+    from .committers.contract import (
+        AlreadyCommitted,
+        AttemptId,
+        Batch,
+        CheckToken,
+        Committed,
+        Conflict,
+        DataFile,
+        DataFiles,
+        Manifest,
+        Mode,
+        Outcome,
+        Planned,
+        StreamKey,
+        Target,
+        TaskWriter,
+        TaskWriterFactory,
+        Token,
+    )
+    from .committers.crash_points import reach
+    from .committers.file_manifests import FileManifests
+    from .committers.token_check import is_landed
+    from .datasource.base_source import PenstockDataSource
+    from .datasource.destinations import Cleanable, DestinationType, StoredTable, TableNow
+    from .datasource.options.common import DeliveryOptions
+    from .datasource.options.parsing import Option, Prefix
+    from .datasource.options.plug_in import parse_stream_options, with_stream_options
+    from .datasource.plain_sink import PlainSink
+    from .datasource.sink import Identified, Maintainable, Ordered, Remembering, Sink
+    from .datasource.table_access import TableAccess
+    from .writers.factory import TaskWriters
+
+_HOME = {
+    "committers.cleanup": ("CleanableTable", "StoredFile"),
+    "committers.contract": (
+        "AlreadyCommitted",
+        "AttemptId",
+        "Batch",
+        "CheckToken",
+        "Committed",
+        "Conflict",
+        "DataFile",
+        "DataFiles",
+        "Manifest",
+        "Mode",
+        "Outcome",
+        "Planned",
+        "StreamKey",
+        "Target",
+        "TaskWriter",
+        "TaskWriterFactory",
+        "Token",
+    ),
+    "committers.crash_points": ("reach",),
+    "committers.file_manifests": ("FileManifests",),
+    "committers.token_check": ("is_landed",),
+    "datasource.base_source": ("PenstockDataSource",),
+    "datasource.destinations": ("Cleanable", "DestinationType", "StoredTable", "TableNow"),
+    "datasource.options.common": ("DeliveryOptions",),
+    "datasource.options.parsing": ("Option", "Prefix"),
+    "datasource.options.plug_in": ("parse_stream_options", "with_stream_options"),
+    "datasource.plain_sink": ("PlainSink",),
+    "datasource.sink": ("Identified", "Maintainable", "Ordered", "Remembering", "Sink"),
+    "datasource.table_access": ("TableAccess",),
+    "writers.factory": ("TaskWriters",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "AlreadyCommitted",
+    "AttemptId",
+    "Batch",
+    "CheckToken",
+    "Cleanable",
+    "CleanableTable",
+    "Committed",
+    "Conflict",
+    "DataFile",
+    "DataFiles",
+    "DeliveryOptions",
+    "DestinationType",
+    "FileManifests",
+    "Identified",
+    "Maintainable",
+    "Manifest",
+    "Mode",
+    "Option",
+    "Ordered",
+    "Outcome",
+    "PenstockDataSource",
+    "PlainSink",
+    "Planned",
+    "Prefix",
+    "Remembering",
+    "Sink",
+    "StoredFile",
+    "StoredTable",
+    "StreamKey",
+    "TableAccess",
+    "TableNow",
+    "Target",
+    "TaskWriter",
+    "TaskWriterFactory",
+    "TaskWriters",
+    "Token",
+    "is_landed",
+    "parse_stream_options",
+    "reach",
+    "with_stream_options",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'penstock.destination' has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __package__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULE_OF])

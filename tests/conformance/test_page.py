@@ -1,0 +1,97 @@
+"""docs/destinations.md is made from what the destinations declare to the conformance suite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.conformance.harnesses import DeltaHarness, IcebergHarness, PostgresHarness
+
+from penstock.committers.deliveries.contract import Mergeable
+from penstock.datasource.destinations import Cleanable
+from penstock.datasource.file_table import Compactable
+from penstock.datasource.sink import Identified, Maintainable, Remembering
+from penstock.testing.conformance import DestinationConformance, DestinationHarness, Query
+
+PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
+
+TEXT = """# Destinations
+
+Made by `tests/conformance/test_page.py` from what the destinations declare to the conformance suite, which
+checks it; do not edit by hand. [write-a-destination.md](write-a-destination.md) shows how to add one.
+
+{table}
+
+*Exactly once* is per (query, batch id), if the source replays the same rows under the same offsets
+([guarantees.md](guarantees.md)). *At least once* means that a row may be there more often.
+
+## What the suite checks
+
+Each of these is a test of `penstock.testing.conformance`, run against every destination above. Where a
+destination promises less, the test checks the weaker promise.
+
+{claims}
+"""
+
+ROWS: dict[str, Callable[[DestinationHarness], str]] = {
+    "Format": lambda one: f"`{one.data_source.name()}`",
+    "Rows are there": lambda one: "exactly once" if one.promises.is_exactly_once else "at least once",
+    "Rows appear": lambda one: "batch by batch" if one.promises.is_atomic else "task by task",
+    "Tasks write": lambda one: one.promises.payload,
+    "A commit is": lambda one: one.promises.commit,
+    "The token is": lambda one: one.promises.token,
+    "Replaces all rows (`complete` mode, batch overwrite)": lambda one: _yes(one.promises.overwrites),
+    "Adds columns": lambda one: _yes(one.promises.adds_columns),
+    "Refuses rows of another type": lambda one: _yes(one.promises.checks_schema),
+    "Tasks are sent secrets, to connect with": lambda one: _yes(one.promises.shows_secrets_to_tasks),
+    "Notices a table that was dropped, replaced or put back": lambda one: _yes(_target_is(one, Identified)),
+    "Warns of a new query over old rows": lambda one: _yes(_target_is(one, Remembering)),
+    "Clean-up (`penstock gc`)": lambda one: _yes(isinstance(Query(one).stored_table(), Cleanable)),
+    "Delivery merges batches": lambda one: _yes(_target_is(one, Mergeable)),
+    "Delivery rewrites small files": lambda one: _yes(_target_is(one, Compactable)),
+    "Maintenance by the delivery process": lambda one: _yes(isinstance(Query(one).sink(), Maintainable)),
+}
+
+
+def test_the_page_on_destinations_is_what_they_declare(plug_in: Path, tmp_path: Path) -> None:
+    page = _page(tmp_path)
+    if os.environ.get("PENSTOCK_UPDATE_DOCS"):
+        PAGE.write_text(page)
+    assert PAGE.read_text() == page, "docs/destinations.md is not up to date: run with PENSTOCK_UPDATE_DOCS=1"
+
+
+def test_the_suite_has_at_least_25_claims() -> None:
+    assert len(_claims()) >= 25
+
+
+def _page(folder: Path) -> str:
+    from tests.plug_in.harness import JsonLinesHarness
+
+    nowhere = "postgresql+psycopg://user@host/database?options=-csearch_path%3Dschema"
+    harnesses = [
+        DeltaHarness(folder),
+        IcebergHarness(folder),
+        PostgresHarness(lambda: nowhere),
+        JsonLinesHarness(folder),
+    ]
+    head = ["", *(harness.promises.name for harness in harnesses)]
+    lines = [head, ["---"] * len(head)]
+    lines += [[what, *map(of, harnesses)] for what, of in ROWS.items()]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return TEXT.format(table=table, claims="\n".join(f"- {claim}" for claim in _claims()))
+
+
+def _claims() -> list[str]:
+    """In the order of the suite's files."""
+    classes = [one for one in DestinationConformance.__mro__ if one.__module__.startswith("penstock.testing")]
+    names = [name for one in classes for name in vars(one) if name.startswith("test_")]
+    return [name.removeprefix("test_").replace("_", " ") for name in names]
+
+
+def _target_is(harness: DestinationHarness, capability: type) -> bool:
+    return isinstance(Query(harness).target(), capability)
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
