@@ -1,78 +1,49 @@
-"""Compaction before visibility: the small files of a delivery become a few before the table names any.
+"""Compaction: small files become a few, before a table names any of them, or after.
 
-Runs in the delivery process, between the merging of batches and the delivery's prepare. Nothing durable names
-the new files until then: those of a process that dies are orphans, which clean-up finds.
+Runs in the delivery process. `DeliveryCompactor` works between the merging of batches and the delivery's
+prepare, `VisibleRewriter` for the maintenance of a table.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
+import posixpath
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
 
 from ..committers.contract import DataFile, Manifest
 from ..committers.crash_points import reach
 from ..committers.errors import ConfigurationError, PenstockError, RetryableError
+from ..committers.file_tables.compaction import Rewritten
 from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode
 from ..committers.safe_text import get_logger
-from ..writers.parquet.compaction import RewriteGroup, choose_groups, delete_files, rewrite_group
-from ..writers.parquet.compaction_process import Outcome, RewriteProcess, try_rewrite
+from ..writers.parquet.compaction import RewriteGroup, choose_groups
+from ..writers.parquet.file import Encodings, OpenParquetFile
 from ..writers.parquet.plan import FileNames, WritePlan
+from .rewriting import Rewriter
 
 if TYPE_CHECKING:
     from ..datasource.file_table import Compactable
-    from .turns import OpenSpark
 
 logger = get_logger(__name__)
 
-OnProgress: TypeAlias = Callable[[int, int], None]
-"""Called with (groups done, groups in all). What it raises ends the compaction, and deletes what was made."""
 
-NewFiles: TypeAlias = Mapping[int, "tuple[DataFile, ...]"]
-"""By the number of the group that they take the place of."""
-
-_Rewrite: TypeAlias = Callable[[WritePlan, Sequence[RewriteGroup], FileNames], NewFiles]
-
-HERE_BYTES_MAX = 32 * 1024 * 1024
-HERE_FILES_MAX = 200
-"""Up to so much is rewritten in the delivery process itself: starting others takes longer, and it is little
-memory."""
-
-PROCESSES_MAX = 4
-
-TASKS_MAX = 10_000
-"""Of one Spark job."""
+# Before a table names the files -------------------------------------------------------------------
 
 
-class LocalCompactor:
-    """Compacts on this machine, in a few processes of its own. See `deliverer.Compactor`.
+@dataclass(frozen=True, slots=True)
+class DeliveryCompactor:
+    """Compacts the files of a delivery. See `deliverer.Compactor`."""
 
-    Memory: a process takes 450 MB at most while it sorts, less if it does not; more if `bufferBytes` is
-    raised.
-
-    Args:
-        table: the target, from `open_table`
-        processes: at a time; by default as many as there are processors, four at most. 0: in this process
-        on_progress: see `OnProgress`
-    """
-
-    def __init__(
-        self,
-        table: Compactable,
-        *,
-        processes: int | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> None:
-        self._table = table
-        self._processes = min(os.cpu_count() or 1, PROCESSES_MAX) if processes is None else processes
-        self._on_progress = on_progress or _no_progress
+    table: Compactable
+    """The target, from `open_table`."""
+    rewrite: Rewriter
 
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
         """The manifest with its small files rewritten; None if nothing is worth rewriting.
@@ -81,156 +52,37 @@ class LocalCompactor:
             run_id: unique to this try: it makes the names of the files
 
         Raises:
-            RetryableError: a file is gone, or the storage cannot be reached. The new files were deleted.
-            PenstockError: a file is not what was written. The new files were deleted.
+            PenstockError: see `Rewriter`.
         """
-        return _compact(self._table, manifest, run_id, self._rewrite)
+        content = decode(manifest)
+        plan = self._plan(manifest, content)
+        groups = [] if plan is None else choose_groups(content.files, plan.target_file_bytes)
+        if plan is None or not groups:
+            return None
+        batch = manifest.batch
+        names = FileNames(batch.stream.query_id, run_id, batch.batch_id, partition=0, attempt=0)
+        reach("compact.start", batch.batch_id)
+        new_files = self.rewrite(plan, names, groups)
+        reach("compact.done", batch.batch_id)
+        return _with_files(manifest, content, groups, new_files)
 
-    def _rewrite(self, plan: WritePlan, groups: Sequence[RewriteGroup], names: FileNames) -> NewFiles:
-        sources = sum(len(group.sources) for group in groups)
-        is_little = sources <= HERE_FILES_MAX and sum(g.size_bytes for g in groups) <= HERE_BYTES_MAX
-        if self._processes == 0 or is_little:
-            return self._here(plan, groups, names)
-        return self._in_processes(plan, groups, names)
-
-    def _here(self, plan: WritePlan, groups: Sequence[RewriteGroup], names: FileNames) -> NewFiles:
-        done: dict[int, tuple[DataFile, ...]] = {}
-        with _taken_back_on_error(plan, done):
-            for group in groups:
-                done[group.number] = rewrite_group(plan, _of_group(names, group), group)
-                self._on_progress(len(done), len(groups))
-        return done
-
-    def _in_processes(self, plan: WritePlan, groups: Sequence[RewriteGroup], names: FileNames) -> NewFiles:
-        """Each thread waits for one process. After an error those that are at work finish their group, or
-        nobody would know the names of their files.
-        """
-        done: dict[int, tuple[DataFile, ...]] = {}
-        count = min(self._processes, len(groups))
-        free: SimpleQueue[RewriteProcess] = SimpleQueue()
-
-        def work(group: RewriteGroup) -> None:
-            process = free.get()
-            try:
-                done[group.number] = process.rewrite(plan, _of_group(names, group), group)
-            finally:
-                free.put(process)
-
-        with _taken_back_on_error(plan, done), ExitStack() as stack:
-            for _ in range(count):
-                free.put(stack.enter_context(RewriteProcess()))
-            threads = ThreadPoolExecutor(count)
-            stack.callback(threads.shutdown, cancel_futures=True)
-            for number, future in enumerate(as_completed([threads.submit(work, g) for g in groups]), 1):
-                future.result()
-                self._on_progress(number, len(groups))
-        return done
-
-
-class SparkCompactor:
-    """Compacts as one Spark job, a group of files per task. Works with Spark Connect too.
-
-    When the job itself fails, what its tasks have made so far is left to clean-up.
-
-    Args:
-        table: the target, from `open_table`
-        open_spark: gives a session whose executors have Penstock; called when there is something to rewrite
-        on_progress: see `OnProgress`; called once, after the job
-    """
-
-    def __init__(
-        self,
-        table: Compactable,
-        open_spark: OpenSpark,
-        *,
-        on_progress: OnProgress | None = None,
-    ) -> None:
-        self._table = table
-        self._open_spark = open_spark
-        self._on_progress = on_progress or _no_progress
-
-    def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
-        """See `LocalCompactor`.
-
-        Raises:
-            RetryableError: also when Spark could not run the job.
-        """
-        return _compact(self._table, manifest, run_id, self._rewrite)
-
-    def _rewrite(self, plan: WritePlan, groups: Sequence[RewriteGroup], names: FileNames) -> NewFiles:
-        outcomes = self._run(_SparkTask(plan, names), groups)
-        done = {number: outcome for number, outcome in outcomes if not isinstance(outcome, PenstockError)}
-        with _taken_back_on_error(plan, done):
-            errors = [outcome for _, outcome in outcomes if isinstance(outcome, PenstockError)]
-            if errors:
-                raise errors[0]
-            self._on_progress(len(done), len(groups))
-        return done
-
-    def _run(self, task: _SparkTask, groups: Sequence[RewriteGroup]) -> list[tuple[int, Outcome]]:
-        """From one partition the groups are dealt out in turn, so that no task gets several by chance."""
-        tasks = min(len(groups), TASKS_MAX)
+    def _plan(self, manifest: Manifest, content: LakeManifest) -> WritePlan | None:
+        """None if nothing can be rewritten: that is no reason not to deliver the files as they are."""
+        if len(content.files) < 2:
+            return None
         try:
-            spark = self._open_spark()
-            given = spark.createDataFrame([(pickle.dumps(group),) for group in groups], "data binary")
-            done = given.coalesce(1).repartition(tasks).mapInArrow(task, "data binary").collect()
-        except Exception as error:
-            raise RetryableError(
-                f"Spark could not compact the files of {task.names}: {_first_line(error)}. Nothing was "
-                "committed; it is tried again. See the job in Spark's UI; if the session has died with its "
-                "driver, start that again; or set compactWith=local."
-            ) from error
-        return [pickle.loads(row["data"]) for row in done]  # noqa: S301  from our own tasks
-
-
-@dataclass(frozen=True, slots=True)
-class _SparkTask:
-    """Runs on executors. Errors are outcomes there: Spark would try a task anew that cannot succeed."""
-
-    plan: WritePlan
-    names: FileNames
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # the delivery process itself needs no Spark
-
-        context = TaskContext.get()
-        attempt = 0 if context is None else context.taskAttemptId()
-        for batch in batches:
-            for pickled in batch.column(0).to_pylist():
-                group: RewriteGroup = pickle.loads(pickled)  # noqa: S301  from our own driver
-                names = replace(_of_group(self.names, group), attempt=attempt)
-                outcome = (group.number, try_rewrite(self.plan, names, group))
-                yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["data"])
-
-
-def _compact(table: Compactable, manifest: Manifest, run_id: str, rewrite: _Rewrite) -> Manifest | None:
-    content = decode(manifest)
-    plan = _plan(table, manifest, content)
-    groups = [] if plan is None else choose_groups(content.files, plan.target_file_bytes)
-    if plan is None or not groups:
-        return None
-    batch = manifest.batch
-    names = FileNames(batch.stream.query_id, run_id, batch.batch_id, partition=0, attempt=0)
-    reach("compact.start", batch.batch_id)
-    new_files = rewrite(plan, groups, names)
-    reach("compact.done", batch.batch_id)
-    return _with_files(manifest, content, groups, new_files)
-
-
-def _plan(table: Compactable, manifest: Manifest, content: LakeManifest) -> WritePlan | None:
-    """None if nothing can be rewritten: that is no reason not to deliver the files as they are."""
-    if len(content.files) < 2:
-        return None
-    try:
-        return table.rewrite_plan(content)
-    except ConfigurationError as error:
-        uri = manifest.batch.stream.table_uri
-        logger.warning("The files of %s are delivered as they are, not compacted: %s", uri, error)
-        return None
+            return self.table.rewrite_plan(content)
+        except ConfigurationError as error:
+            uri = manifest.batch.stream.table_uri
+            logger.warning("The files of %s are delivered as they are, not compacted: %s", uri, error)
+            return None
 
 
 def _with_files(
-    manifest: Manifest, content: LakeManifest, groups: Sequence[RewriteGroup], new_files: NewFiles
+    manifest: Manifest,
+    content: LakeManifest,
+    groups: Sequence[RewriteGroup],
+    new_files: Mapping[int, tuple[DataFile, ...]],
 ) -> Manifest:
     """The same batches and rows, with the new files in the place of the groups' sources."""
     replaced = {source.path for group in groups for source in group.sources}
@@ -245,22 +97,88 @@ def _with_files(
     return replace(compacted, merged=manifest.merged, oldest_event_at=manifest.oldest_event_at)
 
 
-@contextmanager
-def _taken_back_on_error(plan: WritePlan, done: NewFiles) -> Iterator[None]:
+# Of a table that is there -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleRewriter:
+    """Rewrites the small files of a table, see `file_tables.compaction.Rewriter`.
+
+    Files with other columns than the table has now, or with the same ones stored otherwise, stay as they are:
+    of a time before a column was added, or by another writer.
+    """
+
+    query_id: str
+    plan_of: Callable[[LakeManifest], WritePlan | None]
+    """How files for exactly this schema and partitioning are written; None if the table takes none."""
+    rewrite: Rewriter
+    stop: Callable[[], bool] = lambda: False
+    """True leaves the groups whose files were not looked at yet."""
+    new_run_id: Callable[[], str] = lambda: uuid.uuid4().hex
+    _unfit: set[str] = field(default_factory=set, init=False, repr=False)
+    """Paths of files that were looked at in vain, for the present layout."""
+    _layouts: list[str] = field(default_factory=list, init=False, repr=False)
+
+    def __call__(
+        self, content: LakeManifest, groups: Sequence[tuple[DataFile, ...]], batch_id: int
+    ) -> Sequence[Rewritten]:
+        plan = self.plan_of(content)
+        if plan is None:
+            return ()
+        looked_at = takewhile(lambda _: not self.stop(), groups)
+        fitting = {number: self._fitting(plan, files) for number, files in enumerate(looked_at)}
+        names = FileNames(self.query_id, self.new_run_id(), batch_id, partition=0, attempt=0)
+        chosen = [
+            RewriteGroup(number, sources[0].partition_values, sources)
+            for number, sources in fitting.items()
+            if len(sources) > 1
+        ]
+        return [
+            Rewritten(fitting[number], files) for number, files in self.rewrite(plan, names, chosen).items()
+        ]
+
+    def _fitting(self, plan: WritePlan, files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+        """
+        Raises:
+            RetryableError: a file cannot be read now.
+        """
+        wanted = _layout_of(plan)
+        if self._layouts != [wanted]:
+            self._layouts[:] = [wanted]
+            self._unfit.clear()
+        filesystem, root = plan.table_format.open_filesystem(plan.location, plan.storage_options)
+        fitting = []
+        for file in files:
+            if file.path in self._unfit:
+                continue
+            if _layout_in(filesystem, posixpath.join(root, file.path)) == wanted:
+                fitting.append(file)
+            else:
+                self._unfit.add(file.path)
+        return tuple(fitting)
+
+
+def _layout_in(filesystem: FileSystem, path: str) -> str:
+    """The Parquet schema: names, types, nullability and field ids, however deep. Empty: no Parquet file."""
     try:
-        yield
-    except BaseException:
-        delete_files(plan, [file for files in done.values() for file in files])
-        raise
+        with filesystem.open_input_file(path) as content:
+            return _in_words(pq.ParquetFile(content).schema)
+    except pa.ArrowException:
+        return ""
+    except OSError as error:
+        raise RetryableError(
+            f"The data file {path} cannot be read: {error}. Nothing was compacted. Check that the storage is "
+            "reachable; it is tried again."
+        ) from error
 
 
-def _of_group(names: FileNames, group: RewriteGroup) -> FileNames:
-    return replace(names, partition=group.number)
+def _layout_of(plan: WritePlan) -> str:
+    """The Parquet schema that the writer gives its files."""
+    sink = pa.BufferOutputStream()
+    OpenParquetFile(sink, plan.file_schema, plan, Encodings([], [], [], rows=0)).close()
+    return _in_words(pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema)
 
 
-def _no_progress(done: int, groups: int) -> None:
-    pass
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def _in_words(schema: pq.ParquetSchema) -> str:
+    """Without the first line, which has an address."""
+    return str(schema).partition("\n")[2]

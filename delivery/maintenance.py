@@ -28,7 +28,8 @@ from ..datasource.destinations import Cleanable, cleanup_of, paths_of
 from ..datasource.sink import Maintainable
 from ..writers.parquet.compaction import SMALL
 from ..writers.parquet.plan import WritePlan
-from .rewriting import VisibleRewriter
+from .compaction import VisibleRewriter
+from .rewriting import InThisProcess, Rewriter
 
 if TYPE_CHECKING:
     from ..committers.store.maintenance import SqlMaintenance
@@ -170,7 +171,8 @@ class StoredContext:
         rewrite_plan: Callable[[LakeManifest], WritePlan | None],
         target_file_bytes: int,
     ) -> Step:
-        rewriter = VisibleRewriter(self.stream.query_id, rewrite_plan, stop=self.stop)
+        here = Rewriter(InThisProcess(self.stop))
+        rewriter = VisibleRewriter(self.stream.query_id, rewrite_plan, here, self.stop)
         policy = CompactionPolicy(target_file_bytes, small_file_bytes=int(target_file_bytes * SMALL))
         compaction = Compaction(
             table, rewriter, policy, recent=lambda: self.store.history(self.stream, RECENT_BATCHES)

@@ -1,110 +1,207 @@
-"""The small files of a table that is there, rewritten in this process."""
+"""Rewriting small data files into a few of the target size: one rewriter, and what carries it out.
+
+Runs in the delivery process, for the files of a delivery that no table names yet and for those of a table
+that is there. Nothing durable names the new files until then: those of a process that dies are orphans, which
+clean-up finds.
+"""
 
 from __future__ import annotations
 
-import posixpath
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import os
+import pickle
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem
 
 from ..committers.contract import DataFile
-from ..committers.errors import RetryableError
-from ..committers.file_tables.compaction import Rewritten
-from ..committers.file_tables.manifest import LakeManifest
+from ..committers.errors import PenstockError, RetryableError
 from ..writers.parquet.compaction import RewriteGroup, delete_files, rewrite_group
-from ..writers.parquet.file import Encodings, OpenParquetFile
+from ..writers.parquet.compaction_process import Outcome, RewriteProcess, try_rewrite
 from ..writers.parquet.plan import FileNames, WritePlan
 
-PlanOf = Callable[[LakeManifest], "WritePlan | None"]
-"""How files for exactly this schema and partitioning are written; None if the table takes them no longer."""
+if TYPE_CHECKING:
+    from .turns import OpenSpark
+
+HERE_BYTES_MAX = 32 * 1024 * 1024
+HERE_FILES_MAX = 200
+"""Up to so much is rewritten in the delivery process itself: starting others takes longer, and it is little
+memory."""
+
+PROCESSES_MAX = 4
+
+TASKS_MAX = 10_000
+"""Of one Spark job."""
 
 
 @dataclass(frozen=True, slots=True)
-class VisibleRewriter:
-    """Rewrites groups one after the other, see `compaction.Rewriter`. Runs in the delivery process.
+class RewriteTask:
+    """What the groups of one compaction have in common. Pickles, and runs on Spark's executors."""
 
-    Files with other columns than the table has now, or with the same ones stored otherwise, stay as they are:
-    of a time before a column was added, or by another writer.
-    """
+    plan: WritePlan
+    names: FileNames
 
-    query_id: str
-    plan_of: PlanOf
-    rewrite: Callable[[WritePlan, FileNames, RewriteGroup], tuple[DataFile, ...]] = rewrite_group
-    new_run_id: Callable[[], str] = lambda: uuid.uuid4().hex
-    stop: Callable[[], bool] = lambda: False
-    """True leaves the groups that are not rewritten yet."""
-    _unfit: set[str] = field(default_factory=set, init=False, repr=False)
-    """Paths of files that were looked at in vain, for the present layout."""
-    _layouts: list[str] = field(default_factory=list, init=False, repr=False)
+    def names_of(self, group: RewriteGroup) -> FileNames:
+        return replace(self.names, partition=group.number)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Errors are outcomes there: Spark would try a task anew that cannot succeed."""
+        from pyspark import TaskContext  # the delivery process itself needs no Spark
+
+        context = TaskContext.get()
+        attempt = 0 if context is None else context.taskAttemptId()
+        for batch in batches:
+            for pickled in batch.column(0).to_pylist():
+                group: RewriteGroup = pickle.loads(pickled)  # noqa: S301  from our own driver
+                names = replace(self.names_of(group), attempt=attempt)
+                outcome = (group.number, try_rewrite(self.plan, names, group))
+                yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["data"])
+
+
+NewFiles: TypeAlias = "dict[int, tuple[DataFile, ...]]"
+"""By the number of the group that they take the place of."""
+
+Steps: TypeAlias = "Generator[int, None, None]"
+Executor: TypeAlias = Callable[[RewriteTask, Sequence[RewriteGroup], NewFiles], Steps]
+"""Rewrites groups and notes the new files of each. Yields how many groups are done, now and then; closing it
+ends the work. It returns early if the rest is to stay as it is."""
+
+OnProgress: TypeAlias = Callable[[int, int], None]
+"""Called with (groups done, groups in all). What it raises ends the rewriting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriter:
+    """Rewrites groups of files. After an error no new file is left, as far as the storage answers."""
+
+    execute: Executor
+    on_progress: OnProgress = lambda done, groups: None
 
     def __call__(
-        self, content: LakeManifest, groups: Sequence[tuple[DataFile, ...]], batch_id: int
-    ) -> Sequence[Rewritten]:
-        plan = self.plan_of(content)
-        if plan is None:
-            return ()
-        run_id = self.new_run_id()
-        done: list[Rewritten] = []
+        self, plan: WritePlan, names: FileNames, groups: Sequence[RewriteGroup]
+    ) -> Mapping[int, tuple[DataFile, ...]]:
+        """
+        Args:
+            names: of the new files; the group's number stands for their partition
+
+        Raises:
+            RetryableError: a file is gone, or the storage cannot be reached.
+            PenstockError: a file is not what was written.
+        """
+        done: NewFiles = {}
         try:
-            for number, files in enumerate(groups):
-                if self.stop():
-                    break
-                sources = self._fitting(plan, files)
-                if len(sources) > 1:
-                    names = FileNames(self.query_id, run_id, batch_id, number, 0)
-                    group = RewriteGroup(number, sources[0].partition_values, sources)
-                    done.append(Rewritten(sources, self.rewrite(plan, names, group)))
-        except Exception:
-            delete_files(plan, [file for one in done for file in one.files])
+            with closing(self.execute(RewriteTask(plan, names), groups, done)) as steps:
+                for count in steps:
+                    self.on_progress(count, len(groups))
+        except BaseException:
+            delete_files(plan, [file for files in done.values() for file in files])
             raise
         return done
 
-    def _fitting(self, plan: WritePlan, files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+
+# Who carries it out -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InThisProcess:
+    """One group after the other."""
+
+    stop: Callable[[], bool] = lambda: False
+    """True leaves the groups that are not rewritten yet."""
+
+    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
+        for group in groups:
+            if self.stop():
+                return
+            done[group.number] = rewrite_group(task.plan, task.names_of(group), group)
+            yield len(done)
+
+
+@dataclass(frozen=True, slots=True)
+class Locally:
+    """On this machine, in a few processes of its own unless it is little.
+
+    Memory: a process takes 450 MB at most while it sorts, less if it does not; more if `bufferBytes` is
+    raised.
+    """
+
+    processes: int = min(os.cpu_count() or 1, PROCESSES_MAX)
+    """At a time. 0: always in this process."""
+
+    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
+        sources = sum(len(group.sources) for group in groups)
+        is_little = sources <= HERE_FILES_MAX and sum(g.size_bytes for g in groups) <= HERE_BYTES_MAX
+        execute = InThisProcess() if self.processes == 0 or is_little else self._in_processes
+        return execute(task, groups, done)
+
+    def _in_processes(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
+        """Each thread waits for one process. After an error those that are at work finish their group, or
+        nobody would know the names of their files.
+        """
+        free: SimpleQueue[RewriteProcess] = SimpleQueue()
+
+        def work(group: RewriteGroup) -> None:
+            process = free.get()
+            try:
+                done[group.number] = process.rewrite(task.plan, task.names_of(group), group)
+            finally:
+                free.put(process)
+
+        with ExitStack() as stack:
+            count = min(self.processes, len(groups))
+            for _ in range(count):
+                free.put(stack.enter_context(RewriteProcess()))
+            threads = ThreadPoolExecutor(count)
+            stack.callback(threads.shutdown, cancel_futures=True)
+            for number, future in enumerate(as_completed([threads.submit(work, g) for g in groups]), 1):
+                future.result()
+                yield number
+
+
+@dataclass(frozen=True, slots=True)
+class OnSpark:
+    """As one Spark job, a group of files per task. Works with Spark Connect too.
+
+    When the job itself fails, what its tasks have made so far is left to clean-up.
+    """
+
+    open_spark: OpenSpark
+    """Gives a session whose executors have Penstock."""
+    supervised: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Entered for the job, which may take any time: Spark watches over its own tasks."""
+
+    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
         """
         Raises:
-            RetryableError: a file cannot be read now.
+            RetryableError: also when Spark could not run the job.
         """
-        wanted = _layout_of(plan)
-        if self._layouts != [wanted]:
-            self._layouts[:] = [wanted]
-            self._unfit.clear()
-        filesystem, root = plan.table_format.open_filesystem(plan.location, plan.storage_options)
-        fitting = []
-        for file in files:
-            if file.path in self._unfit:
-                continue
-            if _layout_in(filesystem, posixpath.join(root, file.path)) == wanted:
-                fitting.append(file)
-            else:
-                self._unfit.add(file.path)
-        return tuple(fitting)
+        with self.supervised():
+            outcomes = self._run(task, groups)
+        done.update((number, files) for number, files in outcomes if not isinstance(files, PenstockError))
+        for _, error in outcomes:
+            if isinstance(error, PenstockError):
+                raise error
+        yield len(done)
+
+    def _run(self, task: RewriteTask, groups: Sequence[RewriteGroup]) -> list[tuple[int, Outcome]]:
+        """From one partition the groups are dealt out in turn, so that no task gets several by chance."""
+        tasks = min(len(groups), TASKS_MAX)
+        try:
+            spark = self.open_spark()
+            given = spark.createDataFrame([(pickle.dumps(group),) for group in groups], "data binary")
+            done = given.coalesce(1).repartition(tasks).mapInArrow(task, "data binary").collect()
+        except Exception as error:
+            raise RetryableError(
+                f"Spark could not compact the files of {task.names}: {_first_line(error)}. Nothing was "
+                "committed; it is tried again. See the job in Spark's UI; if the session has died with its "
+                "driver, start that again; or set compactWith=local."
+            ) from error
+        return [pickle.loads(row["data"]) for row in done]  # noqa: S301  from our own tasks
 
 
-def _layout_in(filesystem: FileSystem, path: str) -> str:
-    """The Parquet schema: names, types, nullability and field ids, however deep. Empty: no Parquet file."""
-    try:
-        with filesystem.open_input_file(path) as content:
-            return _in_words(pq.ParquetFile(content).schema)
-    except pa.ArrowException:
-        return ""
-    except OSError as error:
-        raise RetryableError(
-            f"The data file {path} cannot be read: {error}. Nothing was compacted. Check that the storage is "
-            "reachable; it is tried again."
-        ) from error
-
-
-def _layout_of(plan: WritePlan) -> str:
-    """The Parquet schema that the writer gives its files."""
-    sink = pa.BufferOutputStream()
-    OpenParquetFile(sink, plan.file_schema, plan, Encodings([], [], [], rows=0)).close()
-    return _in_words(pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema)
-
-
-def _in_words(schema: pq.ParquetSchema) -> str:
-    """Without the first line, which has an address."""
-    return str(schema).partition("\n")[2]
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

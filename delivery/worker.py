@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ..committers.contract import Manifest
 from ..committers.deliveries.contract import Lease
 from ..committers.deliveries.deliverer import Compactor, Delivered, Failed, StreamDelivery, policy_for
 from ..committers.deliveries.policy import DeliveryPolicy, due, is_put_off
@@ -233,7 +232,8 @@ class StreamWorker:
         return self._sink
 
     def _compactor(self, held: HeldLease, table: Compactable) -> Compactor | None:
-        from .compaction import LocalCompactor, SparkCompactor
+        from .compaction import DeliveryCompactor
+        from .rewriting import Locally, OnSpark, Rewriter
 
         def on_progress(done: int, groups: int) -> None:
             held.check()
@@ -247,10 +247,11 @@ class StreamWorker:
         if compact_with == "none":
             return None
         if compact_with == "spark" and self._around.spark is not None:
-            return _Supervised(held, SparkCompactor(table, self._around.spark))
+            on_spark = OnSpark(self._around.spark, held.supervised_elsewhere)
+            return DeliveryCompactor(table, Rewriter(on_spark))
         if compact_with == "spark":
             self._warn_of_no_spark()
-        return LocalCompactor(table, on_progress=on_progress)
+        return DeliveryCompactor(table, Rewriter(Locally(), on_progress))
 
     def _warn_of_no_spark(self) -> None:
         if not self._has_warned:
@@ -272,15 +273,3 @@ class StreamWorker:
         location = self._settings.checkpoint
         filesystem, root = self._opened_sink().open_filesystem(location)
         return Checkpoint(filesystem, root, location).last_commit(self._key.query_id)
-
-
-class _Supervised:
-    """A `Compactor` whose work may take any time: Spark watches over its own tasks."""
-
-    def __init__(self, held: HeldLease, compact: Compactor) -> None:
-        self._held = held
-        self._compact = compact
-
-    def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
-        with self._held.supervised_elsewhere():
-            return self._compact(manifest, run_id)

@@ -55,7 +55,8 @@ from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.delivery.rewriting import VisibleRewriter
+from penstock.delivery.compaction import VisibleRewriter
+from penstock.delivery.rewriting import InThisProcess, Rewriter
 from penstock.writers.delta.partitions import serialize
 from penstock.writers.parquet.plan import parse_file_name
 
@@ -73,7 +74,8 @@ def compactable(lake: Lake) -> CompactableTable:
 
 def rewriter(lake: Lake) -> VisibleRewriter:
     sink = lake.sink
-    return VisibleRewriter(lake.query_id, lambda content: sink.open_table().rewrite_plan(content))
+    here = Rewriter(InThisProcess())
+    return VisibleRewriter(lake.query_id, lambda content: sink.open_table().rewrite_plan(content), here)
 
 
 def compaction(

@@ -20,7 +20,7 @@ from penstock.committers.file_tables.compaction import BATCHES_AHEAD_MIN
 from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
 from penstock.committers.iceberg.properties import MAINTENANCE_PROPERTY as ICEBERG_MAINTENANCE_PROPERTY
 from penstock.committers.maintenance import MaintenancePolicy, Step
-from penstock.delivery import rewriting
+from penstock.delivery import compaction, rewriting
 from penstock.delivery.maintenance import (
     Maintenance,
     StepResult,
@@ -308,16 +308,17 @@ def test_files_are_of_a_batch_that_the_stream_has_yet_to_reach(lake: Lake) -> No
 @KINDS
 def test_files_with_other_columns_are_looked_at_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
-    layout_in = rewriting._layout_in
+    layout_in = compaction._layout_in
 
     def look(filesystem: Any, path: str) -> str:
         looks.append(path)
         return layout_in(filesystem, path) + "other"
 
-    monkeypatch.setattr(rewriting, "_layout_in", look)
+    monkeypatch.setattr(compaction, "_layout_in", look)
     sink = lake.sink
-    rewriter = rewriting.VisibleRewriter(
-        lake.query_id, lambda content: sink.open_table().rewrite_plan(content)
+    here = rewriting.Rewriter(rewriting.InThisProcess())
+    rewriter = compaction.VisibleRewriter(
+        lake.query_id, lambda content: sink.open_table().rewrite_plan(content), here
     )
     planned = lake.plan()
     files = tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
@@ -327,7 +328,36 @@ def test_files_with_other_columns_are_looked_at_once(lake: Lake, monkeypatch: py
 
 
 @KINDS
-def test_a_failure_leaves_no_new_file(lake: Lake) -> None:
+def test_groups_that_are_not_rewritten_yet_are_left_for_something_more_urgent(lake: Lake) -> None:
+    sink, first, second = lake.sink, lake.write(BATCHES), lake.write(BATCHES)
+    before = lake.on_disk()
+    here = rewriting.Rewriter(rewriting.InThisProcess(stop=lambda: lake.on_disk() != before))
+    rewriter = compaction.VisibleRewriter(
+        lake.query_id, lambda content: sink.open_table().rewrite_plan(content), here
+    )
+    groups = [(first[0], second[0]), (first[1], second[1])]
+    (done,) = rewriter(lake.plan().content, groups, 99)
+    assert done.sources == groups[0]
+    assert len(lake.on_disk() - before) == 1
+
+
+@KINDS
+def test_files_are_not_looked_at_when_something_is_more_urgent(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(compaction, "_layout_in")
+    sink, files = lake.sink, tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
+    rewriter = compaction.VisibleRewriter(
+        lake.query_id,
+        lambda content: sink.open_table().rewrite_plan(content),
+        rewriting.Rewriter(rewriting.InThisProcess()),
+        stop=lambda: True,
+    )
+    assert rewriter(lake.plan().content, [files], 99) == []
+
+
+@KINDS
+def test_a_failure_leaves_no_new_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     sink, calls = lake.sink, [rewrite_group]
 
     def rewrite(*args: Any) -> Any:
@@ -335,8 +365,10 @@ def test_a_failure_leaves_no_new_file(lake: Lake) -> None:
             raise RetryableError("disk full")
         return calls.pop()(*args)
 
-    rewriter = rewriting.VisibleRewriter(
-        lake.query_id, lambda content: sink.open_table().rewrite_plan(content), rewrite=rewrite
+    monkeypatch.setattr(rewriting, "rewrite_group", rewrite)
+    here = rewriting.Rewriter(rewriting.InThisProcess())
+    rewriter = compaction.VisibleRewriter(
+        lake.query_id, lambda content: sink.open_table().rewrite_plan(content), here
     )
     first, second = lake.write(BATCHES), lake.write(BATCHES)
     before = lake.on_disk()

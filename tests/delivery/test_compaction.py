@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
@@ -30,7 +32,10 @@ from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.delivery.compaction import LocalCompactor
+from penstock.delivery.compaction import DeliveryCompactor
+from penstock.delivery.rewriting import Locally, OnProgress, Rewriter
+from penstock.writers.parquet.compaction import RewriteGroup
+from penstock.writers.parquet.compaction_process import RewriteProcess
 from penstock.writers.parquet.plan import parse_file_name
 
 FORMATS = ("delta", "iceberg")
@@ -105,8 +110,10 @@ class Backlog:
     def merged(self) -> Manifest:
         return merge(self.manifests)
 
-    def compactor(self, **arguments: Any) -> LocalCompactor:
-        return LocalCompactor(self.sink.open_table(), **{"processes": 0, **arguments})
+    def compactor(
+        self, processes: int = 0, on_progress: OnProgress = lambda done, groups: None
+    ) -> DeliveryCompactor:
+        return DeliveryCompactor(self.sink.open_table(), Rewriter(Locally(processes), on_progress))
 
     def compact(self, **arguments: Any) -> Manifest:
         compacted = self.compactor(**arguments)(self.merged, "delivery-1")
@@ -234,7 +241,7 @@ def test_new_files_are_named_for_the_last_batch_and_their_group(backlog: Backlog
 def test_processes_make_what_this_process_makes(
     backlog: Backlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.delivery.compaction.HERE_FILES_MAX", 1)
+    monkeypatch.setattr("penstock.delivery.rewriting.HERE_FILES_MAX", 1)
     progress: list[tuple[int, int]] = []
     here = backlog.compact()
     there = backlog.compactor(processes=2, on_progress=lambda *done: progress.append(done))(
@@ -365,7 +372,7 @@ def test_a_source_that_is_gone_is_named_and_all_new_files_are_deleted(
     backlog: Backlog, tmp_path: Path, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is one of the last group, when the others are done."""
-    monkeypatch.setattr("penstock.delivery.compaction.HERE_FILES_MAX", 1)
+    monkeypatch.setattr("penstock.delivery.rewriting.HERE_FILES_MAX", 1)
     last = decode(backlog.merged).files[2].partition_values
     gone = [file for file in decode(backlog.merged).files if file.partition_values == last][-1]
     (path,) = tmp_path.rglob(gone.path.rpartition("/")[2])
@@ -387,6 +394,37 @@ def test_what_progress_raises_ends_the_compaction_and_deletes_the_new_files(
 
     with pytest.raises(InterruptedError):
         backlog.compact(on_progress=stop)
+    assert files_on_disk(tmp_path) == before
+
+
+def test_what_other_processes_make_meanwhile_is_waited_for_and_deleted_too(
+    backlog: Backlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would know the names of their files."""
+    monkeypatch.setattr("penstock.delivery.rewriting.HERE_FILES_MAX", 1)
+    before, made, rewrite = files_on_disk(tmp_path), set[int](), RewriteProcess.rewrite
+    has_second, has_first_made = threading.Event(), threading.Event()
+
+    def slow(process: RewriteProcess, plan: Any, names: Any, group: RewriteGroup) -> Any:
+        if group.number == 0:
+            assert has_second.wait(60)
+        else:
+            has_second.set()
+        files = rewrite(process, plan, names, group)
+        if group.number > 0:
+            assert has_first_made.wait(60)
+            time.sleep(0.5)
+        made.add(group.number)
+        has_first_made.set()
+        return files
+
+    def stop(done: int, groups: int) -> None:
+        raise InterruptedError("stopped")
+
+    monkeypatch.setattr(RewriteProcess, "rewrite", slow)
+    with pytest.raises(InterruptedError):
+        backlog.compact(processes=2, on_progress=stop)
+    assert made >= {0, 1}
     assert files_on_disk(tmp_path) == before
 
 
@@ -453,7 +491,7 @@ def test_files_in_an_object_store_are_compacted_there(
     kind: str, tmp_path: Path, storage: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a process of its own: secrets reach it, and show in no error."""
-    monkeypatch.setattr("penstock.delivery.compaction.HERE_FILES_MAX", 1)
+    monkeypatch.setattr("penstock.delivery.rewriting.HERE_FILES_MAX", 1)
     sink = sink_on_s3(kind, tmp_path, storage)
     few = pa.schema([field for field in SCHEMA if field.name in ("id", "part")])
     backlog = Backlog(sink, few, batches=4)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +28,8 @@ from penstock.committers.errors import (
 from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import check_same_table
-from penstock.delivery.compaction import _compact
+from penstock.delivery.compaction import DeliveryCompactor
+from penstock.delivery.rewriting import NewFiles, Rewriter, RewriteTask, Steps
 from penstock.delivery.sources import remove_sources
 from penstock.delivery.stream_settings import StreamSettings
 from penstock.writers.parquet.compaction import RewriteGroup
@@ -226,19 +226,16 @@ class SimulatedCompactor:
         self._table = table
 
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
-        return _compact(self._table, manifest, run_id, self._rewrite)
+        return DeliveryCompactor(self._table, Rewriter(self._rewrite))(manifest, run_id)
 
-    def _rewrite(
-        self, plan: Any, groups: Sequence[RewriteGroup], names: FileNames
-    ) -> Mapping[int, tuple[DataFile, ...]]:
-        done: dict[int, tuple[DataFile, ...]] = {}
+    def _rewrite(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
         try:
             for group in groups:
-                done[group.number] = (self._rewrite_one(group, replace(names, partition=group.number)),)
+                done[group.number] = (self._rewrite_one(group, task.names_of(group)),)
         except (UnreachableError, DiskFullError, FileNotFoundError) as error:
             self._delete([file for files in done.values() for file in files])
             raise RetryableError(f"compaction: {error!r}") from error
-        return done
+        yield len(done)
 
     def _rewrite_one(self, group: RewriteGroup, names: FileNames) -> DataFile:
         objects = self._lake.objects

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,15 @@ from tests.spark.processes import SHORT_LIVED
 
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.manifest import decode
-from penstock.delivery.compaction import SparkCompactor
+from penstock.delivery.compaction import DeliveryCompactor
+from penstock.delivery.rewriting import OnSpark, Rewriter
 from penstock.writers.parquet.plan import parse_file_name
 
 pytestmark = pytest.mark.spark
 
 
-def compactor(backlog: Backlog, spark: SparkSession, **arguments: Any) -> SparkCompactor:
-    return SparkCompactor(backlog.sink.open_table(), lambda: spark, **arguments)
+def compactor(backlog: Backlog, spark: SparkSession) -> DeliveryCompactor:
+    return DeliveryCompactor(backlog.sink.open_table(), Rewriter(OnSpark(lambda: spark)))
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -35,8 +37,18 @@ def test_a_spark_job_makes_the_files_that_a_local_compaction_makes(
 ) -> None:
     backlog = Backlog(partitioned_sink(kind, tmp_path))
     progress: list[tuple[int, int]] = []
-    run = compactor(backlog, spark, on_progress=lambda *done: progress.append(done))
-    compacted = run(backlog.merged, "delivery-1")
+    steps: list[str] = []
+
+    @contextmanager
+    def supervised() -> Iterator[None]:
+        steps.append("job begins")
+        yield
+        steps.append(f"job ends, {len(files_on_disk(tmp_path)) - backlog.merged.files} new files")
+
+    execute = OnSpark(lambda: spark, supervised)
+    rewrite = Rewriter(execute, on_progress=lambda *done: progress.append(done))
+    compacted = DeliveryCompactor(backlog.sink.open_table(), rewrite)(backlog.merged, "delivery-1")
+    assert steps == ["job begins", "job ends, 3 new files"]
     assert compacted is not None
     assert progress == [(3, 3)]
     assert compacted.merged == backlog.merged.merged
