@@ -163,6 +163,10 @@ class Planned(Generic[PayloadT, ContentT]):
     """
     target_id: str
     """The target's own id, by which a re-created one is told from it; empty if it has none."""
+    is_lasting: bool = True
+    """False if each batch of a decoupled stream is planned anew: its tasks need the target anyway, and a plan
+    is cheap. Else a plan is used for some seconds, also while the target does not answer.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Plan a batch of a decoupled stream: by the store, and by what was last seen of the table. Driver only.
 
 The first plan of a process looks at the table, with all the checks of coupled mode; later ones go by what was
-seen, which a thread looks up again in the background.
+seen, which a thread looks up again in the background. Where plans do not last (`Planned.is_lasting`), each
+batch waits for a look of its own.
 """
 
 from __future__ import annotations
@@ -96,19 +97,24 @@ def _plan_known(
     seen: Seen[PayloadT, ContentT],
     plans: PlanCache,
 ) -> Planned[PayloadT, ContentT] | None:
-    """Without a look at the table; None if the batch is not to be written."""
+    """Without a look at the table, if plans last; None if the batch is not to be written."""
     if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, seen.token) is Action.SKIP:
         return None
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
-    plans.refresh(key, partial(_look_again, key, written, seen.planned.target_id, batch.batch_id))
-    return seen.planned
+    look = partial(_look_again, key, written, seen.planned.target_id, batch.batch_id)
+    if seen.planned.is_lasting:
+        plans.refresh(key, look)
+        return seen.planned
+    now = patiently(look, key.sink.options.backlog_wait_s)
+    plans.put(key, now)
+    return now.planned
 
 
 def _look_again(
     key: PlanKey[PayloadT, ContentT], written: WrittenTable | None, table_id: str, batch_id: int
 ) -> Seen[PayloadT, ContentT]:
-    """In the background, so without the store. A table that was dropped is not created anew."""
+    """Without the store, for it may be in the background. A table that was dropped is not created anew."""
     table = key.sink.open_table()
     if isinstance(table, Identified):
         table.check_unchanged(key.stream.query_id, table_id, None)

@@ -21,13 +21,14 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "delta": (delta.OPTIONS, delta.PREFIXES),
     "iceberg": (iceberg.OPTIONS, iceberg.PREFIXES),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
-    "both": (common.OPTIONS, ()),
+    "all": ((*common.STREAM_OPTIONS, *common.DELIVERY_OPTIONS), ()),
+    "files": (common.FILE_OPTIONS, ()),
 }
 
 
 def options_table(of: str) -> str:
     options, prefixes = OPTIONS[of]
-    own = [option for option in options if of == "both" or option not in common.OPTIONS]
+    own = [option for option in options if of in ("all", "files") or option not in common.OPTIONS]
     rows = [f"| `{option.name}` | {option.help} |" for option in own]
     rows += [f"| `{prefix.name}*` | {prefix.help} Never shown or stored. |" for prefix in prefixes]
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"

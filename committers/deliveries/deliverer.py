@@ -304,9 +304,10 @@ class StreamDelivery:
         if missing:
             error = TableChangedError(
                 f"{len(missing)} of the {manifest.files} files of batches {manifest.batches[0].batch_id} to "
-                f"{manifest.batch.batch_id} of {self._stream} are gone, first {missing[0]}: was the table "
-                "vacuumed with a retention shorter than the backlog? Nothing was committed. Put the files "
-                "back and run `penstock retry`; or give the batch up with `penstock skip`, which records it."
+                f"{manifest.batch.batch_id} of {self._stream} are gone, first {missing[0]}: deleted by "
+                "hand, or by a vacuum with a retention shorter than the backlog? Nothing was committed. Put "
+                "them back and run `penstock retry`; or give the batch up with `penstock skip`, which "
+                "records it."
             )
             raise _RefusedError(error, manifest, None)
 

@@ -10,7 +10,7 @@ from ..cleanup import NameParser, StoredFile
 from ..contract import StreamKey, Token
 from . import fence
 from .address import PostgresAddress, qualified
-from .staging import PREFIX, StagingComment, StagingName, drop, query_hash
+from .staging import PREFIX, StagingComment, StagingName, drop, query_hash, staging_path
 from .table import load_if_there
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WHERE c.relkind = 'r' AND starts_with(c.relname, %s)
 class PostgresCleanableTable:
     """See `CleanableTable`: what it calls files are the staging tables of the database.
 
-    Their paths are `query id/schema.name`.
+    Their paths are `query id/schema.name`, as those of `staging_path`.
     """
 
     def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
@@ -48,7 +48,7 @@ class PostgresCleanableTable:
         for schema, name, size_bytes, comment in rows:
             said = StagingComment.parse(comment)
             if StagingName.parse(name) is not None and said is not None:
-                yield StoredFile(f"{said.query_id}/{schema}.{name}", size_bytes, said.staged_at)
+                yield StoredFile(staging_path(said.query_id, schema, name), size_bytes, said.staged_at)
 
     def names(self) -> Iterator[set[str]]:
         """None: what is committed is in the table itself, and its staging tables are gone."""

@@ -25,6 +25,7 @@ from ..contract import (
     Outcome,
     Token,
 )
+from ..decision import is_in_table
 from ..errors import (
     NEXT_TRY,
     PenstockError,
@@ -72,7 +73,7 @@ class _Look:
 
 
 class PostgresCommitter:
-    """Commits manifests to one Postgres table. Runs on the driver and in the command line, one per call.
+    """Commits manifests to one Postgres table. Runs on the driver and in the delivery process, one per call.
 
     A batch lands at most once per (query, batch id), whoever else writes the table meanwhile.
 
@@ -213,7 +214,7 @@ class PostgresCommitter:
                     "drops rows."
                 )
         fence.update(cursor, address, batch, table.oid, content.origins)
-        self._drop_staged(cursor, content.staged)
+        self._drop_staged(cursor, (*content.staged, *content.needless))
         return Committed(row.version + 1)
 
     def _drop_staged(self, cursor: Cursor, staged: StagingTables) -> None:
@@ -301,9 +302,17 @@ class PostgresCommitter:
     # Staging tables -------------------------------------------------------------------------------
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Staging tables that the manifest names and that are gone; after its commit all of them are."""
+        """Staging tables that the manifest names and that are gone. Its commit drops them: none is missing
+        of a batch that is in the table, as it is now.
+        """
+        query_id = manifest.batch.stream.query_id
         with self._server.transaction("Nothing was changed") as cursor:
-            return missing_tables(cursor, decode(manifest).staged)
+            missing = missing_tables(cursor, decode(manifest).staged)
+            # Another process may have committed it since the token was read: what this finds, it has dropped.
+            row = fence.read(cursor, self._address, query_id) if missing else None
+        if missing:
+            self._looks.clear()
+        return [] if is_in_table(None if row is None else row.token, manifest.batch) else missing
 
     def discard(self, payloads: Iterable[StagingTables]) -> int:
         """Drop staging tables that no manifest names; how many there were. Those that stay, because the

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from ..contract import Batch, Manifest, Mode
 from ..errors import ConfigurationError, ManifestCorruptError
@@ -30,11 +31,17 @@ class PostgresContent:
     origins: tuple[str, ...] = ()
     """Of the query, to be noted with its token; see `origins`."""
     staged: StagingTables = ()
+    needless: StagingTables = ()
+    """Of batches whose rows a later one of the same delivery replaces: dropped, and not moved."""
 
 
 def manifest_of(batch: Batch, content: PostgresContent, payloads: Iterable[StagingTables]) -> Manifest:
     """The manifest of a batch from what its tasks hand back."""
-    content = replace(content, staged=tuple(table for tables in payloads for table in tables))
+    return build_manifest(batch, replace(content, staged=tuple(t for tables in payloads for t in tables)))
+
+
+def build_manifest(batch: Batch, content: PostgresContent) -> Manifest:
+    """The manifest to prepare, with its counts."""
     return Manifest(
         batch=batch,
         kind=KIND,
@@ -57,12 +64,14 @@ def decode(manifest: Manifest) -> PostgresContent:
         if (manifest.kind, manifest.version) != (KIND, VERSION):
             raise ValueError(f"kind {manifest.kind!r}, version {manifest.version}")
         fields = json.loads(manifest.content)
-        staged = tuple(_staging_table(**table) for table in fields["staged"])
+        staged = _staging_tables(fields, "staged")
+        needless = _staging_tables({"needless": [], **fields}, "needless")
         columns = tuple((_text(name), _text(kind)) for name, kind in fields["columns"])
         if fields["mode"] not in ("append", "overwrite") or len(staged) != manifest.files:
             raise ValueError("mode or number of staging tables")
         # Names and types go into statements as they are, and whoever can write to the store can change them.
-        if not all(StagingName.parse(table.name) == _own_name(manifest.batch) for table in staged):
+        own = set(map(_own_name, manifest.batches))
+        if not all(StagingName.parse(table.name) in own for table in (*staged, *needless)):
             raise ValueError("it names a table that is no staging table of the batch")
         if not all(is_staged_as(kind) for _, kind in columns):
             raise ValueError("it names a type that is none")
@@ -73,6 +82,7 @@ def decode(manifest: Manifest) -> PostgresContent:
             new_columns=tuple(map(_text, fields["new_columns"])),
             origins=tuple(map(_text, fields["origins"])),
             staged=staged,
+            needless=needless,
         )
     except (ConfigurationError, ValueError, KeyError, TypeError, RecursionError) as error:
         batch = manifest.batch
@@ -88,6 +98,10 @@ def _own_name(batch: Batch) -> StagingName:
     return StagingName(
         query_hash(stream.query_id, PostgresAddress.parse(stream.table_uri).sql), batch.batch_id
     )
+
+
+def _staging_tables(fields: Mapping[str, Any], name: str) -> StagingTables:
+    return tuple(_staging_table(**table) for table in fields[name])
 
 
 def _staging_table(schema: object, name: object, rows: object, size_bytes: object) -> StagingTable:

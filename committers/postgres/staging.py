@@ -96,6 +96,11 @@ def staging_name(attempt: AttemptId, table_sql: str) -> str:
     return f"{PREFIX}{stream}_{attempt.batch_id}_{attempt.partition}_{own}"
 
 
+def staging_path(query_id: str, schema: str, name: str) -> str:
+    """A staging table as clean-up names it. A query id has no slash."""
+    return f"{query_id}/{schema}.{name}"
+
+
 def _hash(text: str, chars: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:chars]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..errors import SchemaMismatchError, TableChangedError, TableNotSupportedError
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
-from .types import holds, sql_type
+from .types import holds, sql_type, takes
 
 if TYPE_CHECKING:
     from .connection import Cursor
@@ -231,6 +231,8 @@ def columns_to_add(
 ) -> list[tuple[str, str]]:
     """Which columns of the staging tables the table has yet to get.
 
+    A column of the table may be wider by now than when the rows were staged, such as bigint for integer.
+
     Raises:
         SchemaMismatchError: the table was altered since the batch was planned, and cannot take its rows.
     """
@@ -238,15 +240,16 @@ def columns_to_add(
     missing = [(name, kind) for name, kind in staged if name not in now]
     problems = [f"{name!r} is no longer in the table" for name, _ in missing if name not in new]
     for name, kind in staged:
-        if name in now and (now[name].sql_type != kind or now[name].is_computed):
+        if name in now and (not takes(now[name].sql_type, kind) or now[name].is_computed):
             problems.append(f"{name!r} is {now[name].sql_type} now; the rows were staged as {kind}")
     problems += _unfilled(table, {name for name, _ in staged})
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise SchemaMismatchError(
-            f"The Postgres table {address.uri} was altered while the batch was written, and can no longer "
-            f"take its rows:\n{lines}\nThe batch did not land. Alter the table back; or start the query "
-            "again, which writes the batch for the new columns."
+            f"The Postgres table {address.uri} was altered since the rows were staged, and can no longer "
+            f"take them:\n{lines}\nThe batch did not land. Alter the table back, or give it columns that "
+            "take the rows. If Spark waits for the batch, start the query again, which writes it for the new "
+            "columns; if a delivery process delivers it: penstock retry."
         )
     return missing
 

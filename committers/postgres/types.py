@@ -22,13 +22,17 @@ _SQL_TYPES = {
 }
 """As Postgres' own `format_type` spells them."""
 
-_ALSO_HELD_BY = {
+_CONVERTED_TO = {
     "smallint": {"integer", "bigint"},
     "integer": {"bigint"},
     "real": {"double precision"},
-    "text": {"character varying", "uuid", "json", "jsonb"},
+    "text": {"character varying"},
+    "character varying": {"text"},
 }
-_NAMES = {"numeric", *_SQL_TYPES.values()}.union(*_ALSO_HELD_BY.values())
+"""Types of which Postgres makes the second from the first by itself, without loss."""
+_ALSO_READ_BY = {"text": {"uuid", "json", "jsonb"}}
+"""Types that read the text, or refuse it."""
+_NAMES = {"numeric", *_SQL_TYPES.values()}.union(*_CONVERTED_TO.values(), *_ALSO_READ_BY.values())
 _STAGED = re.compile(rf"({'|'.join(sorted(_NAMES))}|numeric\(\d+,\d+\))(\[\])?")
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 
@@ -46,16 +50,25 @@ def sql_type(kind: pa.DataType) -> str | None:
 def holds(column: str, kind: pa.DataType) -> bool:
     """True if a column of the SQL type takes every value of the Arrow type as it is, or refuses it."""
     own = sql_type(kind)
-    if own is None or own == column:
-        return own is not None
-    if own.endswith("[]"):
-        return column.endswith("[]") and holds(column[:-2], kind.value_type)
+    if own is None:
+        return False
+    if own.endswith("[]") and column.endswith("[]"):
+        return holds(column[:-2], kind.value_type)
+    return takes(column, own) or column in _ALSO_READ_BY.get(own, ())
+
+
+def takes(column: str, staged: str) -> bool:
+    """True if Postgres puts every value of the second SQL type into a column of the first one as it is."""
+    if staged == column:
+        return True
+    if staged.endswith("[]"):
+        return column.endswith("[]") and takes(column[:-2], staged[:-2])
     if column == "numeric":
-        return own.startswith("numeric") or own in _DIGITS
-    given, wanted = _numeric(own), _numeric(column)
+        return staged.startswith("numeric") or staged in _DIGITS
+    given, wanted = _numeric(staged), _numeric(column)
     if given and wanted:
         return wanted[1] >= given[1] and wanted[0] - wanted[1] >= given[0] - given[1]
-    return column in _ALSO_HELD_BY.get(own, ())
+    return column in _CONVERTED_TO.get(staged, ())
 
 
 def is_staged_as(column: str) -> bool:

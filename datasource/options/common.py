@@ -129,7 +129,7 @@ def _is_memory(url: str) -> bool:
 _TIB = 1024 * 1024 * MIB
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4", "uncompressed": "none"}
 
-OPTIONS = (
+STREAM_OPTIONS = (
     Option(
         "checkpointLocation",
         "checkpoint_location",
@@ -155,16 +155,113 @@ OPTIONS = (
     ),
     Option("createTable", "create_table", flag, "Create the table if there is none. Default `true`."),
     Option(
-        "tableProperties",
-        "table_properties",
-        properties,
-        "Properties of a new table, as a JSON object of strings.",
-    ),
-    Option(
         "schemaEvolution",
         "add_columns",
         one_of({"none": False, "addColumns": True}),
         "`addColumns` adds new nullable columns to the table. Default `none`.",
+    ),
+    Option(
+        "maxCommitAttempts",
+        "commit_attempts_max",
+        count(1, 10_000),
+        "Attempts to commit a batch against other writers, over a few minutes, before the query fails. "
+        "Default 100.",
+    ),
+    Option(
+        "eventTime",
+        "event_time",
+        text,
+        "A timestamp or date column: `penstock status` and the metrics say how old the oldest row of a "
+        "delivery is.",
+    ),
+    Option(
+        "keepDelivered",
+        "delivered_max",
+        count(1, 10_000_000),
+        "Records of delivered or committed batches that the store keeps at most. Default 10,000.",
+    ),
+    Option(
+        "keepDeliveredFor",
+        "delivered_s_max",
+        duration_s,
+        "How long the store keeps records of delivered or committed batches. Default `7d`.",
+    ),
+)
+"""Of `StreamOptions`."""
+
+DELIVERY_OPTIONS = (
+    Option(
+        "delivery",
+        "is_decoupled",
+        one_of({"coupled": False, "decoupled": True}),
+        "`decoupled`: a batch is done once it is prepared, and `penstock deliver` takes many of them into "
+        "the table at once. Streams only. Default `coupled`: every batch is committed to the table.",
+    ),
+    Option(
+        "deliverAfterSeconds",
+        "deliver_after_s",
+        count(1, 30 * 86_400),
+        "Deliver once the oldest batch has waited so long. Default 60.",
+    ),
+    Option(
+        "deliverAfterBytes",
+        "deliver_after_bytes",
+        size(1, _TIB),
+        "Deliver once so much waits. Default: as `targetFileSize`, `128mb` where no files are written.",
+    ),
+    Option(
+        "deliverAfterBatches",
+        "deliver_after_batches",
+        count(1, 1_000_000),
+        "Deliver once so many batches wait. Default 1,000.",
+    ),
+    Option(
+        "deliverAfterCheckpoint",
+        "deliver_after_checkpoint",
+        flag,
+        "Deliver a batch only once Spark's own commits log has it. Default `false`.",
+    ),
+    Option(
+        "deliveryTries",
+        "delivery_tries_max",
+        count(1, 10_000),
+        "Tries of a batch that the table refuses, before it is parked for an operator. Outages do not count. "
+        "Default 5.",
+    ),
+    Option(
+        "backlogBatches",
+        "backlog_batches_max",
+        count(1, 10_000_000),
+        "The query waits while so many batches are not delivered. Default 10,000.",
+    ),
+    Option(
+        "backlogBytes",
+        "backlog_bytes_max",
+        size(1, 1024 * _TIB),
+        "The query waits while so much is not delivered. Default `100gb`.",
+    ),
+    Option(
+        "backlogSeconds",
+        "backlog_s_max",
+        count(1, 365 * 86_400),
+        "The query waits while the oldest batch that is not delivered is so old. Default 86,400 (a day).",
+    ),
+    Option(
+        "backlogWaitSeconds",
+        "backlog_wait_s",
+        count(0, 30 * 86_400),
+        "So long the query waits: for its deliveries, and at a restart for a table that does not answer. "
+        "Then it fails; a restart goes on where it stopped. Default 600.",
+    ),
+)
+"""Of `DeliveryOptions`."""
+
+FILE_OPTIONS = (
+    Option(
+        "tableProperties",
+        "table_properties",
+        properties,
+        "Properties of a new table, as a JSON object of strings.",
     ),
     Option(
         "targetFileSize",
@@ -199,100 +296,11 @@ OPTIONS = (
     ),
     Option("sortWithin", "sort_within", columns, "Sort rows by these columns within each row group."),
     Option(
-        "maxCommitAttempts",
-        "commit_attempts_max",
-        count(1, 10_000),
-        "Attempts to commit a batch against other writers, over a few minutes, before the query fails. "
-        "Default 100.",
-    ),
-    Option(
-        "eventTime",
-        "event_time",
-        text,
-        "A timestamp or date column: `penstock status` and the metrics say how old the oldest row of a "
-        "delivery is.",
-    ),
-    Option(
-        "delivery",
-        "is_decoupled",
-        one_of({"coupled": False, "decoupled": True}),
-        "`decoupled`: a batch is done once it is prepared, and `penstock deliver` takes many of them into "
-        "the table at once. Streams only. Default `coupled`: every batch is committed to the table.",
-    ),
-    Option(
-        "deliverAfterSeconds",
-        "deliver_after_s",
-        count(1, 30 * 86_400),
-        "Deliver once the oldest batch has waited so long. Default 60.",
-    ),
-    Option(
-        "deliverAfterBytes",
-        "deliver_after_bytes",
-        size(1, _TIB),
-        "Deliver once so much waits. Default: as `targetFileSize`.",
-    ),
-    Option(
-        "deliverAfterBatches",
-        "deliver_after_batches",
-        count(1, 1_000_000),
-        "Deliver once so many batches wait. Default 1,000.",
-    ),
-    Option(
-        "deliverAfterCheckpoint",
-        "deliver_after_checkpoint",
-        flag,
-        "Deliver a batch only once Spark's own commits log has it. Default `false`.",
-    ),
-    Option(
         "compactWith",
         "compact_with",
         one_of({"local": "local", "spark": "spark", "none": "none"}),
         "Who rewrites small files to `targetFileSize` before they are delivered: the delivery process "
         "(`local`), a Spark job (`spark`), nobody (`none`). Default `local`.",
-    ),
-    Option(
-        "deliveryTries",
-        "delivery_tries_max",
-        count(1, 10_000),
-        "Tries of a batch that the table refuses, before it is parked for an operator. Outages do not count. "
-        "Default 5.",
-    ),
-    Option(
-        "backlogBatches",
-        "backlog_batches_max",
-        count(1, 10_000_000),
-        "The query waits while so many batches are not delivered. Default 10,000.",
-    ),
-    Option(
-        "backlogBytes",
-        "backlog_bytes_max",
-        size(1, 1024 * _TIB),
-        "The query waits while so much is not delivered. Default `100gb`.",
-    ),
-    Option(
-        "backlogSeconds",
-        "backlog_s_max",
-        count(1, 365 * 86_400),
-        "The query waits while the oldest batch that is not delivered is so old. Default 86,400 (a day).",
-    ),
-    Option(
-        "backlogWaitSeconds",
-        "backlog_wait_s",
-        count(0, 30 * 86_400),
-        "So long the query waits: for its deliveries, and at a restart for a table that does not answer. "
-        "Then it fails; a restart goes on where it stopped. Default 600.",
-    ),
-    Option(
-        "keepDelivered",
-        "delivered_max",
-        count(1, 10_000_000),
-        "Records of delivered or committed batches that the store keeps at most. Default 10,000.",
-    ),
-    Option(
-        "keepDeliveredFor",
-        "delivered_s_max",
-        duration_s,
-        "How long the store keeps records of delivered or committed batches. Default `7d`.",
     ),
     Option(
         "maintenance",
@@ -317,21 +325,10 @@ OPTIONS = (
         "Default 86,400 (a day).",
     ),
 )
+"""Of `LakeOptions`."""
 
-_OF_ALL_SINKS = {
-    "checkpointLocation",
-    "store",
-    "queryName",
-    "newQuery",
-    "createTable",
-    "schemaEvolution",
-    "maxCommitAttempts",
-    "eventTime",
-    "keepDelivered",
-    "keepDeliveredFor",
-}
-STREAM_OPTIONS = tuple(option for option in OPTIONS if option.name in _OF_ALL_SINKS)
-"""Those of `OPTIONS` that sinks have which write no files."""
+OPTIONS = (*STREAM_OPTIONS, *DELIVERY_OPTIONS, *FILE_OPTIONS)
+"""Of all sinks for lake tables."""
 
 
 def origins_of(options: StreamOptions) -> tuple[str, ...]:

@@ -30,15 +30,13 @@ class PostgresOptions(common.DeliveryOptions):
         Raises:
             ConfigurationError: lists everything that is wrong, one sentence each.
         """
-        of_files = {option.name.lower(): option.name for option in (*common.OPTIONS, _PARTITION_BY)}
-        of_files = {key: name for key, name in of_files.items() if key not in _NAMES}
+        of_files = {option.name.lower(): option.name for option in (*common.FILE_OPTIONS, _PARTITION_BY)}
         given = {key: value for key, value in options.items() if key.lower() not in {*of_files, "path"}}
         values, problems = parse_options(OPTIONS, PREFIXES, given)
         problems += [
-            f"{of_files[key.lower()]} is an option of lake tables and of decoupled delivery, which {NAME} "
-            "does not have yet: leave it out."
-            for key, value in options.items()
-            if key.lower() in of_files and (key.lower(), value.strip().lower()) != ("delivery", "coupled")
+            f"{of_files[key.lower()]} is an option of lake tables, and {NAME} writes no files: leave it out."
+            for key in options
+            if key.lower() in of_files
         ]
         if any(key.lower() == "path" for key in options):
             problems.append(
@@ -98,6 +96,7 @@ OPTIONS = (
         "The schema of the staging tables. Default: that of the table.",
     ),
     *common.STREAM_OPTIONS,
+    *common.DELIVERY_OPTIONS,
 )
 
 PREFIXES = (
@@ -109,7 +108,6 @@ PREFIXES = (
     ),
 )
 
-_NAMES = {option.name.lower() for option in OPTIONS}
 _PARTITION_BY = Option("partitionBy", "", text, "")
 
 _FIELDS = {option.field for option in OPTIONS} | {prefix.field for prefix in PREFIXES}

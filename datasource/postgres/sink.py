@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,12 @@ import pyarrow as pa
 
 from ...committers import crash_points
 from ...committers.contract import Batch, Manifest, Mode, Planned
+from ...committers.errors import RetryableError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.committer import PostgresCommitter
 from ...committers.postgres.connection import PostgresServer, settings_of
-from ...committers.postgres.content import KIND, PostgresContent, manifest_of
+from ...committers.postgres.content import KIND, PostgresContent, decode, manifest_of
+from ...committers.postgres.merge import merge, mergeable
 from ...committers.postgres.plan import Wanted, plan
 from ...committers.postgres.staging import StagingTables
 from ...committers.postgres.types import text_type
@@ -90,7 +92,37 @@ class PostgresTarget(PostgresCommitter):
             origins=origins_of(options),
         )
         writers = StagingWriters(self._server, staging_schema, address.sql, columns, types)
-        return Planned(writers, content, content.table_id)
+        return Planned(writers, content, content.table_id, is_lasting=False)
+
+    # Decoupled delivery: see `Ordered` and `Mergeable` -----------------------------------------------
+
+    def target_id_of(self, manifest: Manifest) -> str:
+        return decode(manifest).table_id
+
+    def check_follows(self, content: PostgresContent, pending: Iterable[Manifest]) -> None:
+        """A column that two starts of the query both add must be the same one."""
+        if not content.new_columns:
+            return
+        added = {name.lower(): (name, kind) for name, kind in content.columns if name in content.new_columns}
+        for manifest in pending:
+            waiting = decode(manifest)
+            for name, kind in waiting.columns:
+                is_new = name in waiting.new_columns
+                if is_new and added.get(name.lower(), (name, kind)) != (name, kind):
+                    now, kind_now = added[name.lower()]
+                    raise RetryableError(
+                        f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} is to add the column "
+                        f"{name} ({kind}) to the table and is not delivered yet; this start of the query "
+                        f"adds {now} ({kind_now}). Let it be delivered first (`penstock deliver --once`), "
+                        "then start the query again."
+                    )
+
+    def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        return mergeable(manifests)
+
+    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
+        """Rows and token change together: no version has to be checked."""
+        return merge(manifests)
 
     def manifest(self, batch: Batch, content: PostgresContent, payloads: Sequence[StagingTables]) -> Manifest:
         return manifest_of(batch, content, payloads)

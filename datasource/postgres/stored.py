@@ -1,4 +1,4 @@
-"""Postgres tables for the command line, by the address that the store has."""
+"""Postgres tables for the command line and the delivery process, by the address that the store has."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ...committers.contract import DataFile, Manifest
 from ...committers.errors import ConfigurationError, shown
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.content import decode
-from ..destinations import DestinationType, TableNow
-from .options import OPTIONS, require_driver
+from ...committers.postgres.staging import staging_path
+from ..destinations import DestinationType, TableNow, with_prefix
+from .options import OPTIONS, PostgresOptions, require_driver
 
 if TYPE_CHECKING:
     from ...committers.cleanup import NameParser
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from ...committers.postgres.committer import PostgresCommitter
     from ...committers.postgres.connection import PostgresServer
     from ...committers.store.sql import SqlManifestStore
-    from ..sink import Destination
     from ..table_access import TableAccess
+    from .sink import PostgresSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +83,32 @@ def _check_password_is_for(address: PostgresAddress) -> None:
         )
 
 
-def _no_delivery(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> Destination:
-    raise ConfigurationError(
-        f"The stream {stream} writes a Postgres table, which has no decoupled delivery yet: each batch is in "
-        "the table before Spark goes on. To finish those that a crash has left: penstock recover."
-    )
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PostgresSink:
+    """User and password come from libpq's environment."""
+    require_driver()
+    from psycopg.conninfo import make_conninfo
+
+    from .sink import PostgresSink
+
+    address = PostgresAddress.parse(stream.table_uri)
+    _check_password_is_for(address)
+    given = with_prefix("storage.", options, access.storage)
+    return PostgresSink(PostgresOptions.parse({**given, "url": make_conninfo(**address.settings)}))
 
 
 def _staging_tables_of(manifest: Manifest) -> list[DataFile]:
-    return [DataFile(table.path, table.size_bytes, table.rows) for table in decode(manifest).staged]
+    query_id = manifest.batch.stream.query_id
+    return [
+        DataFile(staging_path(query_id, table.schema, table.name), table.size_bytes, table.rows)
+        for table in decode(manifest).staged
+    ]
 
 
 DESTINATION = DestinationType(
     kind="postgres",
     data_source="penstock.datasource.postgres.source:PostgresDataSource",
     options=OPTIONS,
-    sink=_no_delivery,
+    sink=_sink_of,
     stored_table=lambda stream, access: StoredPostgres(stream),
     files_of=_staging_tables_of,
 )

@@ -32,7 +32,7 @@ GIVEN = {"url": "postgresql://me:geheim@db:5433/lake", "dbtable": "s.t"}
         ({"dbtable": "x" * 64}, "longer than 63 bytes"),
         ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
         ({"partitionby": "a"}, "partitionBy is an option of lake tables"),
-        ({"delivery": "decoupled"}, "delivery is an option of lake tables and of decoupled delivery"),
+        ({"compactWith": "none"}, "compactWith is an option of lake tables"),
         ({"checkpointLocation": "s3://key:geheim@bucket/c"}, "give it as storage.*."),
         ({"path": "/x"}, "path is not an option"),
         ({"dbtabel": "x"}, "Did you mean dbtable"),
@@ -57,8 +57,9 @@ def test_what_is_given_and_wrong_is_not_called_missing() -> None:
     assert "missing" not in str(refused.value)
 
 
-def test_coupled_delivery_may_be_asked_for() -> None:
-    assert not PostgresOptions.parse({**GIVEN, "delivery": "coupled"}).is_decoupled
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+def test_both_kinds_of_delivery_may_be_asked_for(delivery: str) -> None:
+    assert PostgresOptions.parse({**GIVEN, "delivery": delivery}).is_decoupled is (delivery == "decoupled")
 
 
 @pytest.mark.parametrize(

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
 from tests.delivery.backlogs import QUERY, DecoupledLake, wait_until
+from tests.delivery.postgres_backlog import PostgresBacklog
 from tests.lake import DAYS, SCHEMA, YOUNG
 from tests.spark.formats import FileTable
 from tests.spark.id_stream import write_ids
 from tests.spark.processes import SHORT_LIVED, DriverProcess
 
 from penstock import testing
-from penstock.committers.contract import AttemptId, DataFile, Mode
+from penstock.committers.contract import AttemptId, DataFile, ManifestState, Mode
 from penstock.committers.crash_points import DELIVERY_POINTS
 from penstock.committers.file_tables.manifest import PlannedFiles
 from penstock.datasource.file_table import FileTableSink
@@ -80,6 +81,21 @@ class GrowingLake(DecoupledLake):
         self.schema = self.schema.append(pa.field("twice", pa.int64()))
 
 
+class FilledStream(Protocol):
+    """What a `KilledDelivery` delivers."""
+
+    store_url: str
+
+    def fill(self, batches: int, first: int = 0) -> None: ...
+
+    def add_column(self) -> None: ...
+
+    @property
+    def left(self) -> int:
+        """Batches that wait."""
+        ...
+
+
 class KilledDelivery:
     """Delivery processes that are killed one after the other, each at a crash point of its own.
 
@@ -87,7 +103,7 @@ class KilledDelivery:
     for its lease.
     """
 
-    def __init__(self, lake: GrowingLake, folder: Path, kills: Sequence[str]) -> None:
+    def __init__(self, lake: FilledStream, folder: Path, kills: Sequence[str]) -> None:
         self._lake = lake
         self._folder = folder
         self._kills = kills
@@ -152,6 +168,35 @@ def test_a_delivery_killed_at_every_crash_point_loses_and_doubles_nothing(
     assert any(delivery.is_compacted for delivery in deliveries)
     assert sum(delivery.batches for delivery in deliveries) == len(kills) * BATCHES
     print(f"{kind}, {store}: {len(kills)} kills of a delivery, {found}")  # noqa: T201 - shown by `make kills`
+
+
+POSTGRES_KILLS = tuple(point for point in KILLS if point != EVOLVE and not point.startswith("compact."))
+"""One transaction brings new columns and rows, and there are no files to compact."""
+
+
+@pytest.mark.parametrize("kill_round", range(ROUNDS))
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_delivery_into_a_postgres_table_killed_at_every_crash_point_loses_and_doubles_nothing(
+    store: str,
+    kill_round: int,
+    tmp_path: Path,
+    new_postgres_url: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGUSER", "postgres")
+    url = new_postgres_url() if store == "postgres" else None
+    backlog = PostgresBacklog(new_postgres_url(), tmp_path, url, deliverAfterBatches="2")
+
+    KilledDelivery(backlog, tmp_path, POSTGRES_KILLS).runs_to_the_end()
+
+    assert backlog.rows == len(POSTGRES_KILLS) * BATCHES * 2
+    assert backlog.query.ids() == list(range(1, backlog.rows + 1))
+    assert backlog.query.staged() == []
+    assert set(backlog.states.values()) == {ManifestState.COMMITTED}
+    assert sum(backlog.merged) == backlog.batches
+    assert len(backlog.merged) < backlog.batches
+    backlog.store.close()
+    print(f"postgres, {store}: {len(POSTGRES_KILLS)} kills of a delivery, {backlog.rows} rows")  # noqa: T201
 
 
 FILES = 6

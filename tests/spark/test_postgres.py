@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.committers.postgres_tables import PostgresQuery
+from tests.delivery.backlogs import wait_until
 from tests.spark.id_stream import write_ids
 from tests.spark.processes import SHORT_LIVED, DriverProcess
+
+import penstock
+from penstock.committers.store.sql import open_store
 
 pytestmark = pytest.mark.spark
 
@@ -139,3 +143,33 @@ def test_a_password_is_in_no_error_and_not_in_the_store(
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"geheim" not in kept
     assert "geheim" not in str(failure.value)
+
+
+def test_a_decoupled_stream_is_delivered_beside_its_driver(
+    spark: SparkSession,
+    query: PostgresQuery,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGUSER", "postgres")
+    checkpoint = tmp_path / "checkpoint"
+    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
+    writer = rows.parquet(str(source)).repartition(3).writeStream.format("penstock.postgres")
+    options = {"url": query.url, "dbtable": f"{query.schema}.events", "delivery": "decoupled"}
+    writer = writer.options(**options, checkpointLocation=str(checkpoint)).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    assert psql(query, "SELECT count(*) FROM events") == "0"
+
+    with open_store(f"sqlite:///{checkpoint}/penstock.sqlite") as store:
+        (stream,) = store.streams()
+        assert stream.backlog.batches == FILES
+        store.deliveries.wait(stream.key, stream.backlog.oldest_prepared_at)  # deliver now
+        with penstock.start_delivery(checkpoint=str(checkpoint)):
+            wait_until(lambda: not store.pending(stream.key))
+        assert [one.batches for one in store.deliveries.recent(stream.key, 10)] == [FILES]
+
+    assert psql(query, "SELECT count(*), count(DISTINCT id), sum(id) FROM events") == (
+        f"{FILES * ROWS}|{FILES * ROWS}|{sum(range(FILES * ROWS))}"
+    )
+    assert query.staged() == []

@@ -1,0 +1,65 @@
+"""Many batches for a Postgres table as one manifest: one transaction moves them all. Pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ..contract import Manifest
+from .content import PostgresContent, build_manifest, decode
+
+TABLES_MAX = 500
+"""Staging tables of one delivery. Each takes up to three locks until the transaction ends, and the server has
+64 for each connection that it allows, 6,400 by default.
+"""
+BYTES_MAX = 1024**3
+"""Of the rows of one delivery, as text: what they take in the write-ahead log of one transaction, about."""
+
+
+def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """The longest beginning that can be one delivery: one table, and the same columns.
+
+    Where the columns change in the middle of a backlog, a delivery ends and another begins. A delivery has at
+    most `TABLES_MAX` staging tables and `BYTES_MAX` bytes that are moved, unless one batch alone has more.
+    """
+    taken: list[Manifest] = []
+    shape, tables, size_bytes = None, 0, 0
+    for manifest in manifests:
+        content = decode(manifest)
+        tables += len(content.staged)
+        size_bytes = manifest.size_bytes + (0 if content.mode == "overwrite" else size_bytes)
+        if taken and (_shape(content) != shape or tables > TABLES_MAX or size_bytes > BYTES_MAX):
+            break
+        shape = _shape(content)
+        taken.append(manifest)
+    return taken
+
+
+def merge(manifests: Sequence[Manifest]) -> Manifest:
+    """One manifest that does to the table what these do one after the other.
+
+    A batch that overwrites the table makes all before it needless.
+
+    Args:
+        manifests: of consecutive pending batches of one stream, oldest first, all of one shape
+    """
+    contents = [decode(manifest) for manifest in manifests]
+    overwrites = [number for number, content in enumerate(contents) if content.mode == "overwrite"]
+    first_kept = overwrites[-1] if overwrites else 0
+    whole = replace(
+        contents[-1],
+        mode="overwrite" if overwrites else "append",
+        new_columns=tuple(dict.fromkeys(name for content in contents for name in content.new_columns)),
+        staged=tuple(table for content in contents[first_kept:] for table in content.staged),
+        needless=tuple(table for content in contents[:first_kept] for table in content.staged),
+    )
+    events = [manifest.oldest_event_at for manifest in manifests if manifest.oldest_event_at is not None]
+    return replace(
+        build_manifest(manifests[-1].batch, whole),
+        merged=tuple(manifest.batch for manifest in manifests),
+        oldest_event_at=min(events, default=None),
+    )
+
+
+def _shape(content: PostgresContent) -> tuple[object, ...]:
+    return content.table_id, content.columns
