@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -28,6 +29,7 @@ from penstock.committers.errors import (
 from penstock.committers.postgres import committer, fence
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.testing.faults import crash_at
+from penstock.writers.postgres.staging_writer import StagingWriter
 
 
 @pytest.fixture
@@ -621,6 +623,45 @@ def test_an_aborted_task_leaves_no_staging_table(query: PostgresQuery, store: Sq
         plan.write(failing(), task(plan.batch))
 
     assert query.staged() == []
+
+
+def test_the_server_takes_one_batch_while_the_task_makes_the_next(
+    query: PostgresQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, is_next_asked_for = StagingWriter._copy, threading.Event()
+    first, second = ids(*range(10_000)), ids(*range(10_000, 20_000))
+
+    def slow_copy(writer: StagingWriter, *arguments: Any) -> None:
+        assert is_next_asked_for.wait(10)
+        copy(writer, *arguments)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from first.to_batches()
+        is_next_asked_for.set()
+        yield from second.to_batches()
+
+    monkeypatch.setattr(StagingWriter, "_copy", slow_copy)
+    plan = query.plan(store, query.batch(0), first)
+    query.commit(store, [plan.write(batches(), task(plan.batch))])
+    assert query.ids() == list(range(20_000))
+
+
+def test_reading_staged_rows_does_not_write_their_pages(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    """The first reader of rows that are not frozen marks them, and with checksums logs each page."""
+    rows = ids(*range(50_000))
+    (staged,) = payloads(query.write(query.plan(store, query.batch(0), rows), [rows]))
+
+    def log_bytes() -> int:
+        ((position,),) = query.sql("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
+        return int(position)
+
+    assert query.sql("SHOW data_checksums") == [("on",)]
+    query.sql("CHECKPOINT")
+    before = log_bytes()
+    assert query.sql(f"SELECT count(*) FROM {staged[0].sql}") == [(50_000,)]
+    assert log_bytes() - before < 200_000  # their pages have 1.8 MB
 
 
 def test_what_a_lost_batch_has_staged_is_discarded(query: PostgresQuery, store: SqlManifestStore) -> None:

@@ -19,6 +19,7 @@ from ...committers.postgres.staging import (
     drop,
     staging_name,
 )
+from ..background import Background
 from ..parquet.conform import Conformer
 from .copy_csv import copy_csv
 
@@ -48,7 +49,8 @@ class StagingWriters:
 class StagingWriter:
     """See `TaskWriter`. One transaction: before `finish` nobody sees the table, and a crash leaves none.
 
-    A task without rows makes no table.
+    A task without rows makes no table. The server takes one batch while the task makes the next, so an error
+    of the server is raised by the `write` after it, or by `finish`.
     """
 
     def __init__(self, plan: StagingWriters, attempt: AttemptId) -> None:
@@ -59,24 +61,31 @@ class StagingWriter:
         where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
         self._conform = Conformer(plan.columns, where)
         self._connection: Connection | None = None
+        self._background = Background("penstock-copy")
         self._rows = self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        from ...committers.postgres.connection import DatabaseError
-
         if not batch.num_rows:
             return
         rows = copy_csv(self._conform(batch))
         connection = self._connection or self._begin()
+        self._background.start(self._copy, connection, rows, batch.num_rows)
+
+    def _copy(self, connection: Connection, rows: pa.Buffer, count: int) -> None:
+        """FREEZE: the commit, which reads the rows, need not look up who wrote them and write that into the
+        pages. It is allowed in the transaction that has created the table.
+        """
+        from ...committers.postgres.connection import DatabaseError
+
         try:
             with (
                 connection.cursor() as cursor,
-                cursor.copy(f"COPY {self._sql} FROM STDIN (FORMAT csv)") as copy,
+                cursor.copy(f"COPY {self._sql} FROM STDIN (FORMAT csv, FREEZE)") as copy,
             ):
                 copy.write(memoryview(rows))
         except DatabaseError as error:
             raise self._plan.server.failed(error, _NOT_STAGED) from None  # its context shows a value
-        self._rows += batch.num_rows
+        self._rows += count
         self._bytes += rows.size
 
     def _begin(self) -> Connection:
@@ -94,7 +103,7 @@ class StagingWriter:
         )
         try:
             with self._connection.cursor() as cursor:
-                cursor.execute(f"CREATE TABLE {self._sql} ({columns})")
+                cursor.execute(f"CREATE TABLE {self._sql} ({columns}) WITH (autovacuum_enabled = false)")
                 (now,) = cursor.execute("SELECT now()").fetchone() or (None,)
                 comment = literal(str(StagingComment(now, self._query_id)))
                 cursor.execute(f"COMMENT ON TABLE {self._sql} IS {comment}")
@@ -108,6 +117,8 @@ class StagingWriter:
 
         if self._connection is None:
             return ()
+        self._background.wait()
+        self._background.stop()
         try:
             self._connection.commit()
         except DatabaseError as error:
@@ -119,6 +130,7 @@ class StagingWriter:
 
     def abort(self) -> None:
         """Roll back; and drop the table, if a COMMIT without an answer has made it."""
+        self._background.stop()
         if not self._rows:
             if self._connection is not None:
                 self._connection.close()
