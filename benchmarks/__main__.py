@@ -17,6 +17,7 @@ from benchmarks.report import Report, write_index
 NAMES = (
     "throughput",
     "partitions",
+    "postgres_sink",
     "arrow_batches",
     "start_settings",
     "small_batches",

@@ -19,10 +19,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from benchmarks.measure import machine
-from benchmarks.spark.sinks import JVM_EXTENSIONS, PARTITION, SINKS, Sink
+from benchmarks.spark.postgres_sinks import POSTGRES_SINKS
+from benchmarks.spark.sinks import JVM_EXTENSIONS, PARTITION, Sink
+from benchmarks.spark.sinks import SINKS as FOLDER_SINKS
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
+SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS}
 Progress = dict[str, float]
 """Milliseconds of one batch by step, as Spark counts them, and its `rows`."""
 

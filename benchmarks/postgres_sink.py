@@ -1,0 +1,212 @@
+"""Large batches into a Postgres table: through this sink, Spark's own JDBC sink, and COPY alone."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import psutil
+import psycopg
+import pyarrow.parquet as pq
+from benchmarks import data
+from benchmarks.measure import Options, Samples, interleaved, machine, medians, ratio, say
+from benchmarks.report import Report, bars
+from benchmarks.spark.postgres_sinks import JDBC_ROWS, SERVER_SETTING
+from benchmarks.spark.process import CORES, LOCAL, Peers, Spark, started
+from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, WARM_UP, WARM_UP_ROWS, LargeBatches
+from pyarrow import csv
+from tests.chaos.servers import Postgres, postgres
+from tests.maven import MavenUnreachableError, classpath
+
+JDBC_DRIVER = Path(__file__).parent / "peers" / "jdbc.xml"
+OURS, JDBC, COPY = "penstock.postgres", "foreach-jdbc", "copy"
+CASES = (FLOOR, OURS, JDBC, COPY)
+TIMES_AS_FAST = 2
+CHUNK_BYTES = 1 << 20
+
+COLUMNS = """
+l_orderkey bigint, l_partkey bigint, l_suppkey bigint, l_linenumber integer, l_quantity numeric(15,2),
+l_extendedprice numeric(15,2), l_discount numeric(15,2), l_tax numeric(15,2), l_returnflag text,
+l_linestatus text, l_shipdate date, l_commitdate date, l_receiptdate date, l_shipinstruct text,
+l_shipmode text, l_comment text"""
+"""As both sinks create them."""
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename != 'penstock_fence'"
+
+
+def run(options: Options) -> Report:
+    report = Report(
+        "postgres_sink",
+        "Throughput into a Postgres table",
+        "A stream of TPC-H's lineitem, all rows in one batch, into a table without indexes: through "
+        f"`{OURS}`, exactly once, and through Spark's own JDBC sink in `foreachBatch`, which is not, with "
+        f"`batchsize={JDBC_ROWS}` and `reWriteBatchedInserts=true`. `{COPY}` is the limit, without Spark: "
+        f"the same rows, ready as CSV in files, copied by {CORES} connections into one table of the same "
+        f"columns. `{FLOOR}` is a Python sink that takes the rows and does nothing. There are {CORES} tasks "
+        f"at a time, on {CORES} cores that they share with the server. PostgreSQL has its default settings "
+        "and makes a checkpoint before each run, outside of its time. The runs of all are interleaved; the "
+        f"figures are medians of {options.repeat}. Processor seconds are of all threads and processes.",
+    )
+    source = data.lineitem(options.rows or (QUICK_ROWS if options.is_quick else ROWS))
+    jars, why_not = "", ""
+    try:
+        jars = classpath(JDBC_DRIVER).replace(":", ",")
+    except MavenUnreachableError as error:
+        why_not = f"Without Spark's JDBC sink: {error}."
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        postgres() as server,
+        started(LOCAL, Peers(Path(sys.executable), ""), _settings(server.port, jars)) as spark,
+    ):
+        report.machine = machine("pyspark", "pyarrow", "psycopg")
+        database, processor = Database(server.port), Processor(spark, server)
+        large = LargeBatches(spark, source, Path(folder))
+        ready = ReadyRows(source, Path(folder))
+        cases: dict[str, Callable[[], float]] = {FLOOR: partial(large.run, FLOOR)}
+        for case in (OURS, JDBC):
+            cases[case] = partial(database.filled, partial(large.run, case), source.rows + WARM_UP_ROWS)
+        cases[COPY] = partial(database.filled, partial(ready.copy, database), source.rows)
+        cases = {case: partial(processor.measured, case, run) for case, run in cases.items()}
+        wanted = [case for case in CASES if options.wants(case) and (jars or case != JDBC)]
+        seconds = interleaved({case: cases[case] for case in wanted}, options.repeat, warm_up=WARM_UP)
+    _tell(report, source, seconds, large, processor)
+    if why_not:
+        report.text(why_not)
+    return report
+
+
+def _settings(port: int, jars: str) -> dict[str, str]:
+    settings = {SERVER_SETTING: f"127.0.0.1:{port}"}
+    return {**settings, "spark.jars": jars} if jars else settings
+
+
+class Database:
+    """The database that all write to, one table at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._conninfo = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
+
+    def connect(self) -> psycopg.Connection:
+        return psycopg.connect(self._conninfo)
+
+    def filled(self, write: Callable[[], float], rows: int) -> float:
+        """What `write` returns, which makes a table of so many rows; then the table is dropped."""
+        with psycopg.connect(self._conninfo, autocommit=True) as connection:
+            connection.execute("CHECKPOINT")
+            seconds = write()
+            ((table,),) = connection.execute(_TABLES).fetchall()
+            counted = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+            assert counted == (rows,), f"{counted} rows were written, not {rows:,}"
+            connection.execute(f"DROP TABLE {table}")
+        return seconds
+
+
+class Processor:
+    """How much processor time each run takes, which other programs on the machine change little."""
+
+    def __init__(self, spark: Spark, server: Postgres) -> None:
+        self._spark, self._server = spark, server
+        self._runs: dict[str, list[tuple[float, float, float]]] = {}
+
+    def measured(self, case: str, run: Callable[[], float]) -> float:
+        before = self._so_far()
+        sample = run()
+        spent = [after - start for after, start in zip(self._so_far(), before, strict=True)]
+        self._runs.setdefault(case, []).append((spent[0], spent[1], spent[2]))
+        return sample
+
+    def medians(self, case: str) -> list[float]:
+        """Seconds: of the JVM, of Spark's Python processes, and of the server."""
+        return [statistics.median(runs) for runs in zip(*self._runs[case][WARM_UP:], strict=True)]
+
+    def _so_far(self) -> tuple[float, float, float]:
+        main, *others = self._server.processes()
+        times = main.cpu_times()
+        server = times.user + times.system + times.children_user + times.children_system
+        for process in others:
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                server += times.user + times.system
+        return *self._spark.processor_s(), server
+
+
+class ReadyRows:
+    """All rows as CSV, a file for each connection."""
+
+    def __init__(self, source: data.Source, folder: Path) -> None:
+        self._files = [folder / f"rows-{number}.csv" for number in range(CORES)]
+        for number, file in enumerate(self._files):
+            say(f"Writing {file.name}")
+            with file.open("wb") as output:
+                for parquet in source.files[number::CORES]:
+                    rows = data.as_from_spark(pq.read_table(parquet))
+                    csv.write_csv(rows, output, csv.WriteOptions(include_header=False))
+
+    def copy(self, database: Database) -> float:
+        """Seconds."""
+        with database.connect() as connection:
+            connection.execute(f"CREATE TABLE copied ({COLUMNS})")
+        started_at = time.perf_counter()
+        with ThreadPoolExecutor(len(self._files)) as pool:
+            list(pool.map(partial(self._copy, database), self._files))
+        return time.perf_counter() - started_at
+
+    @staticmethod
+    def _copy(database: Database, file: Path) -> None:
+        statement = "COPY copied FROM STDIN (FORMAT csv)"
+        with (
+            database.connect() as connection,
+            connection.cursor().copy(statement) as copy,
+            file.open("rb") as rows,
+        ):
+            while chunk := rows.read(CHUNK_BYTES):
+                copy.write(chunk)
+
+
+def _tell(
+    report: Report, source: data.Source, seconds: Samples, large: LargeBatches, processor: Processor
+) -> None:
+    middle = medians(seconds)
+    speeds = {case: source.rows / one / 1e6 for case, one in middle.items()}
+    report.table(
+        (
+            "",
+            "seconds",
+            "in tasks",
+            "million rows/s",
+            f"of `{COPY}`'s time",
+            "processor s: JVM",
+            "Python",
+            "server",
+        ),
+        (
+            (
+                f"`{case}`",
+                one,
+                _task_s(large, case),
+                speeds[case],
+                ratio(seconds, case, COPY),
+                *processor.medians(case),
+            )
+            for case, one in middle.items()
+        ),
+    )
+    report.text(
+        f"`{OURS}` copies in its tasks. The rest of its time is planning, and the commit with its "
+        "`INSERT ... SELECT`, which one process of the server runs."
+    )
+    report.plot("Rows a second", bars(speeds, "million rows a second"))
+    if OURS in seconds:
+        times = ratio(seconds, JDBC, OURS)
+        report.bound(f"{OURS}, times as fast as {JDBC}", times, ">=", TIMES_AS_FAST)
+
+
+def _task_s(large: LargeBatches, case: str) -> float | None:
+    batches = large.batches.get(case, ())[WARM_UP:]
+    return statistics.median(batch["tasks"] for batch in batches) / 1000 if batches else None
