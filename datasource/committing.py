@@ -38,32 +38,20 @@ def commit_batch(
     messages: Sequence[CommittableMessage[PayloadT, ContentT]],
 ) -> None:
     """`commit_stream_batch` with its store at hand."""
-    committables = checked_committables(messages)
-    if sink.options.is_decoupled:
-        prepare_batch(sink, store, messages, committables)
-        return
-    table = sink.open_table()
-    committer = TwoPhaseCommitter(store, table, retry(sink.options))
-    if committables[0].skipped:
-        committer.confirm_skipped(committables[0].batch)
-        return
-    committer.commit(manifest_of(table, messages), committables)
-    _maintain(sink, store, committables[0].batch)
-
-
-def prepare_batch(
-    sink: Sink[PayloadT, ContentT],
-    store: SqlManifestStore,
-    messages: Sequence[CommittableMessage[PayloadT, ContentT]],
-    committables: Sequence[Committable[PayloadT]],
-) -> None:
-    """Make a decoupled batch durable; delivery does the rest. The table is asked about replays only."""
-    table = sink.open_table()
-    committer = DecoupledCommitter(store, table)
-    if committables[0].skipped:
-        committer.confirm_skipped(committables[0].batch)
+    committables, table = checked_committables(messages), sink.open_table()
+    batch = committables[0].batch
+    committer: DecoupledCommitter[PayloadT] | TwoPhaseCommitter[PayloadT]
+    if sink.options.is_decoupled:  # delivery does the rest; the table is asked about replays only
+        committer = DecoupledCommitter(store, table)
     else:
+        committer = TwoPhaseCommitter(store, table, retry(sink.options))
+    if committables[0].skipped:
+        committer.confirm_skipped(batch)
+    elif isinstance(committer, DecoupledCommitter):
         committer.prepare(manifest_of(table, messages), committables, messages[0].digest_before)
+    else:
+        committer.commit(manifest_of(table, messages), committables)
+        _maintain(sink, store, batch)
 
 
 def _maintain(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from ..committers.checkpoint_copies import DigestOf
@@ -29,8 +29,6 @@ from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import RetryableError, TableChangedError
 from ..committers.safe_text import get_logger
 from .backlog import BacklogBound, wait_for_delivery
-from .batch_plan import BatchPlan
-from .event_time import event_time_column
 from .new_query import check_new_query
 from .options.common import DeliveryOptions
 from .plan_cache import PlanCache, PlanKey, Seen
@@ -38,8 +36,6 @@ from .settings import register
 from .sink import Identified, Ordered, Sink, check_same_table, mode_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ..committers.store.sql import SqlManifestStore, WrittenTable
 
 logger = get_logger(__name__)
@@ -48,56 +44,22 @@ T = TypeVar("T")
 
 RETRY_S = 2.0
 
-_plans = PlanCache()
 
-
-def plan_decoupled_batch(
-    sink: Sink[PayloadT, ContentT],
-    store: SqlManifestStore,
-    batch: Batch,
-    rows: pa.Schema,
-    overwrite: bool,
-    digest_of: DigestOf = lambda _: None,
-    plans: PlanCache = _plans,
-) -> BatchPlan[PayloadT, ContentT]:
-    """Decide whether to write the batch, wait until the backlog has room for it, and say how to write it.
-
-    Raises:
-        PenstockError: see its subclasses; no data has moved.
-    """
-    digest_of = cache(digest_of)
-    event_time = event_time_column(rows, sink.options.event_time)
-    key = PlanKey(batch.stream, sink, rows, overwrite)
-    seen = plans.get(key)
-    if seen is None:
-        planned = _plan_first(key, store, batch, digest_of, plans)
-    else:
-        planned = _plan_known(key, store, batch, digest_of, seen, plans)
-    if planned is None:
-        return BatchPlan(batch)
-    register(sink, store, batch.stream, planned.target_id)
-    before = digest_of(batch.batch_id - 1) if batch.batch_id > 0 else None
-    return BatchPlan(batch, planned.writers, planned.content, event_time=event_time, digest_before=before)
-
-
-def bound_of(options: DeliveryOptions) -> BacklogBound:
-    return BacklogBound(
-        batches=options.backlog_batches_max,
-        size_bytes=options.backlog_bytes_max,
-        age_s=options.backlog_s_max,
-        wait_s=options.backlog_wait_s,
-    )
-
-
-def _plan_known(
+def plan_decoupled(
     key: PlanKey[PayloadT, ContentT],
     store: SqlManifestStore,
     batch: Batch,
     digest_of: DigestOf,
-    seen: Seen[PayloadT, ContentT],
     plans: PlanCache,
 ) -> Planned[PayloadT, ContentT] | None:
-    """Without a look at the table, if plans last; None if the batch is not to be written."""
+    """Wait until the backlog has room for the batch; say how to write it, or None if it is not to be written.
+
+    Raises:
+        PenstockError: see its subclasses; no data has moved.
+    """
+    seen = plans.get(key)
+    if seen is None:
+        return _plan_first(key, store, batch, digest_of, plans)
     if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, seen.token) is Action.SKIP:
         return None
     wait_for_delivery(store, batch, bound_of(key.sink.options))
@@ -109,6 +71,15 @@ def _plan_known(
     now = patiently(look, key.sink.options.backlog_wait_s)
     plans.put(key, now)
     return now.planned
+
+
+def bound_of(options: DeliveryOptions) -> BacklogBound:
+    return BacklogBound(
+        batches=options.backlog_batches_max,
+        size_bytes=options.backlog_bytes_max,
+        age_s=options.backlog_s_max,
+        wait_s=options.backlog_wait_s,
+    )
 
 
 def _look_again(

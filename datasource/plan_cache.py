@@ -102,10 +102,6 @@ class PlanCache:
             if len(self._entries) > PLANS_MAX:
                 del self._entries[next(iter(self._entries))]
 
-    def forget(self, stream: StreamKey) -> None:
-        with self._lock:
-            self._entries.pop(stream, None)
-
     def refresh(self, key: PlanKey[PayloadT, ContentT], look: Callable[[], Seen[PayloadT, ContentT]]) -> None:
         """Look again in the background, if it is time; one look per stream at once."""
         with self._lock:
@@ -126,3 +122,7 @@ class PlanCache:
         with self._lock:
             entry.seen, entry.error = seen, failure
             entry.seen_at, entry.is_looking = self._clock(), False
+
+
+PLANS = PlanCache()
+"""Of this process."""

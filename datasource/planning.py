@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ..committers.batch_writes import batch_write_id
 from ..committers.checkpoint_copies import DigestOf
-from ..committers.contract import Batch, ContentT, PayloadT, StreamKey
+from ..committers.contract import Batch, ContentT, PayloadT, Planned, StreamKey
 from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.landing import Retry
@@ -20,10 +21,11 @@ from ..committers.two_phase import TwoPhaseCommitter
 from ..writers.local_path import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
-from .decoupled_planning import plan_decoupled_batch
+from .decoupled_planning import plan_decoupled
 from .event_time import event_time_column
 from .new_query import check_new_query
 from .options.common import StreamOptions
+from .plan_cache import PLANS, PlanCache, PlanKey
 from .settings import register
 from .sink import Destination, Sink, check_same_table, mode_of
 from .stores import borrow_store
@@ -59,19 +61,37 @@ def plan_batch(
     rows: pa.Schema,
     overwrite: bool,
     digest_of: DigestOf = lambda _: None,
+    plans: PlanCache = PLANS,
 ) -> BatchPlan[PayloadT, ContentT]:
     """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`.
 
     Args:
         digest_of: an earlier batch, as the checkpoint has it; None if it does not know it any more
+        plans: of decoupled streams
     """
-    if sink.options.is_decoupled:
-        return plan_decoupled_batch(sink, store, batch, rows, overwrite, digest_of)
-    table, written = sink.open_table(), store.written_table(batch.stream)
+    digest_of, is_decoupled = cache(digest_of), sink.options.is_decoupled
     event_time = event_time_column(rows, sink.options.event_time)
+    key = PlanKey(batch.stream, sink, rows, overwrite)
+    if is_decoupled:
+        planned = plan_decoupled(key, store, batch, digest_of, plans)
+    else:
+        planned = _plan_coupled(key, store, batch, digest_of)
+    if planned is None:
+        return BatchPlan(batch)
+    register(sink, store, batch.stream, planned.target_id)
+    before = digest_of(batch.batch_id - 1) if is_decoupled and batch.batch_id > 0 else None
+    return BatchPlan(batch, planned.writers, planned.content, event_time=event_time, digest_before=before)
+
+
+def _plan_coupled(
+    key: PlanKey[PayloadT, ContentT], store: SqlManifestStore, batch: Batch, digest_of: DigestOf
+) -> Planned[PayloadT, ContentT] | None:
+    """None if the batch is not to be written."""
+    sink = key.sink
+    table, written = sink.open_table(), store.written_table(batch.stream)
     try:
         check_same_table(table, batch.stream, written)
-        check_new_query(sink, store, table, batch, overwrite)
+        check_new_query(sink, store, table, batch, key.overwrite)
         decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch, digest_of)
         check_same_table(table, batch.stream, written)  # recovery has looked anew, and gives way to a replay
     except TableChangedError:
@@ -79,10 +99,8 @@ def plan_batch(
         register(sink, store, batch.stream)
         raise
     if decision is Action.SKIP:
-        return BatchPlan(batch)
-    planned = table.plan_batch(rows, mode_of(overwrite), batch.batch_id)
-    register(sink, store, batch.stream, planned.target_id)
-    return BatchPlan(batch, planned.writers, planned.content, event_time=event_time)
+        return None
+    return table.plan_batch(key.rows, mode_of(key.overwrite), batch.batch_id)
 
 
 def plan_batch_write(

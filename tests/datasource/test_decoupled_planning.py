@@ -14,10 +14,11 @@ from penstock.committers.errors import RetryableError, TableChangedError
 from penstock.committers.store.sql import SqlManifestStore, WrittenTable, open_store
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_batch
-from penstock.datasource.decoupled_planning import patiently, plan_decoupled_batch
+from penstock.datasource.decoupled_planning import patiently
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.plan_cache import REFRESH_S, PlanCache
+from penstock.datasource.planning import plan_batch
 from penstock.datasource.settings import register
 from penstock.datasource.sink import check_same_table
 from penstock.delivery.stream_settings import StreamSettings
@@ -41,7 +42,7 @@ class Planner:
 
     def run(self, batch_id: int, rows: pa.Schema = ID) -> None:
         batch = Batch(StreamKey("q", self.sink.table_uri), batch_id, f"{batch_id:064x}")
-        plan = plan_decoupled_batch(self.sink, self.store, batch, rows, False, plans=self.plans)
+        plan = plan_batch(self.sink, self.store, batch, rows, False, plans=self.plans)
         committable: Committable[DataFiles] = Committable(batch, "r", 0, 0, ())
         commit_batch(self.sink, self.store, [CommittableMessage(committable, plan.content)])
 

@@ -31,7 +31,6 @@ from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
-from penstock.datasource.decoupled_planning import plan_decoupled_batch
 from penstock.datasource.file_table import FileTable
 from penstock.datasource.options.common import LakeOptions
 from penstock.datasource.plan_cache import PlanCache
@@ -176,19 +175,9 @@ class Driver:
         def digest_of(batch_id: int) -> str:
             return batch_of(self._checkpoint, batch_id, self._sink.table_uri).digest
 
-        if not self._start.is_decoupled:
-            return plan_batch(self._sink, self._store, batch, ROWS, False, digest_of)
-        if self._scheduler.rng.random() < PLANNER_DIES:
+        if self._start.is_decoupled and self._scheduler.rng.random() < PLANNER_DIES:
             self._plans = self._new_plans()
-        return plan_decoupled_batch(
-            self._sink,
-            self._store,
-            batch,
-            ROWS,
-            overwrite=False,
-            digest_of=digest_of,
-            plans=self._plans,
-        )
+        return plan_batch(self._sink, self._store, batch, ROWS, False, digest_of, self._plans)
 
     def _new_plans(self) -> PlanCache:
         """Of one planner process."""
