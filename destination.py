@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from .committers.token_check import is_landed
     from .datasource.base_source import PenstockDataSource
     from .datasource.destinations import Cleanable, DestinationType, StoredTable, TableNow
-    from .datasource.options.common import DeliveryOptions
-    from .datasource.options.parsing import Option, Prefix
-    from .datasource.options.plug_in import parse_stream_options, with_stream_options
+    from .datasource.options.declaring import declared, handed_on, option, optional, options_of
+    from .datasource.options.delivery import DeliveryOptions
+    from .datasource.options.plug_in import parse_as
     from .datasource.plain_sink import PlainSink
     from .datasource.sink import Identified, Maintainable, Ordered, Remembering, Sink
     from .datasource.table_access import TableAccess
@@ -71,9 +71,9 @@ _HOME = {
     "committers.token_check": ("is_landed",),
     "datasource.base_source": ("PenstockDataSource",),
     "datasource.destinations": ("Cleanable", "DestinationType", "StoredTable", "TableNow"),
-    "datasource.options.common": ("DeliveryOptions",),
-    "datasource.options.parsing": ("Option", "Prefix"),
-    "datasource.options.plug_in": ("parse_stream_options", "with_stream_options"),
+    "datasource.options.declaring": ("declared", "handed_on", "option", "optional", "options_of"),
+    "datasource.options.delivery": ("DeliveryOptions",),
+    "datasource.options.plug_in": ("parse_as",),
     "datasource.plain_sink": ("PlainSink",),
     "datasource.sink": ("Identified", "Maintainable", "Ordered", "Remembering", "Sink"),
     "datasource.table_access": ("TableAccess",),
@@ -99,13 +99,11 @@ __all__ = [
     "Maintainable",
     "Manifest",
     "Mode",
-    "Option",
     "Ordered",
     "Outcome",
     "PenstockDataSource",
     "PlainSink",
     "Planned",
-    "Prefix",
     "Remembering",
     "Sink",
     "StoredFile",
@@ -118,10 +116,14 @@ __all__ = [
     "TaskWriterFactory",
     "TaskWriters",
     "Token",
+    "declared",
+    "handed_on",
     "is_landed",
-    "parse_stream_options",
+    "option",
+    "optional",
+    "options_of",
+    "parse_as",
     "reach",
-    "with_stream_options",
 ]
 
 

@@ -30,7 +30,7 @@ from ..committers.errors import RetryableError, TableChangedError
 from ..committers.safe_text import get_logger
 from .backlog import BacklogBound, wait_for_delivery
 from .new_query import check_new_query
-from .options.common import DeliveryOptions
+from .options.delivery import DeliveryOptions
 from .plan_cache import PlanCache, PlanKey, Seen
 from .settings import register
 from .sink import Identified, Ordered, Sink, check_same_table, mode_of

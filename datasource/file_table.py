@@ -12,7 +12,7 @@ from ..committers.errors import RetryableError
 from ..committers.file_tables.manifest import LakeManifest, decode, manifest_of
 from ..committers.file_tables.merge import MergeableFiles
 from ..writers.parquet.plan import WritePlan, parse_file_name
-from .options.common import LakeOptions
+from .options.file_tables import FileTableOptions
 from .sink import Destination, Identified, Maintainable, Ordered, Remembering
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class FileTableSink(Destination, Maintainable, Protocol):
     """A `Sink` into a file table, with all that a delivery process does for it."""
 
     @property
-    def options(self) -> LakeOptions: ...
+    def options(self) -> FileTableOptions: ...
 
     def open_table(self) -> FileTable: ...
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..committers.contract import Batch, Committer
 from ..committers.errors import CheckpointMismatchError, TableChangedError, shown
 from ..committers.safe_text import get_logger
-from .options.common import NewQuery, StreamOptions, normalized_location, origins_of
+from .options.stream import NewQuery, StreamOptions, normalized_location, origins_of
 from .sink import Destination, Remembering
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic
 
 from ..committers.contract import ContentT, PayloadT, Target
 from ..writers.local_path import local_path
-from .options.common import DeliveryOptions
+from .options.delivery import DeliveryOptions
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

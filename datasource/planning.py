@@ -24,7 +24,7 @@ from .checkpoint import STORE_FILE, Checkpoint
 from .decoupled_planning import plan_decoupled
 from .event_time import event_time_column
 from .new_query import check_new_query
-from .options.common import StreamOptions
+from .options.stream import StreamOptions
 from .plan_cache import PLANS, PlanCache, PlanKey
 from .settings import register
 from .sink import Destination, Sink, check_same_table, mode_of

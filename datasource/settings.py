@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..writers.local_path import is_relative
-from .options.common import DeliveryOptions
+from .options.delivery import DeliveryOptions
 from .sink import Destination
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ..committers.contract import (
     Target,
 )
 from ..committers.errors import TableChangedError
-from .options.common import DeliveryOptions
+from .options.delivery import DeliveryOptions
 
 if TYPE_CHECKING:
     from datetime import datetime

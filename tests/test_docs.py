@@ -10,25 +10,35 @@ import pytest
 
 from penstock.datasource.delta import options as delta
 from penstock.datasource.iceberg import options as iceberg
-from penstock.datasource.options import common
+from penstock.datasource.options.declaring import options_of
+from penstock.datasource.options.delivery import DeliveryOptions
+from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option, Prefix
+from penstock.datasource.options.stream import StreamOptions
 from penstock.datasource.postgres import options as postgres
 
 ROOT = Path(__file__).parent.parent
 OPTIONS_BLOCK = re.compile(r"(<!-- options of (.*?): .*? -->\n).*?(<!-- end of options -->)", re.DOTALL)
 
+
+def _own(layer: type, base: type) -> tuple[Option, ...]:
+    """The options that a layer adds to those of its base."""
+    return tuple(option for option in options_of(layer) if option not in options_of(base))
+
+
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "delta": (delta.OPTIONS, delta.PREFIXES),
     "iceberg": (iceberg.OPTIONS, iceberg.PREFIXES),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
-    "all": ((*common.STREAM_OPTIONS, *common.DELIVERY_OPTIONS), ()),
-    "files": (common.FILE_OPTIONS, ()),
+    "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), ()),
+    "files": (_own(FileTableOptions, DeliveryOptions), ()),
 }
 
 
 def options_table(of: str) -> str:
     options, prefixes = OPTIONS[of]
-    own = [option for option in options if of in ("all", "files") or option not in common.OPTIONS]
+    is_layer = of in ("all", "files")
+    own = [one for one in options if is_layer or one not in options_of(FileTableOptions)]
     rows = [f"| `{option.name}` | {option.help} |" for option in own]
     rows += [f"| `{prefix.name}*` | {prefix.help} Never shown or stored. |" for prefix in prefixes]
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"

@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
-from ..options import common
-from ..options.parsing import Option, Prefix, check, columns, parse_options, storable, text
+from ..options.declaring import declared, handed_on, optional, options_of, prefixes_of
+from ..options.file_tables import FileTableOptions
+from ..options.parsing import check, columns, parse_options, storable, text
+from ..options.stream import problems_of
 
 NAME = "penstock.delta"
 
 
+def _location(path: str) -> str:
+    if re.search(r"[\x00-\x1f\x7f\\]", path):
+        raise ValueError("must not have control characters or backslashes in it")
+    return text(path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaOptions(common.LakeOptions):
+class DeltaOptions(FileTableOptions):
     """Options of `penstock.delta`."""
 
-    path: str
-    partition_by: tuple[str, ...] | None = None
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    path: str = field(
+        metadata=declared(
+            "path", _location, "Where the table is: a local path, or a URL such as `s3://bucket/table`."
+        )
+    )
+    partition_by: tuple[str, ...] | None = optional(
+        "partitionBy", columns, "Partition columns of a new table: `a, b` or a JSON array."
+    )
+    storage_options: Mapping[str, str] = handed_on(
+        "storage.",
+        str.upper,
+        "Handed to the object store of the Delta library, such as `storage.AWS_REGION`.",
+    )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> DeltaOptions:
@@ -33,7 +51,7 @@ class DeltaOptions(common.LakeOptions):
                 'path is missing: say where the table is with .option("path", ...) or .start(path).'
             )
         stored = storable(OPTIONS, options)
-        problems += common.problems_of(values, stored, PREFIXES)
+        problems += problems_of(values, stored, PREFIXES)
         both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
         if both:
             problems.append(
@@ -44,29 +62,5 @@ class DeltaOptions(common.LakeOptions):
         return cls(**values, given=stored)
 
 
-def _location(path: str) -> str:
-    if re.search(r"[\x00-\x1f\x7f\\]", path):
-        raise ValueError("must not have control characters or backslashes in it")
-    return text(path)
-
-
-OPTIONS = (
-    Option(
-        "path", "path", _location, "Where the table is: a local path, or a URL such as `s3://bucket/table`."
-    ),
-    Option(
-        "partitionBy", "partition_by", columns, "Partition columns of a new table: `a, b` or a JSON array."
-    ),
-    *common.OPTIONS,
-)
-
-PREFIXES = (
-    Prefix(
-        "storage.",
-        "storage_options",
-        str.upper,
-        "Handed to the object store of the Delta library, such as `storage.AWS_REGION`.",
-    ),
-)
-
-assert {known.field for known in (*OPTIONS, *PREFIXES)} | {"given"} == {f.name for f in fields(DeltaOptions)}
+OPTIONS = options_of(DeltaOptions)
+PREFIXES = prefixes_of(DeltaOptions)

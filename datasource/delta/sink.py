@@ -21,7 +21,9 @@ from ...writers.local_path import local_path
 from ...writers.parquet.plan import ROW_GROUP_ROWS, WritePlan
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
-from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
+from ..options.delivery import TARGET_FILE_BYTES
+from ..options.file_tables import COMPRESSION
+from ..options.stream import origins_of
 from .options import OPTIONS, DeltaOptions
 
 if TYPE_CHECKING:

@@ -25,7 +25,9 @@ from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.parquet.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
-from ..options.common import COMPRESSION, TARGET_FILE_BYTES, origins_of
+from ..options.delivery import TARGET_FILE_BYTES
+from ..options.file_tables import COMPRESSION
+from ..options.stream import origins_of
 from .options import OPTIONS, IcebergOptions
 
 if TYPE_CHECKING:

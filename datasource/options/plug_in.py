@@ -1,38 +1,30 @@
-"""The options of a plug-in: its own, and those that all streams have."""
+"""Parsing the options of a plug-in: its own, and those that all destinations have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TypeVar
 
-from .common import STREAM_OPTIONS, DeliveryOptions, problems_of
-from .parsing import Option, Prefix, check, parse_options, storable
+from .declaring import options_of, prefixes_of
+from .delivery import DeliveryOptions
+from .parsing import check, parse_options, storable
+from .stream import problems_of
 
 OptionsT = TypeVar("OptionsT", bound=DeliveryOptions)
 
 
-def with_stream_options(*own: Option) -> tuple[Option, ...]:
-    """All options of a plug-in, for its `DestinationType`."""
-    return (*own, *STREAM_OPTIONS)
-
-
-def parse_stream_options(
-    cls: type[OptionsT],
-    name: str,
-    options: Sequence[Option],
-    given: Mapping[str, str],
-    prefixes: Sequence[Prefix] = (),
-) -> OptionsT:
+def parse_as(cls: type[OptionsT], name: str, given: Mapping[str, str]) -> OptionsT:
     """What Spark hands over, as an object of `cls`; its fields without a default are mandatory.
 
     Args:
+        cls: declares its options, see `declaring`
         name: of the data source, for messages
-        options: from `with_stream_options`
 
     Raises:
         ConfigurationError: lists everything that is wrong, one sentence each.
     """
+    options, prefixes = options_of(cls), prefixes_of(cls)
     values, problems = parse_options(options, prefixes, given)
     stored = storable(options, given)
     problems += problems_of(values, stored, prefixes)

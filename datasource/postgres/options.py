@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from ...committers.errors import ConfigurationError
 from ...committers.postgres.address import parse_schema_name, parse_table_name
-from ..options import common
-from ..options.parsing import Option, Prefix, check, parse_options, storable, text
+from ..options.declaring import declared, handed_on, optional, options_of, prefixes_of
+from ..options.delivery import DeliveryOptions
+from ..options.file_tables import FileTableOptions
+from ..options.parsing import Option, check, parse_options, storable, text
+from ..options.stream import problems_of
 
 NAME = "penstock.postgres"
 
 
+def _url(url: str) -> str:
+    from ...committers.postgres.connection import settings_of
+
+    settings_of(text(url))
+    return url
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresOptions(common.DeliveryOptions):
+class PostgresOptions(DeliveryOptions):
     """Options of `penstock.postgres`."""
 
-    url: str = field(repr=False)
-    table: tuple[str, str]
+    url: str = field(
+        repr=False,
+        metadata=declared(
+            "url",
+            _url,
+            "The database, as libpq takes it: `postgresql://user:password@host:5432/database`. User and "
+            "password may come from libpq's environment (`PGUSER`, `PGPASSWORD`, `~/.pgpass`), on the "
+            "executors, too.",
+            is_secret=True,
+        ),
+    )
+    table: tuple[str, str] = field(
+        metadata=declared(
+            "dbtable",
+            parse_table_name,
+            'The table: `table` in the schema `public`, `schema.table`, or with capitals `"Schema"."Table"`.',
+        )
+    )
     """(schema, name)"""
-    staging_schema: str | None = None
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    staging_schema: str | None = optional(
+        "stagingSchema", parse_schema_name, "The schema of the staging tables.", default="that of the table"
+    )
+    storage_options: Mapping[str, str] = handed_on(
+        "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
+    )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> PostgresOptions:
@@ -30,7 +60,7 @@ class PostgresOptions(common.DeliveryOptions):
         Raises:
             ConfigurationError: lists everything that is wrong, one sentence each.
         """
-        of_files = {option.name.lower(): option.name for option in (*common.FILE_OPTIONS, _PARTITION_BY)}
+        of_files = {option.name.lower(): option.name for option in _OF_FILES}
         given = {key: value for key, value in options.items() if key.lower() not in {*of_files, "path"}}
         values, problems = parse_options(OPTIONS, PREFIXES, given)
         problems += [
@@ -48,7 +78,7 @@ class PostgresOptions(common.DeliveryOptions):
         if "dbtable" not in keys:
             problems.append('dbtable is missing: name the table with .option("dbtable", "schema.table").')
         stored = storable(OPTIONS, given)
-        problems += common.problems_of(values, stored, PREFIXES)
+        problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)
         return cls(**values, given=stored)
 
@@ -67,48 +97,7 @@ def require_driver() -> None:
         ) from error
 
 
-def _url(url: str) -> str:
-    from ...committers.postgres.connection import settings_of
+OPTIONS = options_of(PostgresOptions)
+PREFIXES = prefixes_of(PostgresOptions)
 
-    settings_of(text(url))
-    return url
-
-
-OPTIONS = (
-    Option(
-        "url",
-        "url",
-        _url,
-        "The database, as libpq takes it: `postgresql://user:password@host:5432/database`. User and password "
-        "may come from libpq's environment (`PGUSER`, `PGPASSWORD`, `~/.pgpass`), on the executors, too.",
-        is_secret=True,
-    ),
-    Option(
-        "dbtable",
-        "table",
-        parse_table_name,
-        'The table: `table` in the schema `public`, `schema.table`, or with capitals `"Schema"."Table"`.',
-    ),
-    Option(
-        "stagingSchema",
-        "staging_schema",
-        parse_schema_name,
-        "The schema of the staging tables. Default: that of the table.",
-    ),
-    *common.STREAM_OPTIONS,
-    *common.DELIVERY_OPTIONS,
-)
-
-PREFIXES = (
-    Prefix(
-        "storage.",
-        "storage_options",
-        str.upper,
-        "For a checkpoint in an object store, such as `storage.AWS_REGION`.",
-    ),
-)
-
-_PARTITION_BY = Option("partitionBy", "", text, "")
-
-_FIELDS = {option.field for option in OPTIONS} | {prefix.field for prefix in PREFIXES}
-assert {f.name for f in fields(PostgresOptions)} >= _FIELDS
+_OF_FILES = (*(set(options_of(FileTableOptions)) - set(OPTIONS)), Option("partitionBy", "", text, ""))

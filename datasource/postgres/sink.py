@@ -21,7 +21,7 @@ from ...committers.postgres.staging import StagingTables
 from ...committers.postgres.types import text_type
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.postgres.staging_writer import StagingWriters
-from ..options.common import origins_of
+from ..options.stream import origins_of
 from .options import PostgresOptions
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from penstock.datasource.delta import options as delta
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.datasource.options.common import LakeOptions
+from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option
 from penstock.datasource.planning import store_url
 
@@ -42,7 +42,7 @@ LOCATIONS = {"path", "warehouse", "checkpointLocation", "store", "table", "catal
 SECRET = "hunter2"
 
 
-def parse(kind: str, **options: str) -> LakeOptions:
+def parse(kind: str, **options: str) -> FileTableOptions:
     """As the data source does, whose options have their keys in lower case."""
     if kind == "delta":
         parsed = delta.DeltaOptions.parse({"path": "/lake/t", **options})

@@ -12,7 +12,8 @@ from penstock.datasource.delta import options as delta
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.iceberg.options import IcebergOptions
-from penstock.datasource.options import common
+from penstock.datasource.options.declaring import options_of
+from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option
 from penstock.datasource.settings import settings_of
 
@@ -102,7 +103,7 @@ def test_no_secret_is_in_the_settings() -> None:
 
 def test_whatever_is_handed_on_by_a_prefix_is_never_in_the_settings() -> None:
     """Also if it is spelt like a documented option behind its prefix."""
-    for option in common.OPTIONS:
+    for option in options_of(FileTableOptions):
         options = DeltaOptions.parse({"path": "/t", f"storage.{option.name}": SECRET})
         assert SECRET not in settings_of(options)
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,9 +63,9 @@ class JsonLines:
     def plan_batch(self, rows: pa.Schema, mode: ps.Mode, batch_id: int) -> ps.Planned[ps.DataFiles, str]:
         if mode != "append":
             raise ConfigurationError("jsonlines cannot overwrite: write in the output mode append.")
-        for field in rows:
-            if not any(is_a(field.type) for is_a in (types.is_integer, types.is_string, types.is_boolean)):
-                raise SchemaMismatchError(f"jsonlines has no {field.type}: cast the column {field.name}.")
+        for column in rows:
+            if not any(is_a(column.type) for is_a in (types.is_integer, types.is_string, types.is_boolean)):
+                raise SchemaMismatchError(f"jsonlines has no {column.type}: cast the column {column.name}.")
         if not self.may_create and not self.folder.exists():
             raise ConfigurationError(f"There is no directory {self.folder}, and createTable is false.")
         self._part("").mkdir(parents=True, exist_ok=True)
@@ -124,10 +124,7 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonLinesOptions(ps.DeliveryOptions):
-    path: str
-
-
-OPTIONS = ps.with_stream_options(ps.Option("path", "path", os.path.abspath, "The directory."))
+    path: str = field(metadata=ps.declared("path", os.path.abspath, "The directory."))
 
 
 class JsonLinesDataSource(ps.PenstockDataSource):
@@ -136,14 +133,14 @@ class JsonLinesDataSource(ps.PenstockDataSource):
         return KIND
 
     def sink(self) -> ps.Sink[ps.DataFiles, str]:
-        options = ps.parse_stream_options(JsonLinesOptions, KIND, OPTIONS, self.options)
+        options = ps.parse_as(JsonLinesOptions, KIND, self.options)
         return ps.PlainSink(KIND, options.path, options, JsonLines(Path(options.path), options.create_table))
 
 
 DESTINATION = ps.DestinationType(
     kind=KIND,
     data_source="penstock_jsonlines:JsonLinesDataSource",
-    options=OPTIONS,
+    options=ps.options_of(JsonLinesOptions),
     sink=lambda stream, options, access: JsonLinesDataSource(dict(options)).sink(),
     stored_table=lambda stream, access: JsonLines(Path(stream.table_uri)),
     files_of=MANIFESTS.decode,

@@ -73,3 +73,23 @@ def test_options_are_checked_as_those_of_every_destination(
 
     with pytest.raises(penstock.ConfigurationError, match=r"Options of jsonlines:\n  - "):
         JsonLinesDataSource(options).sink()
+
+
+def test_a_delivery_process_delivers_it_batch_by_batch(plug_in: Path, tmp_path: Path) -> None:
+    """It can neither merge batches nor rewrite files, and has no maintenance."""
+    from tests.plug_in.harness import JsonLinesHarness
+
+    url = f"sqlite:///{tmp_path}/store.db"
+    harness = JsonLinesHarness(tmp_path)
+    query = Query(harness, options={"delivery": "decoupled"})
+    with open_store(url) as store:
+        for batch_id in range(3):
+            query.run(store, query.batch(batch_id), ids(batch_id))
+        assert harness.ids() == []
+        command(url, "deliver", "--once")
+        (stream,) = store.streams()
+        deliveries = store.deliveries.recent(stream.key, 10)
+
+    assert sorted(harness.ids()) == [0, 1, 2]
+    assert [(one.batches, one.trigger) for one in deliveries] == [(1, "drain")] * 3
+    command(url, "gc")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tests.simulation.scheduler import Hazards
 
-from penstock.datasource.options.common import LakeOptions
+from penstock.datasource.options.file_tables import FileTableOptions
 
 OTHERS = (
     "append",
@@ -48,7 +48,7 @@ class DeliveryPlan:
     turns: int
     """Of one process: looks at a stream."""
     lease_s: float
-    options: LakeOptions
+    options: FileTableOptions
     dies_prepared: float
     """How likely a process dies between compaction, prepare and commit."""
 
@@ -59,7 +59,7 @@ class DeliveryPlan:
             processes=rng.randint(1, 4),
             turns=rng.randint(2, 8),
             lease_s=rng.choice((5.0, 10.0, 60.0)),
-            options=LakeOptions(
+            options=FileTableOptions(
                 commit_attempts_max=6,
                 is_decoupled=True,
                 deliver_after_s=rng.choice((1, 10, 60)),

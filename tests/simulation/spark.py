@@ -32,7 +32,7 @@ from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
 from penstock.datasource.file_table import FileTable
-from penstock.datasource.options.common import LakeOptions
+from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
 from penstock.datasource.task import TaskAttempt
@@ -56,7 +56,7 @@ class SimulatedSink:
     """The sink of one query, as `datasource.delta.sink` has one."""
 
     lake: SimulatedLake
-    options: LakeOptions
+    options: FileTableOptions
 
     @property
     def kind(self) -> str:

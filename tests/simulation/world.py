@@ -53,7 +53,7 @@ from penstock.datasource import committing, decoupled_planning, planning
 from penstock.datasource.backlog import wait_for_delivery
 from penstock.datasource.decoupled_planning import patiently
 from penstock.datasource.file_table import CleanableFiles, FileTable
-from penstock.datasource.options.common import LakeOptions
+from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.testing.invariant import Observation, find_problems
 
 HISTORY_MAX = 100
@@ -109,7 +109,7 @@ class World:
         self.plan = plan.only(others) if others else plan
         self.scheduler.stickiness = self.plan.stickiness
         self.lake = make_lake(self.scheduler, is_remote=self.plan.is_remote)
-        self.sink = SimulatedSink(self.lake, LakeOptions(commit_attempts_max=6))
+        self.sink = SimulatedSink(self.lake, FileTableOptions(commit_attempts_max=6))
         if self.plan.delivery is not None:
             self.decoupled_sink = SimulatedSink(self.lake, self.plan.delivery.options)
         self.delivery_processes: list[Actor] = []

@@ -1,0 +1,69 @@
+"""Options as fields of a frozen dataclass: each is declared once, with its name, parser, default and meaning.
+
+    buffer_bytes_max: int = option("bufferSize", size(MIB, GIB), "What one task buffers.", default="128mb")
+
+A default is stated as a query would give it; it goes through the parser, and into the documents. Layers of
+options are base classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
+
+from .parsing import Option, Prefix
+
+T = TypeVar("T")
+
+_KEY = "option"
+
+
+def option(name: str, parse: Callable[[str], T], meaning: str, *, default: str) -> T:
+    """A field whose default is what the parser makes of the text."""
+    shown = Option(name, "", parse, f"{meaning} Default `{default}`.")
+    return field(default=parse(default), metadata={_KEY: shown})
+
+
+def optional(
+    name: str, parse: Callable[[str], T], meaning: str, *, default: str = "", is_secret: bool = False
+) -> T | None:
+    """A field that is None if the option is not given.
+
+    Args:
+        default: what that means, in words
+        is_secret: see `Option`
+    """
+    shown = Option(name, "", parse, f"{meaning} Default: {default}." if default else meaning, is_secret)
+    return cast("T | None", field(default=None, repr=not is_secret, metadata={_KEY: shown}))
+
+
+def declared(
+    name: str, parse: Callable[[str], object], meaning: str, *, is_secret: bool = False
+) -> Mapping[str, Any]:
+    """Metadata for the `field` of an option that must be given, or whose default is no text."""
+    return {_KEY: Option(name, "", parse, meaning, is_secret)}
+
+
+def handed_on(prefix: str, spell: Callable[[str], str], meaning: str) -> Mapping[str, str]:
+    """A field with all options of a prefix. They may be secrets: never shown or stored."""
+    shown = Prefix(prefix, "", spell, meaning)
+    return cast("Mapping[str, str]", field(default_factory=dict, repr=False, metadata={_KEY: shown}))
+
+
+def options_of(layers: type) -> tuple[Option, ...]:
+    """The options that a dataclass declares: its own, then those of its bases."""
+    return tuple(known for known in _declared(layers) if isinstance(known, Option))
+
+
+def prefixes_of(layers: type) -> tuple[Prefix, ...]:
+    """The prefixes that a dataclass declares."""
+    return tuple(known for known in _declared(layers) if isinstance(known, Prefix))
+
+
+def _declared(layer: type) -> list[Option | Prefix]:
+    bases = [base for base in layer.__bases__ if is_dataclass(base)]
+    inherited = {one.name for base in bases for one in fields(base)}
+    own = [one for one in fields(layer) if _KEY in one.metadata and one.name not in inherited]
+    shown: list[Option | Prefix] = [replace(one.metadata[_KEY], field=one.name) for one in own]
+    return shown + [known for base in bases for known in _declared(base)]

@@ -1,0 +1,97 @@
+"""Options of decoupled delivery, which every destination has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...committers.deliveries.policy import DeliveryPolicy
+from .declaring import option, optional
+from .parsing import MIB, count, flag, one_of, size
+from .stream import StreamOptions
+
+TARGET_FILE_SIZE = "128mb"
+"""Also how much a delivery brings, where nothing else is said."""
+TARGET_FILE_BYTES = 128 * MIB
+
+_TIB = 1024 * 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryOptions(StreamOptions):
+    """Whether and how the batches are delivered by a delivery process."""
+
+    is_decoupled: bool = option(
+        "delivery",
+        one_of({"coupled": False, "decoupled": True}),
+        "`decoupled`: a batch is done once it is prepared, and `penstock deliver` takes many of them into "
+        "the table at once; `coupled`: every batch is committed to the table. Batch writes are coupled.",
+        default="coupled",
+    )
+    deliver_after_s: int = option(
+        "deliverAfterSeconds",
+        count(1, 30 * 86_400),
+        "Deliver once the oldest batch has waited so long.",
+        default="60",
+    )
+    deliver_after_bytes: int | None = optional(
+        "deliverAfterBytes",
+        size(1, _TIB),
+        "Deliver once so much waits.",
+        default=f"as `targetFileSize`, `{TARGET_FILE_SIZE}` where no files are written",
+    )
+    deliver_after_batches: int = option(
+        "deliverAfterBatches", count(1, 1_000_000), "Deliver once so many batches wait.", default="1000"
+    )
+    deliver_after_checkpoint: bool = option(
+        "deliverAfterCheckpoint",
+        flag,
+        "Deliver a batch only once Spark's own commits log has it.",
+        default="false",
+    )
+    delivery_tries_max: int = option(
+        "deliveryTries",
+        count(1, 10_000),
+        "Tries of a batch that the table refuses, before it is parked for an operator. Outages do not count.",
+        default="5",
+    )
+    backlog_batches_max: int = option(
+        "backlogBatches",
+        count(1, 10_000_000),
+        "The query waits while so many batches are not delivered.",
+        default="10000",
+    )
+    backlog_bytes_max: int = option(
+        "backlogBytes",
+        size(1, 1024 * _TIB),
+        "The query waits while so much is not delivered.",
+        default="100gb",
+    )
+    backlog_s_max: int = option(
+        "backlogSeconds",
+        count(1, 365 * 86_400),
+        "The query waits while the oldest batch that is not delivered is so old.",
+        default="86400",
+    )
+    backlog_wait_s: int = option(
+        "backlogWaitSeconds",
+        count(0, 30 * 86_400),
+        "So long the query waits: for its deliveries, and at a restart for a table that does not answer. "
+        "Then it fails; a restart goes on where it stopped.",
+        default="600",
+    )
+
+    @property
+    def delivery_policy(self) -> DeliveryPolicy:
+        """When the stream is delivered: at the latest when its backlog is full."""
+        after_bytes = self.deliver_after_bytes or self.deliver_after_bytes_default
+        return DeliveryPolicy(
+            after_s=min(self.deliver_after_s, self.backlog_s_max),
+            after_bytes=min(after_bytes, self.backlog_bytes_max),
+            after_batches=min(self.deliver_after_batches, self.backlog_batches_max),
+            after_checkpoint=self.deliver_after_checkpoint,
+            tries_max=self.delivery_tries_max,
+        )
+
+    @property
+    def deliver_after_bytes_default(self) -> int:
+        return TARGET_FILE_BYTES

@@ -1,0 +1,103 @@
+"""Options of the sinks for file tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...committers.maintenance import MaintenancePolicy
+from .declaring import declared, option, optional
+from .delivery import TARGET_FILE_BYTES, TARGET_FILE_SIZE, DeliveryOptions
+from .parsing import MIB, columns, count, flag, one_of, properties, size
+
+COMPRESSION = "zstd"
+
+_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4", "uncompressed": "none"}
+_COMPACT_WITH: Mapping[str, Literal["local", "spark", "none"]] = {
+    "local": "local",
+    "spark": "spark",
+    "none": "none",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTableOptions(DeliveryOptions):
+    """What the sinks for file tables have in common. None: as the table says, else the default."""
+
+    table_properties: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=declared(
+            "tableProperties", properties, "Properties of a new table, as a JSON object of strings."
+        ),
+    )
+    target_file_bytes: int | None = optional(
+        "targetFileSize",
+        size(MIB // 16, 64 * 1024 * MIB),
+        "Data files are rolled at about this size.",
+        default=f"`{TARGET_FILE_SIZE}`, or as an Iceberg table says",
+    )
+    buffer_bytes_max: int = option(
+        "bufferSize",
+        size(MIB, 64 * 1024 * MIB),
+        "Rows that one task buffers, over all open partitions, in Arrow bytes.",
+        default="128mb",
+    )
+    row_group_rows: int | None = optional(
+        "rowGroupRows",
+        count(1, 2**31 - 1),
+        "Rows in a Parquet row group.",
+        default="250,000, or as an Iceberg table says",
+    )
+    max_open_partitions: int = option(
+        "maxOpenPartitions",
+        count(1, 10_000),
+        "Data files that one task keeps open, and at most half of what the system lets a process open; then "
+        "the largest are closed.",
+        default="1000",
+    )
+    compression: str | None = optional(
+        "compression",
+        one_of(_CODECS),
+        f"One of {', '.join(_CODECS)}.",
+        default=f"`{COMPRESSION}`, or as an Iceberg table says",
+    )
+    sort_within: tuple[str, ...] = field(
+        default=(),
+        metadata=declared("sortWithin", columns, "Sort rows by these columns within each row group."),
+    )
+    compact_with: Literal["local", "spark", "none"] = option(
+        "compactWith",
+        one_of(_COMPACT_WITH),
+        "Who rewrites small files to `targetFileSize` before they are delivered: the delivery process "
+        "(`local`), a Spark job (`spark`), nobody (`none`).",
+        default="local",
+    )
+    maintenance: bool | None = optional(
+        "maintenance",
+        flag,
+        "The delivery process keeps the table in shape: visible small files, log checkpoints, removed files, "
+        "files that nothing names; `expireSnapshots` has its own option.",
+        default="`true` for tables that Penstock created, `false` for all others; the table property "
+        "`penstock.maintenance` switches it too",
+    )
+    compact_every_s: int = option(
+        "compactEverySeconds",
+        count(0, 365 * 86_400),
+        "Between two looks for small files that are visible already; 0 is never.",
+        default="600",
+    )
+    vacuum_every_s: int = option(
+        "vacuumEverySeconds",
+        count(0, 365 * 86_400),
+        "Between two removals of files that the table no longer needs, past its retention; 0 is never.",
+        default="86400",
+    )
+
+    @property
+    def maintenance_policy(self) -> MaintenancePolicy:
+        return MaintenancePolicy(self.maintenance, self.compact_every_s, self.vacuum_every_s)
+
+    @property
+    def deliver_after_bytes_default(self) -> int:
+        return self.target_file_bytes or TARGET_FILE_BYTES

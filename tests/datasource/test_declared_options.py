@@ -1,0 +1,85 @@
+"""Each option is declared once: how it is parsed, told and documented, and its default come from there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, fields
+
+import pytest
+
+from penstock.committers.errors import ConfigurationError
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.options.declaring import (
+    declared,
+    handed_on,
+    option,
+    optional,
+    options_of,
+    prefixes_of,
+)
+from penstock.datasource.options.delivery import DeliveryOptions
+from penstock.datasource.options.parsing import Option, Prefix, count, size, text
+from penstock.datasource.options.plug_in import parse_as
+from penstock.datasource.postgres.options import PostgresOptions
+from penstock.writers.parquet.plan import ROW_GROUP_ROWS
+
+ALL = pytest.mark.parametrize("kind", [DeltaOptions, IcebergOptions, PostgresOptions])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mine(DeliveryOptions):
+    place: str = field(metadata=declared("place", text, "Where."))
+    buffer: int = option("bufferSize", size(1, 1024), "How much.", default="1kb")
+    limit: int | None = optional("limit", count(1, 9), "At most.", default="none")
+    password: str | None = optional("password", text, "Secret.", is_secret=True)
+    headers: object = handed_on("header.", str.lower, "Sent along.")
+
+
+def test_a_declaration_says_how_an_option_is_parsed_told_and_what_holds_without_it() -> None:
+    mine = parse_as(Mine, "mine", {"PLACE": "here", "header.X-A": "b"})
+
+    assert (mine.place, mine.buffer, mine.limit, mine.headers) == ("here", 1024, None, {"x-a": "b"})
+    assert [known.help for known in options_of(Mine)[:3]] == [
+        "Where.",
+        "How much. Default `1kb`.",
+        "At most. Default: none.",
+    ]
+    assert [known.field for known in prefixes_of(Mine)] == ["headers"]
+    with pytest.raises(ConfigurationError, match=r"bufferSize='2kb': must be(.|\n)*place is missing"):
+        parse_as(Mine, "mine", {"buffersize": "2kb"})
+
+
+def test_own_options_come_before_those_of_the_layers_below() -> None:
+    names = [known.name for known in options_of(Mine)]
+    assert names[:5] == ["place", "bufferSize", "limit", "password", "delivery"]
+    assert names.index("backlogWaitSeconds") < names.index("checkpointLocation")
+
+
+def test_a_secret_is_not_shown_nor_kept_with_what_was_given() -> None:
+    mine = parse_as(Mine, "mine", {"place": "p", "password": "geheim", "header.token": "geheim"})
+    assert "geheim" not in repr(mine)
+    assert mine.given == {"place": "p"}
+
+
+@ALL
+def test_every_field_is_an_option_and_every_option_has_one_name(kind: type) -> None:
+    known: list[Option | Prefix] = [*options_of(kind), *prefixes_of(kind)]
+    assert sorted(one.field for one in known) == sorted({f.name for f in fields(kind)} - {"given"})
+    assert max(Counter(one.name.lower() for one in known).values()) == 1
+
+
+@ALL
+def test_the_default_in_the_documents_is_the_one_that_holds(kind: type) -> None:
+    defaults = {one.name: one.default for one in fields(kind)}
+    documented = [
+        (one, found[1]) for one in options_of(kind) if (found := re.search(r" Default `(.*)`\.$", one.help))
+    ]
+    assert len(documented) > 10
+    assert [one.name for one, default in documented if one.parse(default) != defaults[one.field]] == []
+
+
+def test_the_documented_rows_of_a_row_group_are_those_of_the_writer() -> None:
+    (rows,) = [one for one in options_of(DeltaOptions) if one.name == "rowGroupRows"]
+    assert f"{ROW_GROUP_ROWS:,}" in rows.help
