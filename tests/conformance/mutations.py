@@ -1,0 +1,516 @@
+"""Each claim of the conformance suite, with a change of the product by which it must fail.
+
+A claim that does not fail then checks nothing. One method or value is patched; the rest is real. The example
+of a plug-in stands for all destinations where it can. Import it once the plug-in is installed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+from penstock_jsonlines import DESTINATION, JsonLines, PartWriter
+from tests.conformance.harnesses import DeltaHarness, PostgresHarness
+from tests.plug_in.harness import JsonLinesHarness
+
+from penstock.committers import cleanup, decision, token_check
+from penstock.committers.contract import Committed, DataFile, Manifest, Token
+from penstock.committers.decision import Action, Known
+from penstock.committers.delta import committer as delta_committer
+from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.errors import ManifestCorruptError, RetryableError, SchemaMismatchError
+from penstock.committers.file_manifests import FileManifests
+from penstock.committers.postgres.connection import PostgresServer
+from penstock.committers.preparing import Preparation
+from penstock.committers.recovery import Recovery
+from penstock.committers.store import contents
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.datasource import planning
+from penstock.datasource.delta import options as delta_options
+from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
+from penstock.testing.conformance import query
+from penstock.testing.conformance.harness import DestinationHarness
+
+Patch = Callable[[], AbstractContextManager[Any]]
+NewHarness = Callable[[Path], DestinationHarness]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A claim, and what is changed."""
+
+    claim: str
+    without: str
+    """What the changed product does."""
+    patch: Patch
+    harness: NewHarness = JsonLinesHarness
+    given: dict[str, Any] = field(default_factory=dict)
+    """The parameters of the claim."""
+
+
+def method(owner: Any, name: str, new: Callable[..., Any]) -> Patch:
+    """`new` is called with the real method first."""
+    real = getattr(owner, name)
+    return lambda: mock.patch.object(owner, name, lambda *args, **kwargs: new(real, *args, **kwargs))
+
+
+def returning(owner: Any, name: str, value: Any) -> Patch:
+    return lambda: mock.patch.object(owner, name, return_value=value)
+
+
+def _both(*patches: Patch) -> Patch:
+    @contextmanager
+    def enter() -> Iterator[None]:
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch())
+            yield
+
+    return enter
+
+
+# What destinations do wrong ---------------------------------------------------------------------------
+
+
+def _keep_batches(write: Any, writer: PartWriter, batch: pa.RecordBatch) -> None:
+    writer.__dict__.setdefault("kept", []).append(batch)
+    write(writer, batch)
+
+
+def _finish_without_rows(finish: Any, writer: PartWriter) -> Any:
+    return finish(writer) or (DataFile(writer._path.name, 0, 0),)
+
+
+def _finish_in_sight(finish: Any, writer: PartWriter) -> Any:
+    files = finish(writer)
+    if files:
+        seen = writer._path.parents[1] / "seen.jsonl"
+        seen.write_bytes(writer._path.read_bytes())
+    return files
+
+
+def _name_all_there_is(manifest: Any, target: JsonLines, batch: Any, content: str, payloads: Any) -> Manifest:
+    there = [DataFile(path.name, path.stat().st_size, 1) for path in target.folder.glob(".parts/[!.]*")]
+    named: Manifest = manifest(target, batch, content, [there])
+    return named
+
+
+def _token_of_any_query(_token: Any, target: JsonLines, _query_id: str) -> Any:
+    names = [path.name.split(".") for path in target.folder.glob("*.*.*.jsonl")]
+    last = max(((int(batch_id), digest) for _, batch_id, digest, _ in names), default=None)
+    return last and Token(*last)
+
+
+def _keep_ten_batches(commit: Any, target: JsonLines, *args: Any) -> Any:
+    outcome = commit(target, *args)
+    for path in sorted(target.folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)[:-10]:
+        path.unlink()
+    return outcome
+
+
+def _commit_in_two_steps(_commit: Any, target: JsonLines, manifest: Manifest, *_: Any) -> Committed:
+    """First the rows, then the token, and no look before."""
+    batch, files = manifest.batch, FileManifests("jsonlines").decode(manifest)
+    rows = "".join((target.folder / ".parts" / file.path).read_text() for file in files)
+    (target.folder / f"rows-{uuid.uuid4()}.jsonl").write_text(rows)
+    (target.folder / f"{batch.stream.query_id}.{batch.batch_id}.{batch.digest}.jsonl").touch()
+    return Committed(1)
+
+
+def _first_token(_token: Any, target: JsonLines, query_id: str) -> Any:
+    names = [path.name.split(".") for path in target.folder.glob(f"{query_id}.*.jsonl")]
+    first = min(((int(batch_id), digest) for _, batch_id, digest, _ in names), default=None)
+    return first and Token(*first)
+
+
+def _delete_others(commit: Any, target: JsonLines, *args: Any) -> Any:
+    for path in target.folder.glob("others-*.jsonl"):
+        path.unlink()
+    return commit(target, *args)
+
+
+def _skip_bad_rows(write: Any, writer: PartWriter, batch: pa.RecordBatch) -> None:
+    try:
+        write(writer, batch)
+    except SchemaMismatchError:
+        return
+
+
+def _count_all(discard: Any, target: JsonLines, payloads: Any) -> int:
+    files = [file for payload in payloads for file in payload]
+    discard(target, [files])
+    return len(files)
+
+
+def _decode_leniently(decode: Any, manifests: FileManifests, manifest: Manifest) -> Any:
+    try:
+        return decode(manifests, manifest)
+    except ManifestCorruptError:
+        return ()
+
+
+def _commit_with_old_look(commit: Any, table: DeltaTableCommitter, *args: Any) -> Any:
+    look = table._first_look
+    outcome = commit(table, *args)
+    table._first_look = look
+    return outcome
+
+
+def _only_the_last(_is_in: Any, _table: Any, _view: Any, token: Any, manifest: Manifest) -> bool:
+    return bool(token.batch_id == manifest.batch.batch_id)
+
+
+def _append_anyway(plan: Any, target: DeltaTarget, rows: Any, _mode: str, batch_id: int) -> Any:
+    return plan(target, rows, "append", batch_id)
+
+
+def _plan_ids(plan: Any, target: DeltaTarget, _rows: Any, mode: str, batch_id: int) -> Any:
+    return plan(target, query.IDS, mode, batch_id)
+
+
+def _add_no_columns(plan: Any, table: DeltaTableCommitter, rows: Any, **options: Any) -> Any:
+    return plan(table, rows, **{**options, "evolve": False})
+
+
+def _decide(known: Known, action: Action) -> Patch:
+    return lambda: mock.patch.dict(decision.COUPLED, {known: (action,) * 5})
+
+
+def _declare(harness: type[DestinationHarness], **promises: bool) -> Patch:
+    return lambda: mock.patch.object(harness, "promises", replace(harness.promises, **promises))
+
+
+NOT_IN_TABLE = {
+    "without": "a commit that does not look at the token",
+    "patch": returning(DeltaTableCommitter, "_is_in", False),
+    "harness": DeltaHarness,
+}
+TWO_STEPS = {
+    "without": "a commit that looks at nothing, in two steps",
+    "patch": method(JsonLines, "commit", _commit_in_two_steps),
+}
+NO_TOKEN = {
+    "without": "a table that has no token",
+    "patch": returning(delta_committer, "token_of", None),
+    "harness": DeltaHarness,
+}
+ABORT_DELETES = {
+    "without": "an abort that deletes what may be named",
+    "patch": lambda: mock.patch.object(
+        query, "abort_batch", lambda sink, messages: sink.open_table().discard(query.payloads(messages))
+    ),
+}
+ABORT_DOES_NOTHING = {
+    "without": "an abort that deletes nothing",
+    "patch": returning(query, "abort_batch", None),
+}
+NOTHING_MISSING = {
+    "without": "a destination that never misses anything",
+    "patch": returning(JsonLines, "missing", []),
+}
+
+MUTATIONS = (
+    # Landing
+    Mutation(
+        "the_rows_of_all_tasks_land_once",
+        "a manifest without its last payload",
+        method(JsonLines, "manifest", lambda real, *args: real(*args[:-1], args[-1][:-1])),
+    ),
+    Mutation(
+        "an_empty_batch_is_committed_and_adds_nothing",
+        "a task without rows that hands back a file",
+        method(PartWriter, "finish", _finish_without_rows),
+    ),
+    Mutation(
+        "rows_are_invisible_until_their_batch_is_committed",
+        "parts that readers see",
+        method(PartWriter, "finish", _finish_in_sight),
+    ),
+    Mutation(
+        "a_replay_is_skipped",
+        "committed batches that are written again",
+        _decide(Known.COMMITTED, Action.WRITE),
+    ),
+    Mutation("a_replay_after_the_store_was_lost_adds_nothing", **NO_TOKEN),
+    Mutation("a_commit_that_is_repeated_adds_nothing", **NOT_IN_TABLE),
+    Mutation(
+        "a_batch_behind_the_token_adds_nothing",
+        "only the very batch of the token counts as landed",
+        method(DeltaTableCommitter, "_is_in", _only_the_last),
+        DeltaHarness,
+    ),
+    Mutation(
+        "the_token_is_the_last_batch_of_the_query",
+        "the token of the first batch",
+        method(JsonLines, "token", _first_token),
+    ),
+    Mutation(
+        "the_token_is_checked_once_a_batch_is_to_be_added",
+        "a commit that asks nobody",
+        method(JsonLines, "commit", lambda real, target, manifest, *_: real(target, manifest)),
+    ),
+    Mutation(
+        "a_target_sees_its_own_commit",
+        "the first look at the table is kept over the commit",
+        method(DeltaTableCommitter, "commit", _commit_with_old_look),
+        DeltaHarness,
+    ),
+    Mutation(
+        "two_queries_have_a_token_each",
+        "one token for all queries",
+        method(JsonLines, "token", _token_of_any_query),
+    ),
+    Mutation(
+        "commands_find_the_destination_by_its_address",
+        "another address in the store",
+        lambda: mock.patch.object(
+            JsonLinesHarness,
+            "destination",
+            replace(DESTINATION, stored_table=lambda stream, _: JsonLines(Path(f"{stream.table_uri}-other"))),
+        ),
+    ),
+    # Crashes
+    Mutation(
+        "a_crash_before_the_manifest_loses_and_doubles_nothing",
+        "a manifest that names all parts there are",
+        method(JsonLines, "manifest", _name_all_there_is),
+        given={"step": "all tasks finished"},
+    ),
+    Mutation(
+        "a_crash_at_a_crash_point_loses_and_doubles_nothing",
+        "a manifest that names all parts there are",
+        method(JsonLines, "manifest", _name_all_there_is),
+        given={"point": "prepare.start"},
+    ),
+    Mutation(
+        "a_crash_around_the_commit_loses_and_doubles_nothing",
+        given={"has_landed": True, "batch_id": 0},
+        **TWO_STEPS,
+    ),
+    Mutation("a_crash_in_recovery_loses_and_doubles_nothing", given={"point": "commit.landed"}, **TWO_STEPS),
+    Mutation("a_crash_in_every_start_loses_and_doubles_nothing", **TWO_STEPS),
+    Mutation(
+        "recovery_without_a_replay_commits_what_is_pending",
+        "a recovery that does nothing",
+        returning(Recovery, "recover", []),
+    ),
+    Mutation(
+        "a_replay_that_is_partitioned_otherwise_adds_nothing",
+        "what a replay wrote in vain stays",
+        returning(Preparation, "delete_unnamed", None),
+    ),
+    # Responses
+    Mutation(
+        "a_batch_that_landed_and_whose_response_was_lost_is_not_added_again",
+        given={"batch_id": 0},
+        **NOT_IN_TABLE,
+    ),
+    Mutation("a_batch_whose_response_and_store_were_lost_is_not_added_again", **NO_TOKEN),
+    Mutation("a_batch_whose_request_was_lost_is_committed_by_the_next_start", **ABORT_DELETES),
+    Mutation("an_abort_after_an_unknown_end_deletes_nothing", **ABORT_DELETES),
+    Mutation("an_abort_of_a_batch_with_a_failed_task_leaves_nothing", **ABORT_DOES_NOTHING),
+    Mutation(
+        "a_task_that_fails_leaves_nothing",
+        "a writer that leaves its part",
+        returning(PartWriter, "abort", None),
+    ),
+    Mutation(
+        "discarding_is_idempotent_and_touches_no_other_batch",
+        "parts that are gone count as deleted",
+        method(JsonLines, "discard", _count_all),
+    ),
+    Mutation("what_a_manifest_needs_and_is_gone_is_missing", **NOTHING_MISSING),
+    Mutation("a_payload_that_is_gone_is_written_again_by_the_replay", **NOTHING_MISSING),
+    Mutation("a_payload_that_is_gone_and_that_no_replay_writes_again_is_an_error", **NOTHING_MISSING),
+    # Concurrency
+    Mutation(
+        "a_run_that_was_taken_over_commits_nothing",
+        "what a fenced run wrote stays",
+        returning(Preparation, "delete", 0),
+    ),
+    Mutation("a_driver_that_wakes_up_late_adds_nothing", **TWO_STEPS),
+    Mutation("two_drivers_that_commit_one_batch_at_once_add_it_once", given={"batch_id": 1}, **NOT_IN_TABLE),
+    Mutation("a_concurrent_driver_that_lands_first_is_noticed_by_the_commit", **NOT_IN_TABLE),
+    Mutation(
+        "other_offsets_under_a_committed_batch_id_are_refused",
+        "rows from other offsets that are dropped silently",
+        _decide(Known.COMMITTED_OTHER, Action.SKIP),
+    ),
+    Mutation(
+        "other_offsets_are_refused_in_the_commit",
+        "a commit that does not compare digests",
+        returning(token_check, "is_landed", True),
+    ),
+    Mutation(
+        "a_pending_batch_with_other_offsets_gives_way",
+        "a pending batch that is not given up",
+        _decide(Known.PREPARED_OTHER, Action.WRITE),
+    ),
+    Mutation(
+        "rows_of_other_writers_stay",
+        "a commit that deletes the files of others",
+        method(JsonLines, "commit", _delete_others),
+        given={"when": "in the commit"},
+    ),
+    Mutation(
+        "two_queries_commit_beside_each_other",
+        "one token for all queries",
+        method(JsonLines, "token", _token_of_any_query),
+    ),
+    # Changes
+    Mutation(
+        "a_destination_that_has_changed_under_its_query_takes_no_batch",
+        "a plan that does not look whether the table is the same",
+        returning(planning, "check_same_table", None),
+        DeltaHarness,
+        {"change": "dropped"},
+    ),
+    Mutation(
+        "a_destination_that_changes_before_the_commit_takes_no_batch",
+        "a commit that does not look whether the table is the same",
+        _both(
+            returning(delta_committer, "check_same_table", None),
+            returning(DeltaTableCommitter, "_check_log_since", []),
+        ),
+        DeltaHarness,
+        {"change": "dropped and created again"},
+    ),
+    Mutation(
+        "what_an_operator_accepts_is_written_again",
+        "a store that does not accept",
+        returning(SqlManifestStore, "accept_table", None),
+        DeltaHarness,
+    ),
+    Mutation(
+        "a_new_query_over_the_rows_of_an_earlier_one_is_noticed",
+        "a plan that does not look for earlier queries",
+        returning(planning, "check_new_query", None),
+        DeltaHarness,
+    ),
+    # Data
+    Mutation(
+        "overwriting_replaces_all_rows_once",
+        "overwrites that append",
+        method(DeltaTarget, "plan_batch", _append_anyway),
+        DeltaHarness,
+    ),
+    Mutation(
+        "a_new_column_comes_with_its_batch",
+        "schemaEvolution is ignored",
+        method(DeltaTableCommitter, "plan", _add_no_columns),
+        DeltaHarness,
+    ),
+    Mutation(
+        "rows_of_another_type_are_refused_before_any_moves",
+        "a plan that does not look at the types",
+        method(DeltaTarget, "plan_batch", _plan_ids),
+        DeltaHarness,
+    ),
+    Mutation(
+        "a_bad_value_is_refused_before_anything_is_visible",
+        "bad rows are left out",
+        method(PartWriter, "write", _skip_bad_rows),
+    ),
+    Mutation(
+        "the_memory_of_a_task_does_not_grow_with_its_rows",
+        "a writer that keeps its rows",
+        method(PartWriter, "write", _keep_batches),
+    ),
+    Mutation(
+        "a_batch_write_appends_once",
+        "parts stay behind",
+        returning(JsonLines, "discard", 0),
+    ),
+    Mutation(
+        "a_batch_write_that_overwrites_replaces_all_rows",
+        "overwrites that append",
+        method(DeltaTarget, "plan_batch", _append_anyway),
+        DeltaHarness,
+    ),
+    Mutation("a_batch_write_that_fails_leaves_nothing", **ABORT_DOES_NOTHING),
+    Mutation(
+        "batches_of_a_long_stream_land_in_order",
+        "a directory that keeps ten batches",
+        method(JsonLines, "commit", _keep_ten_batches),
+    ),
+    # Manifests
+    Mutation(
+        "a_manifest_comes_back_from_the_store_as_it_was",
+        "wrong counts",
+        method(FileManifests, "encode", lambda real, *args: replace(real(*args), rows=0)),
+    ),
+    Mutation(
+        "a_manifest_is_the_same_in_whichever_order_it_is_made",
+        "random names",
+        method(
+            FileManifests,
+            "encode",
+            lambda real, *args: replace(real(*args), content=uuid.uuid4().bytes),
+        ),
+    ),
+    Mutation(
+        "a_manifest_that_is_damaged_in_the_store_is_told_as_damaged",
+        "a store that does not check what it reads, and a destination that takes what it gets",
+        _both(returning(contents, "_is_whole", True), method(FileManifests, "decode", _decode_leniently)),
+    ),
+    Mutation(
+        "a_manifest_that_cannot_be_read_is_told_as_damaged",
+        "a damaged manifest is taken for an empty one",
+        method(FileManifests, "decode", _decode_leniently),
+        given={"damage": "cut off"},
+    ),
+    # Secrecy
+    Mutation(
+        "one_destination_has_one_address",
+        "an address that is never the same",
+        lambda: mock.patch.object(DeltaSink, "table_uri", property(lambda _: f"/rows-{uuid.uuid4()}")),
+        DeltaHarness,
+    ),
+    Mutation(
+        "no_secret_is_in_the_store_in_logs_or_in_what_others_see",
+        "all options are kept in the store",
+        lambda: mock.patch.object(delta_options, "storable", lambda _known, options: dict(options)),
+        DeltaHarness,
+    ),
+    Mutation(
+        "tasks_get_the_secrets_that_they_need_and_no_others",
+        "secrets are sent to tasks, though it was promised not to",
+        _declare(DeltaHarness, shows_secrets_to_tasks=False),
+        DeltaHarness,
+    ),
+    Mutation(
+        "a_server_that_does_not_answer_is_told_without_secrets",
+        "an error that shows the settings",
+        method(PostgresServer, "failed", lambda _, server, *__: RetryableError(f"{dict(server.settings)}")),
+        lambda _: PostgresHarness(lambda: "postgresql+psycopg://u@h/d?options=-csearch_path%3Ds"),
+    ),
+    Mutation(
+        "an_unknown_option_is_refused_without_secrets",
+        "an error that shows all options",
+        method(
+            delta_options,
+            "parse_options",
+            lambda real, known, prefixes, options: ({}, [*real(known, prefixes, options)[1], str(options)]),
+        ),
+        DeltaHarness,
+    ),
+    # Clean-up
+    Mutation(
+        "clean_up_deletes_what_lost_attempts_have_left",
+        "a clean-up that takes everything for young",
+        returning(cleanup, "judge", cleanup.Verdict.YOUNG),
+        DeltaHarness,
+    ),
+    Mutation(
+        "clean_up_keeps_what_is_pending_or_young_or_of_others",
+        "a clean-up that takes nothing for unsettled or of others",
+        returning(cleanup, "judge", cleanup.Verdict.UNNEEDED),
+        DeltaHarness,
+    ),
+)

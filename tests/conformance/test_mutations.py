@@ -1,0 +1,45 @@
+"""Each claim of the conformance suite fails once its guard is taken away."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.committers.errors import PenstockError
+from penstock.committers.store.sql import open_store
+from penstock.testing.conformance import DestinationConformance, Query
+
+CLAIMS = [name for name in dir(DestinationConformance) if name.startswith("test_")]
+FAILURES = (AssertionError, pytest.fail.Exception, PenstockError)
+"""How a claim fails. Any other error says that the change of the product makes no sense."""
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_claim_fails_without_its_guard(
+    claim: str, plug_in: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.conformance.mutations import MUTATIONS
+
+    (mutation,) = [one for one in MUTATIONS if f"test_{one.claim}" == claim]
+    harness = mutation.harness(tmp_path)
+    with (
+        open_store(f"sqlite:///{tmp_path}/store.db") as store,
+        open_store(f"sqlite:///{tmp_path}/other.db") as other_store,
+    ):
+        fixtures: dict[str, Any] = {
+            "harness": harness,
+            "query": Query(harness),
+            "secretive": Query(harness, destination_options=harness.secret_options or None),
+            "store": store,
+            "other_store": other_store,
+            "tmp_path": tmp_path,
+            "caplog": caplog,
+            **mutation.given,
+        }
+        test = getattr(DestinationConformance(), claim)
+        given = {name: fixtures[name] for name in inspect.signature(test).parameters}
+        with mutation.patch(), pytest.raises(FAILURES):
+            test(**given)
