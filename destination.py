@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Token,
     )
     from .committers.crash_points import reach
+    from .committers.deliveries.contract import Mergeable
     from .committers.file_manifests import FileManifests
     from .committers.token_check import is_landed
     from .datasource.base_source import PenstockDataSource
@@ -67,6 +68,7 @@ _HOME = {
         "Token",
     ),
     "committers.crash_points": ("reach",),
+    "committers.deliveries.contract": ("Mergeable",),
     "committers.file_manifests": ("FileManifests",),
     "committers.token_check": ("is_landed",),
     "datasource.base_source": ("PenstockDataSource",),
@@ -98,6 +100,7 @@ __all__ = [
     "Identified",
     "Maintainable",
     "Manifest",
+    "Mergeable",
     "Mode",
     "Ordered",
     "Outcome",

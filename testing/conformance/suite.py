@@ -7,6 +7,7 @@ from .cleaning import CleaningClaims
 from .concurrency import ConcurrencyClaims
 from .crashes import CrashClaims
 from .data import DataClaims
+from .deliveries import DeliveryClaims
 from .landing import LandingClaims
 from .manifests import ManifestClaims
 from .responses import ResponseClaims
@@ -22,6 +23,7 @@ class DestinationConformance(
     DataClaims,
     ManifestClaims,
     SecrecyClaims,
+    DeliveryClaims,
     CleaningClaims,
 ):
     """What every destination promises. Subclass it as `Test…` with a fixture `harness`."""

@@ -30,6 +30,7 @@ from penstock.committers.postgres.connection import PostgresServer
 from penstock.committers.preparing import Preparation
 from penstock.committers.recovery import Recovery
 from penstock.committers.store import contents
+from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource import planning
 from penstock.datasource.delta import options as delta_options
@@ -114,6 +115,12 @@ def _keep_ten_batches(commit: Any, target: JsonLines, *args: Any) -> Any:
     return outcome
 
 
+def _commit_what_is_there(commit: Any, target: JsonLines, manifest: Manifest, *args: Any) -> Any:
+    for file in FileManifests("jsonlines").decode(manifest):
+        (target.folder / ".parts" / file.path).touch()
+    return commit(target, manifest, *args)
+
+
 def _commit_in_two_steps(_commit: Any, target: JsonLines, manifest: Manifest, *_: Any) -> Committed:
     """First the rows, then the token, and no look before."""
     batch, files = manifest.batch, FileManifests("jsonlines").decode(manifest)
@@ -182,35 +189,39 @@ def _decide(known: Known, action: Action) -> Patch:
     return lambda: mock.patch.dict(decision.COUPLED, {known: (action,) * 5})
 
 
-def _declare(harness: type[DestinationHarness], **promises: bool) -> Patch:
+def _declare(harness: type[DestinationHarness], **promises: Any) -> Patch:
     return lambda: mock.patch.object(harness, "promises", replace(harness.promises, **promises))
 
 
-NOT_IN_TABLE = {
+NOT_IN_TABLE: dict[str, Any] = {
     "without": "a commit that does not look at the token",
     "patch": returning(DeltaTableCommitter, "_is_in", False),
     "harness": DeltaHarness,
 }
-TWO_STEPS = {
+TWO_STEPS: dict[str, Any] = {
     "without": "a commit that looks at nothing, in two steps",
     "patch": method(JsonLines, "commit", _commit_in_two_steps),
 }
-NO_TOKEN = {
+UNFINISHED_IS_FORGOTTEN: dict[str, Any] = {
+    "without": "a delivery process that does not look for what the one before has begun",
+    "patch": returning(SqlDeliveries, "unfinished", None),
+}
+NO_TOKEN: dict[str, Any] = {
     "without": "a table that has no token",
     "patch": returning(delta_committer, "token_of", None),
     "harness": DeltaHarness,
 }
-ABORT_DELETES = {
+ABORT_DELETES: dict[str, Any] = {
     "without": "an abort that deletes what may be named",
     "patch": lambda: mock.patch.object(
         query, "abort_batch", lambda sink, messages: sink.open_table().discard(query.payloads(messages))
     ),
 }
-ABORT_DOES_NOTHING = {
+ABORT_DOES_NOTHING: dict[str, Any] = {
     "without": "an abort that deletes nothing",
     "patch": returning(query, "abort_batch", None),
 }
-NOTHING_MISSING = {
+NOTHING_MISSING: dict[str, Any] = {
     "without": "a destination that never misses anything",
     "patch": returning(JsonLines, "missing", []),
 }
@@ -500,6 +511,41 @@ MUTATIONS = (
         ),
         DeltaHarness,
     ),
+    # Deliveries
+    Mutation(
+        "prepared_batches_are_delivered_once",
+        "a manifest without its last payload",
+        method(JsonLines, "manifest", lambda real, *args: real(*args[:-1], args[-1][:-1])),
+    ),
+    Mutation("a_delivered_batch_is_not_written_again_if_the_store_was_lost", **NO_TOKEN),
+    Mutation(
+        "a_crash_of_a_delivery_process_loses_and_doubles_nothing",
+        given={"point": "deliver.prepared"},
+        **UNFINISHED_IS_FORGOTTEN,
+    ),
+    Mutation(
+        "a_crash_around_the_commit_of_a_delivery_loses_and_doubles_nothing",
+        given={"has_landed": True},
+        **TWO_STEPS,
+    ),
+    Mutation(
+        "a_delivery_whose_commit_got_lost_is_finished_by_the_next",
+        given={"lost": "request"},
+        **UNFINISHED_IS_FORGOTTEN,
+    ),
+    Mutation("a_delivery_process_that_wakes_up_late_adds_nothing", **TWO_STEPS),
+    Mutation(
+        "a_backlog_with_a_batch_that_overwrites_keeps_its_order",
+        "overwrites that append",
+        method(DeltaTarget, "plan_batch", _append_anyway),
+        DeltaHarness,
+    ),
+    Mutation(
+        "prepared_rows_that_are_gone_stop_the_delivery",
+        "a commit of what is there",
+        _both(returning(JsonLines, "missing", []), method(JsonLines, "commit", _commit_what_is_there)),
+    ),
+    Mutation("a_delivery_leaves_nothing_behind", "parts stay behind", returning(JsonLines, "discard", 0)),
     # Clean-up
     Mutation(
         "clean_up_deletes_what_lost_attempts_have_left",

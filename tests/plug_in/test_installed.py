@@ -65,7 +65,7 @@ def test_clean_up_says_that_it_has_none(plug_in: Path, tmp_path: Path) -> None:
     assert "Traceback" not in answer.output
 
 
-@pytest.mark.parametrize("options", [{"delivery": "decoupled"}, {"pth": "x"}, {}])
+@pytest.mark.parametrize("options", [{"path": "x", "delivery": "later"}, {"pth": "x"}, {}])
 def test_options_are_checked_as_those_of_every_destination(
     plug_in: Path, tmp_path: Path, options: dict[str, str]
 ) -> None:

@@ -1,0 +1,178 @@
+"""Claims: what a decoupled query has prepared is delivered once and in order.
+
+The delivery process is `penstock deliver --once`, in this process.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ...committers import crash_points
+from ...committers.contract import AlreadyCommitted, ManifestState
+from ...committers.deliveries.contract import Mergeable
+from ...committers.store.sql import SqlManifestStore, StreamStatus
+from ...datasource.file_table import Compactable
+from ...delivery.drain import Drained, drain
+from ...delivery.turns import ServiceSettings, Surroundings, Watcher
+from ..faults import Lost, crash_at
+from .claims import Claims, check_nothing_left, check_rows
+from .crashes import crash_around_commit
+from .harness import DestinationHarness
+from .query import NO_ACCESS, Query, ids
+
+OF_A_DELIVERY = (*crash_points.DELIVERY_POINTS, "commit.start", "commit.landed")
+
+
+class DeliveryClaims(Claims):
+    @pytest.fixture
+    def decoupled(self, harness: DestinationHarness) -> Query:
+        return Query(harness, options={"delivery": "decoupled"})
+
+    def test_prepared_batches_are_delivered_once(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """In one commit, if the target is `Mergeable`; and nothing is visible before."""
+        _prepare(decoupled, store, 5)
+        if harness.promises.is_atomic:
+            check_rows(harness)
+
+        delivered = _deliver(store)
+        assert (delivered.batches, delivered.left, delivered.failure) == (5, 0, None)
+        assert delivered.deliveries == (1 if isinstance(decoupled.target(), Mergeable) else 5)
+        check_rows(harness, *range(10))
+        token = decoupled.target().token(decoupled.query_id)
+        assert token is not None
+        assert token.batch_id == 4
+        assert _deliver(store).deliveries == 0
+
+    def test_a_delivered_batch_is_not_written_again_if_the_store_was_lost(
+        self,
+        decoupled: Query,
+        store: SqlManifestStore,
+        other_store: SqlManifestStore,
+        harness: DestinationHarness,
+    ) -> None:
+        _prepare(decoupled, store, 3)
+        _deliver(store)
+        assert decoupled.plan(other_store, decoupled.batch(2)).writers is None
+
+        check_rows(harness, *range(6))
+
+    @pytest.mark.parametrize("point", OF_A_DELIVERY)
+    def test_a_crash_of_a_delivery_process_loses_and_doubles_nothing(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness, point: str
+    ) -> None:
+        """Points of rewriting are reached by a `Compactable` target alone."""
+        _prepare(decoupled, store, 3)
+        if _is_reached(point, decoupled):
+            with crash_at(point):
+                _deliver(store)
+        _deliver(store)
+
+        check_rows(harness, *range(6))
+        assert not store.pending(decoupled.stream)
+
+    @pytest.mark.parametrize("has_landed", [False, True], ids=["before its commit", "after its commit"])
+    def test_a_crash_around_the_commit_of_a_delivery_loses_and_doubles_nothing(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness, has_landed: bool
+    ) -> None:
+        _prepare(decoupled, store, 3)
+        with crash_around_commit(decoupled, has_landed):
+            _deliver(store)
+        _deliver(store)
+
+        check_rows(harness, *range(6))
+
+    @pytest.mark.parametrize("lost", ["request", "response"])
+    def test_a_delivery_whose_commit_got_lost_is_finished_by_the_next(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness, lost: Lost
+    ) -> None:
+        _prepare(decoupled, store, 3)
+        with harness.losing(lost):
+            _deliver(store)
+        _deliver(store)
+
+        check_rows(harness, *range(6))
+        assert not store.pending(decoupled.stream)
+
+    def test_a_delivery_process_that_wakes_up_late_adds_nothing(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """It slept right before its commit; another one has delivered its batches meanwhile."""
+        _prepare(decoupled, store, 3)
+        with crash_at("deliver.prepared"):
+            _deliver(store)
+        unfinished = store.deliveries.unfinished(decoupled.stream)
+        assert unfinished is not None
+        _deliver(store)
+
+        assert isinstance(decoupled.target().commit(unfinished.manifest), AlreadyCommitted)
+        check_rows(harness, *range(6))
+
+    def test_a_backlog_with_a_batch_that_overwrites_keeps_its_order(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        if not harness.promises.overwrites:
+            return
+        for batch_id, overwrite in enumerate((False, True, False)):
+            decoupled.run(store, decoupled.batch(batch_id), ids(batch_id), overwrite=overwrite)
+        delivered = _deliver(store)
+
+        assert delivered.left == 0
+        check_rows(harness, 1, 2)
+
+    def test_prepared_rows_that_are_gone_stop_the_delivery(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """Spark has gone on. A later batch is not delivered in front of them."""
+        _prepare(decoupled, store, 1)
+        harness.delete_uncommitted()
+        decoupled.run(store, decoupled.batch(1), ids(7))
+        delivered = _deliver(store)
+
+        assert delivered.failure is not None
+        assert decoupled.state(store, 0) is ManifestState.PREPARED
+        check_rows(harness)
+
+    def test_a_delivery_leaves_nothing_behind(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """But for what compaction reads: it is removed later, and only then."""
+        _prepare(decoupled, store, 3)
+        _deliver(store)
+
+        if not isinstance(decoupled.target(), Compactable):
+            check_nothing_left(harness)
+        check_rows(harness, *range(6))
+
+
+def _prepare(decoupled: Query, store: SqlManifestStore, batches: int) -> None:
+    """Two rows each, from two tasks."""
+    for batch_id in range(batches):
+        decoupled.run(store, decoupled.batch(batch_id), ids(2 * batch_id), ids(2 * batch_id + 1))
+
+
+class _FirstFailure(Watcher):
+    """Ends the process instead of a try after a pause."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        self._stop.set()
+
+
+def _deliver(store: SqlManifestStore) -> Drained:
+    stop = threading.Event()
+    settings = ServiceSettings(maintains=False, lease_wait_s=5)
+    (drained,) = drain(Surroundings(store, NO_ACCESS, settings, [_FirstFailure(stop)], stop))
+    assert drained.error is None
+    return drained
+
+
+def _is_reached(point: str, decoupled: Query) -> bool:
+    if point.startswith("compact"):
+        return isinstance(decoupled.target(), Compactable)
+    return point in crash_points.DELIVERY_POINTS or point in decoupled.harness.promises.crash_points
