@@ -1,19 +1,22 @@
 """Remove one guard of the product after another: the simulation must notice each within a bounded time.
 
 `python -m tests.simulation.mutants` prints, for each guard, after how many histories the invariant broke; for
-those of the real store, after how many it answered otherwise than the simulation's. A guard that nothing
-misses is either not needed or not tested: the run ends with 1.
+those of the real store, after how many it answered otherwise than the simulation's. What hardly any history
+shows has a test that must fail. A guard that nothing misses is either not needed or not tested: the run ends
+with 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import multiprocessing
 import os
 import random
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -22,6 +25,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 from tests.simulation.mutations import MUTATIONS, Mutation
@@ -35,12 +39,12 @@ class Verdict:
 
     mutation: Mutation
     seeds: int
-    """Histories until it was noticed, or all of them."""
+    """Histories until it was noticed, or all of them; none where a test tells."""
     problem: str
     """Empty if nothing was."""
     seed: int | None = None
     lake: str = ""
-    """The history that showed it; none for a guard in the real store."""
+    """The history that showed it; none for a guard in the real store, or with a test of its own."""
 
 
 class MutatedLoader(SourceFileLoader):
@@ -75,6 +79,8 @@ def judge(number: int, seeds_max: int) -> Verdict:
     """Play histories with the mutation in place until one breaks the invariant. In a process of its own."""
     mutation = MUTATIONS[number]
     sys.meta_path.insert(0, MutatedFinder(mutation))
+    if mutation.test:
+        return Verdict(mutation, 0, f"{mutation.test} fails" if fails(mutation.test) else "")
     if mutation.is_in_store:
         from tests.simulation.store_calls import differs_after
 
@@ -90,6 +96,12 @@ def judge(number: int, seeds_max: int) -> Verdict:
         if failure is not None:
             return Verdict(mutation, number, failure.problems[0], seed, lake)
     return Verdict(mutation, seeds_max, "")
+
+
+def fails(test: str) -> bool:
+    """Run one test in this process, with all its parameters. Whoever removes no guard has seen it pass."""
+    with redirect_stdout(io.StringIO()):
+        return pytest.main([test, "-q", "-p", "no:cacheprovider"]) == pytest.ExitCode.TESTS_FAILED
 
 
 def _judge(task: tuple[int, int]) -> Verdict:
@@ -117,7 +129,8 @@ def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Ve
                 again += f" --others {' '.join(others)}" if others else ""
                 console.print(again, markup=False, highlight=False, soft_wrap=True)
                 verdict = replace(verdict, problem="")
-            found = f"{verdict.seeds:,} histories: {verdict.problem}" if verdict.problem else "NOT FOUND"
+            after = f"{verdict.seeds:,} histories: " if verdict.seeds else ""
+            found = f"{after}{verdict.problem}" if verdict.problem else "NOT FOUND"
             console.print(f"{verdict.mutation.guard}: {found}", markup=False, highlight=False, soft_wrap=True)
             verdicts.append(verdict)
     return verdicts

@@ -32,6 +32,7 @@ class Mutation:
             `own_stores` for copies of a checkpoint, or what others do in it; only such histories are played
         others: what others do in them, often, and nothing else; for what is too rare among all that they do
         first: the seed that they begin at; for what is so rare that a long hunt had to find it
+        test: the test that must fail, in place of histories; for what is too rare in any of them
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Mutation:
         needs: tuple[str, ...] = (),
         others: tuple[str, ...] = (),
         first: int = 0,
+        test: str = "",
     ) -> None:
         self.guard = guard
         self.without = without
@@ -52,6 +54,7 @@ class Mutation:
         self.needs = frozenset(needs)
         self.others = others
         self.first = first
+        self.test = test
         self._edits = edits
 
     @property
@@ -96,6 +99,7 @@ SNAPSHOT = "committers/iceberg/snapshot.py"
 REACHABILITY = "committers/iceberg/reachability.py"
 CLEANUP = "committers/cleanup.py"
 DECOUPLED = "committers/decoupled.py"
+DECOUPLED_TESTS = "tests/committers/test_decoupled.py::"
 DELIVERER = "committers/deliveries/deliverer.py"
 SOURCES = "delivery/sources.py"
 STORE = "committers/store/sql.py"
@@ -958,7 +962,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         before = self._copies.check_before(manifest.batch, lambda _: None)
 """,
         ),
-        needs=("decoupled", "copy_checkpoint", "one_store"),
+        test=DECOUPLED_TESTS + "test_a_batch_is_not_prepared_behind_the_one_of_a_copy",
     ),
     Mutation(
         "what waits behind a skipped batch is given up with it (decoupled)",
@@ -972,8 +976,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         if action is Action.SUPERSEDE and record is not None and record.state is ManifestState.PREPARED:
 """,
         ),
-        needs=("decoupled",),
-        others=("skip", "copy_checkpoint"),
+        test=DECOUPLED_TESTS + "test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again",
     ),
     Mutation(
         "a copy that must part gives up nothing",
@@ -1024,9 +1027,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
 """,
             "",
         ),
-        needs=("mixed", "own_stores", "twins"),
-        others=("skip", "copy_checkpoint"),
-        first=1_117_000,
+        test=DECOUPLED_TESTS + "test_a_skipped_batch_hides_none_that_was_given_up",
     ),
     Mutation(
         "the manifest of other rows is not taken",
