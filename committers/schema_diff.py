@@ -207,12 +207,16 @@ def dotted(parent: Sequence[str], column: Column[Any]) -> str:
 
 
 def query_mismatch(
-    table_name: str, problems: Sequence[str], given: Sequence[Column[Any]], table: Sequence[Column[Any]]
+    table_name: str,
+    problems: Sequence[str],
+    given: Sequence[Column[Any]],
+    table: Sequence[Column[Any]] | None = None,
 ) -> SchemaMismatchError:
     """The error that shows both schemas. `table_name` with the format, such as `Delta table /lake/t`."""
+    has = "" if table is None else f"\n  The table has:\n{described(table)}"
     return SchemaMismatchError(
         f"The query's rows do not fit the {table_name}:\n{_lines(problems)}\n  The query has:\n"
-        f"{described(given)}\n  The table has:\n{described(table)}\n"
+        f"{described(given)}{has}\n"
         "Select, rename or cast the columns in the query, or alter the table. Nothing was written."
     )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from .. import schema_diff
 from ..errors import SchemaMismatchError, TableChangedError, TableNotSupportedError
+from ..schema_diff import QUERY, Kind, by_name, compare, problems_in, query_mismatch, without_case
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
 from .types import holds, sql_type, takes
 
@@ -27,6 +30,9 @@ class Column:
     """Postgres has a value if none is given: a default, an identity or an expression."""
     is_computed: bool = False
     """Postgres takes no value: GENERATED ALWAYS."""
+
+    def __str__(self) -> str:
+        return self.sql_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,8 @@ def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[Column, .
             problems.append(f"{field.name!r} is longer than {IDENTIFIER_BYTES_MAX} bytes: rename it")
         else:
             columns.append(Column(field.name, kind))
-    _raise(problems, rows, None, address)
+    if problems:
+        raise query_mismatch(f"Postgres table {address.uri}", problems, _given(rows))
     return tuple(columns)
 
 
@@ -155,74 +162,54 @@ class Match:
     new: tuple[Column, ...]
 
 
+_UNFILLED = "{columns} is NOT NULL in the table, has no default, and is missing in the query"
+_QUERY: Mapping[Kind, str] = {
+    **QUERY,
+    Kind.REQUIRED: _UNFILLED,
+    Kind.TYPE: "{columns} is {table} in the table, which does not hold {given} without loss",
+    Kind.MERGED: "{names} are both {columns} in the table: leave one out",
+    Kind.AMBIGUOUS: "{names} may be each of {columns} in the table: use the very name",
+}
+_STAGED: Mapping[Kind, str] = {
+    Kind.REQUIRED: _UNFILLED,
+    Kind.TYPE: "{columns} is {table} now; the rows were staged as {given}",
+}
+
+
 def match(rows: pa.Schema, table: TableState, address: PostgresAddress, *, evolve: bool) -> Match:
     """Columns by name: the very name, else without case, as Spark compares names.
 
     Raises:
         SchemaMismatchError: says which columns do not fit and shows both schemas.
     """
-    candidates = [_candidates(field.name, rows, table) for field in rows]
-    found = [columns[0] if columns else None for columns in candidates]
-    extra = pa.schema([field for field, column in zip(rows, found, strict=True) if column is None])
-    problems = [
-        f"{field.name!r} may be each of {', '.join(repr(column.name) for column in columns)} in the table: "
-        "use the very name"
-        for field, columns in zip(rows, candidates, strict=True)
-        if len(columns) > 1
-    ]
-    problems += _merged(rows, found)
+    given, wanted = _given(rows), _wanted(table)
+    differences = list(compare(given, wanted, lambda kind, column: holds(column.sql_type, kind)))
+    allowed = {Kind.CASE, Kind.NEW} if evolve else {Kind.CASE}  # columns may differ by case only
+    problems = list(problems_in((found for found in differences if found.kind not in allowed), _QUERY))
+    problems += [f"{name!r} is there twice" for name, count in Counter(rows.names).items() if count > 1]
+    key = without_case(rows.names, (column.name for column in table.columns))
+    by_key = {key(column.name): column for column in table.columns}
     problems += [
-        problem
-        for field, column in zip(rows, found, strict=True)
-        if column is not None and (problem := _misfit(field, column))
+        f"{by_key[key(name)].name!r} is GENERATED ALWAYS in the table: leave it out of the query"
+        for name in rows.names
+        if key(name) in by_key and by_key[key(name)].is_computed
     ]
-    problems += _unfilled(table, {column.name for column in found if column is not None})
-    if extra and not evolve:
-        names = ", ".join(map(repr, extra.names))
-        problems.append(f"the table has no column {names} (schemaEvolution=addColumns would add it)")
-    _raise(problems, rows, table, address)
-    new = new_columns_of(extra, address)
-    by_name = {column.name: column for column in new}
-    both = zip(rows, found, strict=True)
-    return Match(tuple(column or by_name[field.name] for field, column in both), new)
+    if problems:
+        raise query_mismatch(f"Postgres table {address.uri}", problems, given, wanted)
+    extra = {column.name for found in differences if found.kind is Kind.NEW for column in found.given}
+    new = new_columns_of(pa.schema([field for field in rows if field.name in extra]), address)
+    added = {column.name: column for column in new}
+    return Match(tuple(added.get(name) or by_key[key(name)] for name in rows.names), new)
 
 
-def _candidates(name: str, rows: pa.Schema, table: TableState) -> list[Column]:
-    """The columns that it may be; more than one only where case alone tells them apart."""
-    exact = [column for column in table.columns if column.name == name]
-    return exact or [
-        column
-        for column in table.columns
-        if column.name.lower() == name.lower() and column.name not in rows.names
-    ]
+def _given(rows: pa.Schema) -> list[schema_diff.Column[pa.DataType]]:
+    return [schema_diff.Column(field.name, field.type) for field in rows]
 
 
-def _merged(rows: pa.Schema, found: Sequence[Column | None]) -> list[str]:
-    """Columns of the query that only case tells apart, and that are one column of the table."""
-    by_column: dict[str, list[str]] = {}
-    for field, column in zip(rows, found, strict=True):
-        by_column.setdefault(column.name if column else field.name, []).append(field.name)
+def _wanted(table: TableState) -> list[schema_diff.Column[Column]]:
     return [
-        f"{' and '.join(map(repr, names))} are both {name!r} in the table: leave one out"
-        for name, names in by_column.items()
-        if len(names) > 1
-    ]
-
-
-def _misfit(field: pa.Field, column: Column) -> str:
-    if column.is_computed:
-        return f"{column.name!r} is GENERATED ALWAYS in the table: leave it out of the query"
-    if not holds(column.sql_type, field.type):
-        held = f"does not hold {field.type} without loss"
-        return f"{column.name!r} is {column.sql_type} in the table, which {held}"
-    return ""
-
-
-def _unfilled(table: TableState, given: set[str]) -> list[str]:
-    return [
-        f"{column.name!r} is NOT NULL in the table, has no default, and is missing in the query"
+        schema_diff.Column(column.name, column, column.is_required and not column.is_filled)
         for column in table.columns
-        if column.is_required and not column.is_filled and column.name not in given
     ]
 
 
@@ -236,13 +223,11 @@ def columns_to_add(
     Raises:
         SchemaMismatchError: the table was altered since the batch was planned, and cannot take its rows.
     """
-    now = {column.name: column for column in table.columns}
-    missing = [(name, kind) for name, kind in staged if name not in now]
-    problems = [f"{name!r} is no longer in the table" for name, _ in missing if name not in new]
-    for name, kind in staged:
-        if name in now and (not takes(now[name].sql_type, kind) or now[name].is_computed):
-            problems.append(f"{name!r} is {now[name].sql_type} now; the rows were staged as {kind}")
-    problems += _unfilled(table, {name for name, _ in staged})
+    given = [schema_diff.Column(name, kind) for name, kind in staged]
+    differences = list(compare(given, _wanted(table), _takes_staged, key=by_name))
+    added = [column for found in differences if found.kind is Kind.NEW for column in found.given]
+    problems = [f"{column.name!r} is no longer in the table" for column in added if column.name not in new]
+    problems += problems_in(differences, _STAGED)
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise SchemaMismatchError(
@@ -251,27 +236,11 @@ def columns_to_add(
             "take the rows. If Spark waits for the batch, start the query again, which writes it for the new "
             "columns; if a delivery process delivers it: penstock retry."
         )
-    return missing
+    return [(column.name, column.type) for column in added]
 
 
-def _raise(
-    problems: Sequence[str], rows: pa.Schema, table: TableState | None, address: PostgresAddress
-) -> None:
-    if not problems:
-        return
-    lines = "\n".join(f"  - {problem}" for problem in problems)
-    given = _shown({field.name: str(field.type) for field in rows})
-    has = (
-        "" if table is None else f"\n  The table has:\n{_shown({c.name: c.sql_type for c in table.columns})}"
-    )
-    raise SchemaMismatchError(
-        f"The query's rows do not fit the Postgres table {address.uri}:\n{lines}\n  The query has:\n{given}"
-        f"{has}\nSelect, rename or cast the columns in the query, or alter the table. Nothing was written."
-    )
-
-
-def _shown(columns: Mapping[str, str]) -> str:
-    return "\n".join(f"    {name}: {kind}" for name, kind in columns.items())
+def _takes_staged(kind: str, column: Column) -> bool:
+    return takes(column.sql_type, kind) and not column.is_computed
 
 
 def quoted_in_spark(name: str) -> str:

@@ -334,15 +334,24 @@ def test_a_fence_that_is_gone_is_an_error(query: PostgresQuery, store: SqlManife
     assert query.ids() == [1]
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("ALTER id TYPE real", "'id' is real now; the rows were staged as bigint"),
+        ("ADD must text NOT NULL", "'must' is NOT NULL in the table, has no default"),
+        ("RENAME id TO key", "'id' is no longer in the table"),
+        ("DROP id, ADD id bigint GENERATED ALWAYS AS IDENTITY", "'id' is bigint now"),
+    ],
+)
 def test_a_table_that_was_altered_before_the_commit_does_not_get_the_rows(
-    query: PostgresQuery, store: SqlManifestStore
+    query: PostgresQuery, store: SqlManifestStore, change: str, says: str
 ) -> None:
     messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)])
-    query.sql("ALTER TABLE events ALTER id TYPE real")
-    with pytest.raises(SchemaMismatchError, match="'id' is real now"):
+    query.sql(f"ALTER TABLE events {change}")
+    with pytest.raises(SchemaMismatchError, match=says):
         query.commit(store, messages)
 
-    assert query.ids() == []
+    assert query.sql("SELECT * FROM events") == []
 
 
 # Modes and schemas ------------------------------------------------------------------------------------
@@ -499,8 +508,21 @@ def test_a_column_that_may_be_each_of_two_is_refused(query: PostgresQuery, store
 
 def test_two_columns_are_not_written_into_one(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql('CREATE TABLE events ("Id" bigint)')
-    with pytest.raises(SchemaMismatchError, match="'ID' and 'iD' are both 'Id' in the table"):
+    with pytest.raises(SchemaMismatchError, match="'ID', 'iD' are both 'Id' in the table"):
         query.plan(store, query.batch(0), pa.table({"ID": [1], "iD": [2]}))
+
+
+def test_new_columns_may_differ_by_case_but_none_is_there_twice(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.sql("CREATE TABLE events (id bigint)")
+    evolving = PostgresQuery(query.url, options={"schemaEvolution": "addColumns"})
+    rows = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    with pytest.raises(SchemaMismatchError, match="'x' is there twice"):
+        evolving.plan(store, evolving.batch(0), rows)
+    evolving.run(store, evolving.batch(0), pa.table({"x": [1], "X": [2], "ID": [3]}))
+
+    assert query.sql("SELECT * FROM events") == [(3, 1, 2)]
 
 
 def test_names_may_have_a_percent_sign(query: PostgresQuery, store: SqlManifestStore) -> None:
