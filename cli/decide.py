@@ -24,9 +24,9 @@ from ..committers.store.sql import SqlManifestStore, StreamStatus
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.destinations import Cleanable, paths_of, stored_table
 from ..datasource.table_access import TableAccess
+from ..delivery.context import new_holder
 from ..delivery.lease import HeldLease
 from ..delivery.stream_settings import StreamSettings, build_sink
-from ..delivery.turns import new_holder
 from ..writers.local_path import is_relative
 
 LEASE_S = 60.0

@@ -19,6 +19,7 @@ from ..committers.safe_text import get_logger, one_line
 from ..committers.store.database import displayed_url
 from ..committers.store.sql import SqlManifestStore, open_store
 from ..datasource.table_access import TableAccess
+from ..delivery.context import DeliveryContext
 from ..delivery.drain import Drained, drain
 from ..delivery.lease import last_progress_s
 from ..delivery.runners import error_line
@@ -144,14 +145,14 @@ def stop_at_end_of_stdin(stop: threading.Event) -> None:
     threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
-def deliver_on(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> None:
+def deliver_on(assignment: Assignment, context: DeliveryContext) -> None:
     """Until the process is told to end."""
     logger.info("Delivery has started.")
-    deliver(assignment, told, stop)
+    deliver(assignment, context)
     logger.info("Delivery has ended.")
 
 
-def deliver_once(assignment: Assignment, told: Sequence[Watcher], stop: threading.Event) -> list[Drained]:
+def deliver_once(assignment: Assignment, context: DeliveryContext) -> list[Drained]:
     """What waits now, store after store.
 
     Raises:
@@ -159,17 +160,15 @@ def deliver_once(assignment: Assignment, told: Sequence[Watcher], stop: threadin
     """
     drained = []
     for url in assignment.stores:
-        with _open_now_or_later(url, assignment, told, stop) as store:
-            drained += drain(assignment.surroundings(store, told, stop), assignment.is_chosen)
+        with _open_now_or_later(url, assignment, context) as store:
+            drained += drain(store, context, assignment.is_chosen)
     return drained
 
 
-def _open_now_or_later(
-    url: str, assignment: Assignment, told: Sequence[Watcher], stop: threading.Event
-) -> SqlManifestStore:
+def _open_now_or_later(url: str, assignment: Assignment, context: DeliveryContext) -> SqlManifestStore:
     if not assignment.waits_for_stores:
         return open_store(url, must_exist=True)
-    store = opened(url, assignment, told, stop)
+    store = opened(url, assignment, context)
     if store is None:
         raise RetryableError(
             f"The process was told to end while it waited for the manifest store {displayed_url(url)}. "

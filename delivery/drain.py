@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..committers.errors import AccessRefusedError, PenstockError
-from ..committers.store.sql import StreamStatus
-from .turns import DeliveryOrder, Landing, Surroundings
+from ..committers.store.sql import SqlManifestStore, StreamStatus
+from .context import DeliveryContext
+from .turns import DeliveryOrder, Landing
 from .worker import StreamWorker
 
 TRIES_MAX = 5
@@ -37,7 +38,8 @@ class Drained:
 
 
 def drain(
-    around: Surroundings,
+    store: SqlManifestStore,
+    context: DeliveryContext,
     is_chosen: Callable[[StreamStatus], bool] = lambda stream: True,
 ) -> list[Drained]:
     """Deliver the batches of all chosen streams that are prepared by now.
@@ -45,16 +47,16 @@ def drain(
     Raises:
         PenstockError: the store cannot be read.
     """
-    streams = [stream for stream in around.store.streams() if is_chosen(stream)]
-    around.saw(streams, around.clock())
-    with ThreadPoolExecutor(around.settings.parallel, "delivery") as pool:
-        drained = pool.map(partial(_drain_stream, around), streams)
+    streams = [stream for stream in store.streams() if is_chosen(stream)]
+    context.saw(store, streams, context.clock())
+    with ThreadPoolExecutor(context.settings.parallel, "delivery") as pool:
+        drained = pool.map(partial(_drain_stream, store, context), streams)
         return [one for one in drained if one is not None]
 
 
-def _drain_stream(around: Surroundings, stream: StreamStatus) -> Drained | None:
+def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: StreamStatus) -> Drained | None:
     """None for a coupled stream."""
-    worker, landings, failures = StreamWorker(stream, around), list[Landing](), 0
+    worker, landings, failures = StreamWorker(stream, store, context), list[Landing](), 0
     failure: PenstockError | None = None
     error: PenstockError | None = None
     last = -1 if stream.last is None else stream.last.batch.batch_id
@@ -64,7 +66,7 @@ def _drain_stream(around: Surroundings, stream: StreamStatus) -> Drained | None:
         worker.see(stream)
         if not worker.is_decoupled:
             return None
-        while _left(around, stream, last) and not around.stop.is_set():
+        while _left(store, stream, last) and not context.stop.is_set():
             turn = worker.turn(order)
             landings += turn.landings
             if not turn.is_busy:
@@ -76,20 +78,20 @@ def _drain_stream(around: Surroundings, stream: StreamStatus) -> Drained | None:
                 retry_at = turn.failure.retry_at
                 if retry_at is None or failures == TRIES_MAX or isinstance(failure, AccessRefusedError):
                     break
-                around.stop.wait(max((retry_at - around.clock()).total_seconds(), 0.0))
+                context.stop.wait(max((retry_at - context.clock()).total_seconds(), 0.0))
             elif busy_since is not None:
-                wait_s = busy_since + around.settings.lease_wait_s - time.monotonic()
+                wait_s = busy_since + context.settings.lease_wait_s - time.monotonic()
                 if wait_s <= 0:
                     break
-                around.stop.wait(min(wait_s, around.settings.poll_s))
+                context.stop.wait(min(wait_s, context.settings.poll_s))
             elif not turn.landings:  # parked, or not in Spark's commits log yet
                 break
-        if around.settings.maintains and not around.stop.is_set():
+        if context.settings.maintains and not context.stop.is_set():
             worker.turn(DeliveryOrder(is_upkeep=True))
     except PenstockError as raised:
         error = raised
-    left = _left(around, stream, last)
-    state = around.store.deliveries.state(stream.key)
+    left = _left(store, stream, last)
+    state = store.deliveries.state(stream.key)
     return Drained(
         stream,
         deliveries=len(landings),
@@ -103,5 +105,5 @@ def _drain_stream(around: Surroundings, stream: StreamStatus) -> Drained | None:
     )
 
 
-def _left(around: Surroundings, stream: StreamStatus, last: int) -> int:
-    return sum(record.batch.batch_id <= last for record in around.store.pending(stream.key))
+def _left(store: SqlManifestStore, stream: StreamStatus, last: int) -> int:
+    return sum(record.batch.batch_id <= last for record in store.pending(stream.key))

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.safe_text import get_logger
 from ..datasource.table_access import TableAccess
-from .runners import STOP_S, InThisProcess, Runner, Subprocess, Wanted
-from .running import store_of_checkpoint
+from .context import DeliveryContext
+from .runners import STOP_S, InThisProcess, MetricsAddress, Runner, Subprocess
+from .running import Assignment, store_of_checkpoint
 from .service import Pauses
 from .turns import ServiceSettings
 from .watchers import LOOPBACK
@@ -82,15 +83,11 @@ def start_delivery(
         {key.upper(): value for key, value in (storage or {}).items()},
         {key.lower(): value for key, value in (catalog or {}).items()},
     )
-    wanted = Wanted(
-        url=url,
-        stream=stream,
-        access=access,
-        settings=settings,
-        metrics_port=metrics_port,
-        metrics_address=metrics_address,
-    )
-    return DeliveryHandle(Subprocess(wanted) if process else InThisProcess(wanted, spark))
+    assignment = Assignment(stores=(url,), stream=stream, waits_for_stores=True)
+    open_spark = None if spark is None else lambda: spark
+    context = DeliveryContext(access=access, settings=settings, spark=open_spark)
+    runner = Subprocess if process else InThisProcess
+    return DeliveryHandle(runner(assignment, context, MetricsAddress(metrics_port, metrics_address)))
 
 
 class DeliveryHandle:

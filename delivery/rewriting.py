@@ -25,7 +25,7 @@ from ..writers.parquet.compaction_process import Outcome, RewriteProcess, try_re
 from ..writers.parquet.plan import FileNames, WritePlan
 
 if TYPE_CHECKING:
-    from .turns import OpenSpark
+    from .context import OpenSpark
 
 HERE_BYTES_MAX = 32 * 1024 * 1024
 HERE_FILES_MAX = 200

@@ -8,20 +8,15 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 from ..committers import errors
 from ..committers.errors import PenstockError
-from ..committers.store.selection import is_named
-from ..datasource.table_access import TableAccess
 from ..writers import child_process
+from .context import DeliveryContext
 from .running import Assignment, deliver
-from .turns import ServiceSettings
 from .watchers import LastError, LogWatcher, with_metrics
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STOP_S = 60.0
 """How long an end waits for the delivery that runs."""
@@ -44,42 +39,30 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to be delivered, and how, as `start_delivery` is asked for it."""
+@dataclass(frozen=True, slots=True)
+class MetricsAddress:
+    """Where metrics are served, if `port` is not None."""
 
-    url: str = field(repr=False)
-    """Of the store: it may hold a password."""
-    stream: str | None
-    access: TableAccess
-    settings: ServiceSettings
-    metrics_port: int | None
-    metrics_address: str
+    port: int | None
+    address: str
 
 
 # In a thread ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class InThisProcess:
     """See `Runner`."""
 
-    def __init__(self, wanted: Wanted, spark: SparkSession | None) -> None:
-        stream = wanted.stream
-        self._wanted = wanted
-        self._assignment = Assignment(
-            stores=(wanted.url,),
-            access=wanted.access,
-            settings=wanted.settings,
-            is_chosen=lambda status: stream is None or is_named(status, stream),
-            waits_for_stores=True,
-            spark=None if spark is None else lambda: spark,
-        )
+    assignment: Assignment
+    context: DeliveryContext
+    metrics: MetricsAddress
 
     def run(self, stop: threading.Event, on_error: OnError) -> None:
-        port, address = self._wanted.metrics_port, self._wanted.metrics_address
         watchers = [LogWatcher(), LastError(on_error)]
-        with with_metrics(watchers, port, address, [self._wanted.url]) as told:
-            deliver(self._assignment, told, stop)
+        stores = self.assignment.stores
+        with with_metrics(watchers, self.metrics.port, self.metrics.address, stores) as told:
+            deliver(self.assignment, replace(self.context, watchers=told, stop=stop))
 
 
 # In a process of its own ----------------------------------------------------------------------------
@@ -111,20 +94,21 @@ class Subprocess:
     Everything secret goes through that pipe, not into the environment or the arguments, which others see.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
-        port, settings = wanted.metrics_port, wanted.settings
-        metrics = ["--metrics-port", str(port), "--metrics-address", wanted.metrics_address]
+    def __init__(self, assignment: Assignment, context: DeliveryContext, metrics: MetricsAddress) -> None:
+        stream, settings, port = assignment.stream, context.settings, metrics.port
+        served = ["--metrics-port", str(port), "--metrics-address", metrics.address]
         self._words = [
             "deliver",
             "--from-stdin",
-            *([] if wanted.stream is None else [wanted.stream]),
+            *([] if stream is None else [stream]),
             *("--parallel", str(settings.parallel)),
             *("--lease-seconds", str(settings.lease_s)),
-            *([] if port is None else metrics),
+            *([] if port is None else served),
             *([] if settings.maintains else ["--no-maintenance"]),
         ]
-        storage, catalog = dict(wanted.access.storage), dict(wanted.access.catalog)
-        self._secrets = {"store": wanted.url, "storage": storage, "catalog": catalog}
+        (url,) = assignment.stores
+        storage, catalog = dict(context.access.storage), dict(context.access.catalog)
+        self._secrets = {"store": url, "storage": storage, "catalog": catalog}
 
     def run(self, stop: threading.Event, on_error: OnError) -> None:
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
@@ -12,12 +11,12 @@ import sqlalchemy as sa
 from ..committers.errors import ConfigurationError, StoreUnreachableError
 from ..committers.safe_text import get_logger
 from ..committers.store.database import displayed_url, has_file
+from ..committers.store.selection import is_named
 from ..committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ..datasource.checkpoint import STORE_FILE
-from ..datasource.table_access import TableAccess
 from ..writers.local_path import local_path
+from .context import DeliveryContext, new_holder
 from .service import PASSING, DeliveryService, Pauses
-from .turns import OpenSpark, ServiceSettings, Surroundings, Watcher
 
 logger = get_logger(__name__)
 
@@ -27,22 +26,18 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a delivery process is to deliver, and with what."""
+    """What a delivery process is to deliver."""
 
     stores: tuple[str, ...] = field(repr=False)
     """URLs: they may hold passwords."""
-    access: TableAccess
-    settings: ServiceSettings
-    is_chosen: Callable[[StreamStatus], bool] = lambda stream: True
+    stream: str | None = None
+    """Its name, its id or the beginning of it, or a table. None: all."""
     waits_for_stores: bool = False
     """A store that is not there yet is waited for: the first start of its query makes it. So is a database
     that does not answer."""
-    spark: OpenSpark | None = None
 
-    def surroundings(
-        self, store: SqlManifestStore, watchers: Sequence[Watcher], stop: threading.Event
-    ) -> Surroundings:
-        return Surroundings(store, self.access, self.settings, watchers, stop, self.spark)
+    def is_chosen(self, status: StreamStatus) -> bool:
+        return self.stream is None or is_named(status, self.stream)
 
 
 def store_of_checkpoint(checkpoint: str) -> str:
@@ -59,9 +54,7 @@ def store_of_checkpoint(checkpoint: str) -> str:
     return sqlite_url(posixpath.join(directory, STORE_FILE))
 
 
-def opened(
-    url: str, assignment: Assignment, watchers: Sequence[Watcher], stop: threading.Event
-) -> SqlManifestStore | None:
+def opened(url: str, assignment: Assignment, context: DeliveryContext) -> SqlManifestStore | None:
     """The store, once it is there and answers; None if the process shall end before.
 
     Raises:
@@ -69,18 +62,17 @@ def opened(
     """
     pauses = Pauses()
     passing = (*PASSING, StoreUnreachableError) if assignment.waits_for_stores else PASSING
-    while not stop.is_set():
+    while not context.stop.is_set():
         if assignment.waits_for_stores and not _may_be_there(url):
-            stop.wait(assignment.settings.poll_s)
+            context.stop.wait(context.settings.poll_s)
             continue
         try:
             return open_store(url, must_exist=not assignment.waits_for_stores)
         except passing as error:
             wait_s = pauses.begin()
             logger.warning("Tried again in %.0f s: %s", wait_s, error)
-            for watcher in watchers:
-                watcher.store_failed(displayed_url(url), error)
-            stop.wait(wait_s)
+            context.store_failed(displayed_url(url), error)
+            context.stop.wait(wait_s)
     return None
 
 
@@ -92,17 +84,20 @@ def _may_be_there(url: str) -> bool:
         return True  # opening it says what is wrong
 
 
-def deliver(assignment: Assignment, watchers: Sequence[Watcher], stop: threading.Event) -> None:
-    """Deliver until `stop` is set; returns once all deliveries that ran have landed. Any thread.
+def deliver(assignment: Assignment, context: DeliveryContext) -> None:
+    """Deliver until the context's `stop` is set; returns once all deliveries that ran have landed.
+
+    Runs in any thread.
 
     Raises:
         PenstockError: a store is not there, or cannot be understood; the other services have ended too.
     """
     ended = threading.Event()  # an error sets it, and leaves `stop` alone
-    services = [_StoreThread(url, assignment, watchers, ended) for url in assignment.stores]
+    within = replace(context, stop=ended)
+    services = [_StoreThread(url, assignment, within) for url in assignment.stores]
     for service in services:
         service.start()
-    while not ended.is_set() and not stop.wait(LOOK_S):
+    while not ended.is_set() and not context.stop.wait(LOOK_S):
         pass
     ended.set()
     for service in services:
@@ -115,26 +110,24 @@ def deliver(assignment: Assignment, watchers: Sequence[Watcher], stop: threading
 class _StoreThread(threading.Thread):
     """The service of one store. Its error ends them all."""
 
-    def __init__(
-        self, url: str, assignment: Assignment, watchers: Sequence[Watcher], ended: threading.Event
-    ) -> None:
+    def __init__(self, url: str, assignment: Assignment, context: DeliveryContext) -> None:
         super().__init__(name="delivery service", daemon=True)
         self._url = url
         self._assignment = assignment
-        self._watchers = watchers
-        self._ended = ended
+        self._context = context
         self.error: Exception | None = None
 
     def run(self) -> None:
-        assignment = self._assignment
+        assignment, ended = self._assignment, self._context.stop
         try:
-            while not self._ended.is_set():
-                store = opened(self._url, assignment, self._watchers, self._ended)
+            while not ended.is_set():
+                store = opened(self._url, assignment, self._context)
                 if store is not None:
+                    # Another holder of leases: a turn of the service before may still hang with its own.
+                    context = replace(self._context, holder=new_holder())
                     with store:
-                        around = assignment.surroundings(store, self._watchers, self._ended)
-                        DeliveryService(around, assignment.is_chosen).run()
+                        DeliveryService(store, context, assignment.is_chosen).run()
                 assignment = replace(assignment, waits_for_stores=True)  # its file was deleted or replaced
         except Exception as error:  # noqa: BLE001 - `deliver` raises it again
             self.error = error
-            self._ended.set()
+            ended.set()

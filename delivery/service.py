@@ -15,8 +15,9 @@ from datetime import datetime
 from ..committers.contract import StreamKey
 from ..committers.errors import CommitStateUnknownError, PenstockError, RetryableError
 from ..committers.safe_text import get_logger
-from ..committers.store.sql import StreamStatus
-from .turns import DeliveryOrder, Surroundings, Turn
+from ..committers.store.sql import SqlManifestStore, StreamStatus
+from .context import DeliveryContext
+from .turns import DeliveryOrder, Turn
 from .worker import StreamWorker
 
 logger = get_logger(__name__)
@@ -75,9 +76,13 @@ class DeliveryService:
     """
 
     def __init__(
-        self, around: Surroundings, is_chosen: Callable[[StreamStatus], bool] = lambda stream: True
+        self,
+        store: SqlManifestStore,
+        context: DeliveryContext,
+        is_chosen: Callable[[StreamStatus], bool] = lambda stream: True,
     ) -> None:
-        self._around = around
+        self._store = store
+        self._context = context
         self._is_chosen = is_chosen
         self._workers: dict[StreamKey, StreamWorker] = {}
         self._pauses: dict[StreamKey, Pauses] = {}
@@ -94,9 +99,9 @@ class DeliveryService:
         """
         outage = Pauses()
         try:
-            while not self._around.stop.is_set():
-                wait_s = self._around.settings.poll_s
-                if not self._around.store.has_same_file:
+            while not self._context.stop.is_set():
+                wait_s = self._context.settings.poll_s
+                if not self._store.has_same_file:
                     self._tell_of_other_file()
                     return
                 try:
@@ -105,28 +110,28 @@ class DeliveryService:
                 except PASSING as error:
                     wait_s = outage.begin()
                     logger.warning("Tried again in %.0f s: %s", wait_s, error)
-                    self._around.store_failed(error)
-                self._around.stop.wait(wait_s)
+                    self._context.store_failed(self._store.name, error)
+                self._context.stop.wait(wait_s)
         finally:
             self._end()
 
     def _tell_of_other_file(self) -> None:
         error = RetryableError(
-            f"The file of the manifest store {self._around.store.name} was deleted or replaced. It is opened "
+            f"The file of the manifest store {self._store.name} was deleted or replaced. It is opened "
             "again as soon as it is there: the next start of its query makes it."
         )
         logger.warning("%s", error)
-        self._around.store_failed(error)
+        self._context.store_failed(self._store.name, error)
 
     def _poll(self) -> None:
         self._reap()
-        now = self._around.clock()
-        streams = [stream for stream in self._around.store.streams() if self._is_chosen(stream)]
-        self._around.saw(streams, now)
-        if not self._around.settings.delivers:
+        now = self._context.clock()
+        streams = [stream for stream in self._store.streams() if self._is_chosen(stream)]
+        self._context.saw(self._store, streams, now)
+        if not self._context.settings.delivers:
             return
         for worker in self._decoupled(streams, now):
-            if self._busy >= self._around.settings.parallel:
+            if self._busy >= self._context.settings.parallel:
                 return
             if not self._is_free(worker.stream.key):
                 continue
@@ -144,7 +149,7 @@ class DeliveryService:
         workers = []
         for stream in streams:
             if stream.key not in self._workers:
-                self._workers[stream.key] = StreamWorker(stream, self._around)
+                self._workers[stream.key] = StreamWorker(stream, self._store, self._context)
             worker = self._workers[stream.key]
             if self._sees(worker, stream) and worker.is_decoupled:
                 workers.append(worker)
@@ -158,7 +163,7 @@ class DeliveryService:
             worker.see(stream)
         except PenstockError as error:
             if self._is_free(stream.key):
-                self._around.failed(stream, error, self._pauses[stream.key].begin())
+                self._context.failed(stream, error, self._pauses[stream.key].begin())
             return False
         return True
 
@@ -181,7 +186,7 @@ class DeliveryService:
         stream, turn = thread.worker.stream, thread.result
         pauses = self._pauses.setdefault(stream.key, Pauses())
         if thread.error is not None:
-            self._around.failed(stream, thread.error, pauses.begin())
+            self._context.failed(stream, thread.error, pauses.begin())
         elif turn.is_busy:
             pass  # who holds the lease may be dead: at the next look it may have ended
         elif turn.has_done_something or thread.order.is_upkeep:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ..committers.deliveries.contract import LEASE_S_MAX
 from ..committers.deliveries.deliverer import Delivered, Failed
 from ..committers.errors import ConfigurationError
-from ..committers.store.database import Clock
-from ..committers.store.sql import SqlManifestStore, StreamStatus, utc_now
-from ..datasource.table_access import TableAccess
+from ..committers.store.sql import StreamStatus
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-OpenSpark: TypeAlias = "Callable[[], SparkSession]"
-"""A session that answers; called by each compaction that wants one, in any thread."""
-
+    pass
 
 LEASE_WAIT_S_MAX = 24 * 3600.0
 
@@ -112,39 +102,3 @@ class Watcher:
         Args:
             wait_s: until it is tried again; None if the stream is parked now
         """
-
-
-def new_holder() -> str:
-    """A name for who holds leases, unique to this process."""
-    return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all streams of one store have in common in one delivery process."""
-
-    store: SqlManifestStore
-    access: TableAccess
-    settings: ServiceSettings
-    watchers: Sequence[Watcher]
-    stop: threading.Event
-    """Ends everything, once the deliveries that run have landed."""
-    spark: OpenSpark | None = None
-    clock: Clock = utc_now
-    holder: str = field(default_factory=new_holder)
-
-    def saw(self, streams: Sequence[StreamStatus], now: datetime) -> None:
-        for watcher in self.watchers:
-            watcher.saw(self.store.name, streams, now)
-
-    def store_failed(self, error: Exception) -> None:
-        for watcher in self.watchers:
-            watcher.store_failed(self.store.name, error)
-
-    def landed(self, landing: Landing) -> None:
-        for watcher in self.watchers:
-            watcher.landed(landing)
-
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
-        for watcher in self.watchers:
-            watcher.failed(stream, error, wait_s)

@@ -6,7 +6,6 @@ on it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,40 +13,28 @@ from ..committers.errors import PenstockError
 from ..committers.safe_text import get_logger
 from ..datasource.destinations import Cleanable, stored_table
 from ..datasource.sink import Destination, Maintainable
-from ..datasource.table_access import TableAccess
 from .maintenance import Maintenance, maintenance_of
 from .sources import SOURCES_GRACE, remove_sources
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from ..committers.store.sql import SqlManifestStore, StreamStatus
+    from .context import DeliveryContext
 
 logger = get_logger(__name__)
 
 
 class Upkeep:
-    """The upkeep of one stream. Kept while the process runs: a step of maintenance that has failed waits.
-
-    Args:
-        stop: the process is about to end
-    """
+    """The upkeep of one stream. Kept while the process runs: a step of maintenance that has failed waits."""
 
     def __init__(
-        self,
-        store: SqlManifestStore,
-        stream: StreamStatus,
-        sink: Destination,
-        access: TableAccess,
-        clock: Callable[[], datetime],
-        stop: Callable[[], bool],
+        self, stream: StreamStatus, sink: Destination, store: SqlManifestStore, context: DeliveryContext
     ) -> None:
-        self._store = store
         self._stream = stream
         self._sink = sink
-        self._access = access
-        self._clock = clock
-        self._stop = stop
+        self._store = store
+        self._access = context.access
+        self._clock = context.clock
+        self._stop = context.stop.is_set
         self._maintenance: Maintenance | None = None
 
     def run(self) -> None:

@@ -25,13 +25,14 @@ from ..committers.safe_text import get_logger
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.file_table import Compactable
 from ..datasource.sink import Destination, check_same_table
+from .context import DeliveryContext
 from .lease import HeldLease
 from .stream_settings import StreamSettings, build_sink
-from .turns import DeliveryOrder, Landing, Surroundings, Turn
+from .turns import DeliveryOrder, Landing, Turn
 from .upkeep import Upkeep, UpkeepThread
 
 if TYPE_CHECKING:
-    from ..committers.store.sql import StreamStatus
+    from ..committers.store.sql import SqlManifestStore, StreamStatus
 
 logger = get_logger(__name__)
 
@@ -42,9 +43,10 @@ UPKEEP_S = 60.0
 class StreamWorker:
     """Delivers one stream, turn after turn; never two turns at once."""
 
-    def __init__(self, stream: StreamStatus, around: Surroundings) -> None:
+    def __init__(self, stream: StreamStatus, store: SqlManifestStore, context: DeliveryContext) -> None:
         self._key = stream.key
-        self._around = around
+        self._store = store
+        self._context = context
         self._settings_text: str | None = None
         self._settings = StreamSettings()
         self._sink: Destination | None = None
@@ -87,7 +89,7 @@ class StreamWorker:
             is_begun = state.tries > 0 or state.alone_up_to >= 0
             if is_begun or self._is_due(now):
                 return DeliveryOrder()
-        if self._around.settings.maintains and time.monotonic() >= self._upkeep_at:
+        if self._context.settings.maintains and time.monotonic() >= self._upkeep_at:
             return DeliveryOrder(is_upkeep=True)
         return None
 
@@ -111,12 +113,12 @@ class StreamWorker:
         Raises:
             PenstockError: the stream cannot be delivered at all, such as for options that are missing here.
         """
-        store, turn, self._held = self._around.store, Turn(), None
-        lease = store.deliveries.acquire(self._key, self._around.holder, self._around.settings.lease_s)
+        store, turn, self._held = self._store, Turn(), None
+        lease = store.deliveries.acquire(self._key, self._context.holder, self._context.settings.lease_s)
         if lease is None:
             turn.is_busy = True
             return turn
-        with HeldLease(store.deliveries, lease, self._around.settings.lease_s) as held:
+        with HeldLease(store.deliveries, lease, self._context.settings.lease_s) as held:
             self._held = held
             try:
                 if order.is_upkeep:
@@ -135,17 +137,17 @@ class StreamWorker:
 
     def _deliver(self, held: HeldLease, order: DeliveryOrder, turn: Turn) -> None:
         trigger = order.trigger
-        while not self._around.stop.is_set():
+        while not self._context.stop.is_set():
             started = time.monotonic()
             result = self._round(held, trigger)
             if isinstance(result, Failed):
                 turn.failure = result
-                self._around.failed(self.stream, result.error, self._wait_s(result.retry_at))
+                self._context.failed(self.stream, result.error, self._wait_s(result.retry_at))
             if not isinstance(result, Delivered):
                 return
             landing = self._landing(result, time.monotonic() - started)
             turn.landings.append(landing)
-            self._around.landed(landing)
+            self._context.landed(landing)
             held.check()
             if order.up_to is not None and result.delivery.manifest.batch.batch_id >= order.up_to:
                 return
@@ -159,7 +161,7 @@ class StreamWorker:
         thread.start()
         try:
             while thread.is_alive():
-                thread.join(self._around.settings.poll_s)
+                thread.join(self._context.settings.poll_s)
                 self._deliver(held, DeliveryOrder(), turn)
         finally:
             thread.join()
@@ -168,23 +170,15 @@ class StreamWorker:
 
     def _opened_upkeep(self) -> Upkeep:
         if self._upkeep is None:
-            around = self._around
-            self._upkeep = Upkeep(
-                around.store,
-                self.stream,
-                self._opened_sink(),
-                around.access,
-                around.clock,
-                around.stop.is_set,
-            )
+            self._upkeep = Upkeep(self.stream, self._opened_sink(), self._store, self._context)
         return self._upkeep
 
     def _round(self, held: HeldLease, trigger: str | None) -> Delivered | Failed | None:
         held.check()
-        around, sink = self._around, self._opened_sink()
+        store, context, sink = self._store, self._context, self._opened_sink()
         table = sink.open_table()
 
-        written = around.store.written_table(self._key)
+        written = store.written_table(self._key)
 
         def check() -> None:
             held.check()
@@ -193,12 +187,12 @@ class StreamWorker:
         def sleep(seconds: float) -> None:
             """Before the next attempt to commit. Not for long once the process shall end."""
             held.check()
-            self._around.stop.wait(seconds)
+            self._context.stop.wait(seconds)
 
         delivery = StreamDelivery(
             self._key,
-            around.store,
-            around.store.deliveries,
+            store,
+            store.deliveries,
             table,
             self._policy,
             compact=self._compactor(held, table) if isinstance(table, Compactable) else None,
@@ -206,28 +200,28 @@ class StreamWorker:
             last_checkpointed=self.last_checkpointed,
             seen_version=lambda: None if written is None else written.table_version,
             commit_retry=Retry(attempts_max=sink.options.commit_attempts_max),
-            clock=around.clock,
+            clock=context.clock,
             sleep=sleep,
         )
         return delivery.round(held.lease, trigger)
 
     def _landing(self, delivered: Delivered, seconds: float) -> Landing:
-        recent = self._around.store.deliveries.recent(self._key, 1)
+        recent = self._store.deliveries.recent(self._key, 1)
         return Landing(self.stream, delivered, seconds, recent[0].oldest_prepared_at if recent else None)
 
     def _wait_s(self, retry_at: datetime | None) -> float | None:
-        return None if retry_at is None else max((retry_at - self._around.clock()).total_seconds(), 0.0)
+        return None if retry_at is None else max((retry_at - self._context.clock()).total_seconds(), 0.0)
 
     def _note(self, lease: Lease, error: PenstockError) -> None:
         """Operators look into the store, not into this process."""
-        deliveries = self._around.store.deliveries
+        deliveries = self._store.deliveries
         deliveries.set_state(lease, replace(deliveries.state(self._key), error=str(error)))
 
     # What it delivers with --------------------------------------------------------------------------
 
     def _opened_sink(self) -> Destination:
         if self._sink is None:
-            self._sink = build_sink(self.stream, self._settings, self._around.access)
+            self._sink = build_sink(self.stream, self._settings, self._context.access)
             self._policy = policy_for(self._sink.open_table(), self._sink.options.delivery_policy)
         return self._sink
 
@@ -237,7 +231,7 @@ class StreamWorker:
 
         def on_progress(done: int, groups: int) -> None:
             held.check()
-            if self._around.stop.is_set():
+            if self._context.stop.is_set():
                 raise RetryableError(
                     f"The delivery process was told to end after {done} of {groups} groups of small files of "
                     f"{self._key} were rewritten. The next delivery rewrites them."
@@ -246,8 +240,8 @@ class StreamWorker:
         compact_with = table.compact_with()
         if compact_with == "none":
             return None
-        if compact_with == "spark" and self._around.spark is not None:
-            on_spark = OnSpark(self._around.spark, held.supervised_elsewhere)
+        if compact_with == "spark" and self._context.spark is not None:
+            on_spark = OnSpark(self._context.spark, held.supervised_elsewhere)
             return DeliveryCompactor(table, Rewriter(on_spark))
         if compact_with == "spark":
             self._warn_of_no_spark()

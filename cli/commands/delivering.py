@@ -84,8 +84,8 @@ def deliver(
     process, or not in Spark's commits log.
     With --json, each delivery is a line on stdout; with --once, one object at the end.
     """
-    from ...committers.store.selection import is_named
     from ...datasource.table_access import TableAccess
+    from ...delivery.context import DeliveryContext
     from ...delivery.own_spark import OwnSpark
     from ...delivery.running import Assignment
     from ...delivery.turns import ServiceSettings
@@ -105,14 +105,11 @@ def deliver(
     own_spark = OwnSpark() if spark else None
     assignment = Assignment(
         stores=(url,) if from_stdin else _stores(checkpoint, store, wait),
-        access=access,
-        settings=settings,
-        is_chosen=lambda status: stream is None or is_named(status, stream),
+        stream=stream,
         waits_for_stores=wait,
-        spark=own_spark,
     )
     if not wait:
-        _check_names(assignment, stream)
+        _check_names(assignment)
     process.set_up_logging()
     watchers = process.watchers(as_json=as_json and not once, has_parent=from_stdin)
     with ExitStack() as at_end:
@@ -123,10 +120,11 @@ def deliver(
         if own_spark is not None:
             at_end.callback(own_spark.stop)
         told = at_end.enter_context(with_metrics(watchers, metrics_port, metrics_address, assignment.stores))
+        context = DeliveryContext(access=access, settings=settings, watchers=told, stop=stop, spark=own_spark)
         if not once:
-            process.deliver_on(assignment, told, stop)
+            process.deliver_on(assignment, context)
             return
-        drained = process.deliver_once(assignment, told, stop)
+        drained = process.deliver_once(assignment, context)
     _report(drained, as_json=as_json)
 
 
@@ -147,28 +145,23 @@ def metrics(
     Reads the manifest store each second and needs neither Spark nor the tables. `penstock deliver
     --metrics-port` serves the same of its own stores, and how its deliveries go.
     """
-    from ...committers.store.selection import is_named
     from ...datasource.table_access import TableAccess
+    from ...delivery.context import DeliveryContext
     from ...delivery.running import Assignment, deliver
     from ...delivery.turns import ServiceSettings
     from ...delivery.watchers import with_metrics
     from .. import deliver as process
 
-    assignment = Assignment(
-        stores=_stores(checkpoint, store, wait),
-        access=TableAccess({}, {}),
-        settings=ServiceSettings(delivers=False),
-        is_chosen=lambda status: stream is None or is_named(status, stream),
-        waits_for_stores=wait,
-    )
+    assignment = Assignment(stores=_stores(checkpoint, store, wait), stream=stream, waits_for_stores=wait)
     if not wait:
-        _check_names(assignment, stream)
+        _check_names(assignment)
     process.set_up_logging()
     with ExitStack() as at_end:
         stop = at_end.enter_context(process.stopped_by_signals())
         at_end.enter_context(process.cut_off_if_it_hangs(stop))
         told = at_end.enter_context(with_metrics([], port, address, assignment.stores))
-        deliver(assignment, told, stop)
+        nothing, looks = TableAccess({}, {}), ServiceSettings(delivers=False)
+        deliver(assignment, DeliveryContext(access=nothing, settings=looks, watchers=told, stop=stop))
 
 
 def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:
@@ -198,7 +191,7 @@ def _stores(checkpoints: list[str] | None, store: str | None, wait: bool) -> tup
     return tuple(store_of_checkpoint(one) if wait else url_of_store(one, None) for one in checkpoints)
 
 
-def _check_names(assignment: Assignment, stream: str | None) -> None:
+def _check_names(assignment: Assignment) -> None:
     """
     Raises:
         ConfigurationError: a store is not there, or none has a stream of this name.
@@ -210,4 +203,4 @@ def _check_names(assignment: Assignment, stream: str | None) -> None:
     for url in assignment.stores:
         with open_store(url, must_exist=True) as opened:
             found += opened.streams()
-    select(found, stream)
+    select(found, assignment.stream)

@@ -14,8 +14,9 @@ from ...committers.contract import AlreadyCommitted, ManifestState
 from ...committers.deliveries.contract import Mergeable
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...datasource.file_table import Compactable
+from ...delivery.context import DeliveryContext
 from ...delivery.drain import Drained, drain
-from ...delivery.turns import ServiceSettings, Surroundings, Watcher
+from ...delivery.turns import ServiceSettings, Watcher
 from ..faults import Lost, crash_at
 from .claims import Claims, check_nothing_left, check_rows
 from .crashes import crash_around_commit
@@ -167,7 +168,9 @@ class _FirstFailure(Watcher):
 def _deliver(store: SqlManifestStore) -> Drained:
     stop = threading.Event()
     settings = ServiceSettings(maintains=False, lease_wait_s=5)
-    (drained,) = drain(Surroundings(store, NO_ACCESS, settings, [_FirstFailure(stop)], stop))
+    watchers = [_FirstFailure(stop)]
+    context = DeliveryContext(access=NO_ACCESS, settings=settings, watchers=watchers, stop=stop)
+    (drained,) = drain(store, context)
     assert drained.error is None
     return drained
 

@@ -18,8 +18,9 @@ from tests.lake import YOUNG, Lake
 
 from penstock.committers.store.sql import StreamStatus
 from penstock.datasource.table_access import TableAccess
+from penstock.delivery.context import DeliveryContext
 from penstock.delivery.service import DeliveryService
-from penstock.delivery.turns import Landing, ServiceSettings, Surroundings, Watcher
+from penstock.delivery.turns import Landing, ServiceSettings, Watcher
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
 SOON: dict[str, Any] = {"deliverAfterSeconds": "1"}
@@ -85,17 +86,19 @@ class Told(Watcher):
         return [landing.delivered.delivery.trigger for landing in self.landings]
 
 
-def around(
-    lake: Lake, *watchers: Watcher, settings: ServiceSettings = QUICK, stop: threading.Event | None = None
-) -> Surroundings:
-    return Surroundings(lake.store, NO_SECRETS, settings, watchers, stop or threading.Event())
+def context_of(
+    *watchers: Watcher, settings: ServiceSettings = QUICK, stop: threading.Event | None = None
+) -> DeliveryContext:
+    return DeliveryContext(
+        access=NO_SECRETS, settings=settings, watchers=watchers, stop=stop or threading.Event()
+    )
 
 
 @contextmanager
 def serving(lake: Lake, *watchers: Watcher, settings: ServiceSettings = QUICK) -> Iterator[threading.Thread]:
     """A delivery service on the lake's store, which has ended at the end of the block."""
     stop = threading.Event()
-    service = DeliveryService(around(lake, *watchers, settings=settings, stop=stop))
+    service = DeliveryService(lake.store, context_of(*watchers, settings=settings, stop=stop))
     thread = threading.Thread(target=service.run)
     thread.start()
     try:

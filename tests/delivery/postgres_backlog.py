@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from tests.committers.postgres_tables import PostgresQuery
-from tests.delivery.backlogs import NO_SECRETS, QUERY, QUICK
+from tests.delivery.backlogs import QUERY, context_of
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.sql import StreamStatus, open_store
 from penstock.delivery.drain import Drained, drain
-from penstock.delivery.turns import Surroundings, Watcher
+from penstock.delivery.turns import Watcher
 
 DECOUPLED = {"delivery": "decoupled", "schemaEvolution": "addColumns"}
 
@@ -56,8 +55,7 @@ class PostgresBacklog:
 
     def drain(self, *watchers: Watcher) -> Drained:
         """As `penstock deliver --once`."""
-        around = Surroundings(self.store, NO_SECRETS, QUICK, watchers, threading.Event())
-        (drained,) = drain(around)
+        (drained,) = drain(self.store, context_of(*watchers))
         return drained
 
     @property

@@ -8,29 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.delivery.backlogs import NO_SECRETS, QUICK, SOON, decoupled, wait_until
+from tests.delivery.backlogs import QUICK, SOON, context_of, decoupled, wait_until
 
 from penstock.committers.errors import StoreUnreachableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.table_access import TableAccess
 from penstock.delivery import running
+from penstock.delivery.context import DeliveryContext
 from penstock.delivery.metrics import Metrics
 from penstock.delivery.running import Assignment, deliver, opened
-from penstock.delivery.turns import ServiceSettings
 from penstock.delivery.watchers import LastError
 
 DOWN = "postgresql+psycopg://me@127.0.0.1:1/db"
 
 
 def assignment(url: str, *, waits: bool) -> Assignment:
-    return Assignment(
-        stores=(url,), access=TableAccess({}, {}), settings=ServiceSettings(), waits_for_stores=waits
-    )
+    return Assignment(stores=(url,), waits_for_stores=waits)
 
 
 def test_a_database_that_is_down_is_an_error_unless_it_is_waited_for() -> None:
     with pytest.raises(StoreUnreachableError, match=r"refused.*Check host"):
-        opened(DOWN, assignment(DOWN, waits=False), [], threading.Event())
+        opened(DOWN, assignment(DOWN, waits=False), context_of())
 
 
 def test_a_database_that_is_down_is_waited_for(
@@ -44,7 +41,7 @@ def test_a_database_that_is_down_is_waited_for(
 
     monkeypatch.setattr(running, "open_store", open_next)
     errors = LastError()
-    store = opened(DOWN, assignment(DOWN, waits=True), [errors], threading.Event())
+    store = opened(DOWN, assignment(DOWN, waits=True), context_of(errors))
     assert isinstance(errors.error, StoreUnreachableError)
     assert store is not None
     store.close()
@@ -59,8 +56,8 @@ def test_a_store_that_is_deleted_counts_as_down_and_the_new_one_is_read(
     """As with its checkpoint; the process was started for a store that was there."""
     lake, metrics, stop = decoupled(tmp_path, deliverAfterSeconds="3600"), Metrics(), threading.Event()
     of_store, settings = {"store": lake.store.name}, replace(QUICK, delivers=delivers)
-    assignment = Assignment(stores=(lake.store_url,), access=NO_SECRETS, settings=settings)
-    process = threading.Thread(target=deliver, args=(assignment, [metrics], stop))
+    context = context_of(metrics, settings=settings, stop=stop)
+    process = threading.Thread(target=deliver, args=(Assignment(stores=(lake.store_url,)), context))
 
     def value(name: str, labels: dict[str, str]) -> float | None:
         return metrics.registry.get_sample_value(f"penstock_{name}", labels)
@@ -87,3 +84,22 @@ def test_a_store_that_is_deleted_counts_as_down_and_the_new_one_is_read(
     with open_store(lake.store_url, must_exist=True) as read:
         assert [one.key for one in read.streams()] == [lake.stream]
     lake.store.close()
+
+
+def test_a_service_that_starts_again_is_another_holder_of_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn of the one before may still hang: with the same holder it would keep its fence."""
+    lake, stop, holders = decoupled(tmp_path), threading.Event(), list[str]()
+
+    class EndingService:
+        def __init__(self, store: SqlManifestStore, context: DeliveryContext, is_chosen: object) -> None:
+            holders.append(context.holder)
+
+        def run(self) -> None:
+            if len(holders) == 2:
+                stop.set()
+
+    monkeypatch.setattr(running, "DeliveryService", EndingService)
+    deliver(Assignment(stores=(lake.store_url,)), context_of(stop=stop))
+    assert holders[0] != holders[1]

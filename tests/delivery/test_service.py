@@ -19,7 +19,7 @@ from tests.delivery.backlogs import (
     SOON,
     DecoupledLake,
     Told,
-    around,
+    context_of,
     decoupled,
     serving,
     wait_until,
@@ -124,7 +124,7 @@ def test_the_retention_of_records_is_kept_to(tmp_path: Path) -> None:
     lake = decoupled(tmp_path, batches=6, keepDelivered="2", compactWith="none", **SOON)
     with serving(lake, settings=replace(QUICK, maintains=True)):
         wait_until(lambda: lake.left == 0)
-    drain(around(lake, settings=replace(QUICK, maintains=True)))
+    drain(lake.store, context_of(settings=replace(QUICK, maintains=True)))
     assert len(lake.store.history(lake.stream, 100)) == 2
     lake.store.close()
 
@@ -267,7 +267,7 @@ def test_a_spark_that_does_not_answer_is_an_outage(delta: DecoupledLake) -> None
 
     delta.decouple(compactWith="spark", **SOON)
     stop = threading.Event()
-    service = DeliveryService(replace(around(delta, told, stop=stop), spark=open_spark))
+    service = DeliveryService(delta.store, replace(context_of(told, stop=stop), spark=open_spark))
     thread = threading.Thread(target=service.run)
     thread.start()
     wait_until(lambda: delta.left == 0)
@@ -356,16 +356,16 @@ def test_a_batch_that_the_table_refuses_is_parked_with_its_error(tmp_path: Path)
 
 def test_drain_delivers_what_is_there_and_no_more(lake: DecoupledLake) -> None:
     lake.decouple(deliverAfterSeconds="3600")
-    (drained,) = drain(around(lake))
+    (drained,) = drain(lake.store, context_of())
     assert (drained.deliveries, drained.batches, drained.rows, drained.left) == (1, 4, 8, 0)
     assert lake.row_ids() == list(range(1, 9))
-    (again,) = drain(around(lake))
+    (again,) = drain(lake.store, context_of())
     assert (again.deliveries, again.left, again.error) == (0, 0, None)
 
 
 def test_drain_waits_for_who_is_at_it(delta: DecoupledLake) -> None:
     assert delta.store.deliveries.acquire(delta.stream, "another", 1) is not None
-    (drained,) = drain(around(delta))
+    (drained,) = drain(delta.store, context_of())
     assert (drained.batches, drained.left) == (4, 0)
 
 
@@ -373,13 +373,13 @@ def test_drain_waits_so_long_for_a_stream_that_another_process_delivers(delta: D
     lease = delta.store.deliveries.acquire(delta.stream, "another", 60)
     assert lease is not None
     with HeldLease(delta.store.deliveries, lease, 60):
-        (drained,) = drain(around(delta, settings=replace(QUICK, lease_wait_s=0.5)))
+        (drained,) = drain(delta.store, context_of(settings=replace(QUICK, lease_wait_s=0.5)))
     assert (drained.left, drained.is_busy, drained.error) == (4, True, None)
 
 
 def test_drain_leaves_what_is_parked_and_says_so(delta: DecoupledLake) -> None:
     delta.store.deliveries.park(delta.stream, "me", "why not")
-    (drained,) = drain(around(delta))
+    (drained,) = drain(delta.store, context_of())
     assert (drained.left, drained.is_parked, drained.deliveries) == (4, True, 0)
 
 
@@ -387,7 +387,7 @@ def test_drain_leaves_what_is_parked_and_says_so(delta: DecoupledLake) -> None:
 
 
 def deliver(lake: DecoupledLake) -> None:
-    (drained,) = drain(around(lake))
+    (drained,) = drain(lake.store, context_of())
     assert drained.left == 0
 
 

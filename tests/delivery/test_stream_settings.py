@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.committers.lakes import LAKES
-from tests.delivery.backlogs import NO_SECRETS, DecoupledLake, around, decoupled
+from tests.delivery.backlogs import NO_SECRETS, DecoupledLake, context_of, decoupled
 
 from penstock.cli.decide import check_checkpoint_gone
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
@@ -53,7 +53,7 @@ def assert_nothing_connected(endpoint: socket.socket) -> None:
 
 
 def deliver(lake: DecoupledLake, access: TableAccess) -> None:
-    worker = StreamWorker(lake.status, replace(around(lake), access=access))
+    worker = StreamWorker(lake.status, lake.store, replace(context_of(), access=access))
     worker.see(lake.status)
     worker.turn(DeliveryOrder("request"))
 
