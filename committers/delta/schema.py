@@ -202,9 +202,10 @@ def check_timestamps_in_maps(fields: Sequence[Mapping[str, Any]], table_uri: str
     Raises:
         SchemaMismatchError: names the columns.
     """
-    if any(_has_timestamp_ntz(field["type"], in_maps=False) for field in fields):
+    columns = [_tree(field["type"], field["name"]) for field in fields]
+    if any(_has_timestamp_ntz(column, in_maps=False) for column in columns):
         return
-    bad = [field["name"] for field in fields if _has_timestamp_ntz(field["type"], in_maps=True)]
+    bad = [column.name for column in columns if _has_timestamp_ntz(column, in_maps=True)]
     if bad:
         raise SchemaMismatchError(
             f"The Delta table {table_uri} cannot get the columns {', '.join(map(repr, bad))}: timestamp_ntz "
@@ -214,15 +215,10 @@ def check_timestamps_in_maps(fields: Sequence[Mapping[str, Any]], table_uri: str
         )
 
 
-def _has_timestamp_ntz(kind: Any, *, in_maps: bool) -> bool:
+def _has_timestamp_ntz(column: Column[str], *, in_maps: bool) -> bool:
     """With `in_maps`, also inside maps."""
-    if not isinstance(kind, dict):
-        return bool(kind == "timestamp_ntz")
-    if kind["type"] == "map" and not in_maps:
-        return False
-    inside = [kind[part] for part in ("elementType", "keyType", "valueType") if part in kind]
-    inside += [field["type"] for field in kind.get("fields", ())]
-    return any(_has_timestamp_ntz(inner, in_maps=in_maps) for inner in inside)
+    inside = column.children if in_maps or column.nesting != "map" else ()
+    return column.type == "timestamp_ntz" or any(_has_timestamp_ntz(one, in_maps=in_maps) for one in inside)
 
 
 def match(

@@ -66,9 +66,10 @@ def match(source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool
         for found in differences
         if found.kind is Kind.NEW
     }
+    if not new:
+        return Match(table, ())
     struct = _with_new(table.as_struct(), new)
-    if new:
-        check_names(struct, table_name)
+    check_names(struct, table_name)
     schema = Schema(
         *struct.fields, schema_id=table.schema_id, identifier_field_ids=table.identifier_field_ids
     )

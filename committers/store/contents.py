@@ -71,29 +71,28 @@ def of_delivery(database: Database, delivery: DeliveryRecord) -> Iterator[Manife
 
 
 def _own(database: Database, stream: StreamKey, chosen: sa.ColumnElement[bool]) -> Iterator[Manifest]:
-    query = _BATCHES.where(queries.of_stream(stream), chosen).order_by(manifests.c.batch_id).limit(1)
-    after: sa.ColumnElement[bool] = sa.true()
-    while True:
-        with database.read() as connection:
-            row = connection.execute(query.where(after)).one_or_none()
-        if row is None:
-            return
-        after = manifests.c.batch_id > row.batch_id
+    query = _BATCHES.where(queries.of_stream(stream), chosen)
+    for row in _one_by_one(database, query, manifests.c.batch_id):
         yield checked(database, stream, row)
 
 
 def _of_deliveries(database: Database, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
     is_in_state = IS_UNFINISHED if state is ManifestState.PREPARED else deliveries.c.state == state.value
     query = sa.select(deliveries).where(queries.is_delivery_of(stream), is_in_state)
-    query = query.order_by(deliveries.c.id).limit(1)
-    after: sa.ColumnElement[bool] = sa.true()
+    for row in _one_by_one(database, query, deliveries.c.id):
+        yield checked_delivery(database, stream, row)
+
+
+def _one_by_one(database: Database, query: sa.Select[Any], number: sa.Column[int]) -> Iterator[Row[Any]]:
+    """By ascending number, each in a transaction of its own: contents are large, and callers take time."""
+    query, after = query.order_by(number).limit(1), sa.true()
     while True:
         with database.read() as connection:
             row = connection.execute(query.where(after)).one_or_none()
         if row is None:
             return
-        after = deliveries.c.id > row.id
-        yield checked_delivery(database, stream, row)
+        after = number > getattr(row, number.key)
+        yield row
 
 
 def checked(database: Database, stream: StreamKey, row: Row[Any]) -> Manifest:
