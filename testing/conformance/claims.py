@@ -43,6 +43,7 @@ def check_rows(harness: DestinationHarness, *expected: int) -> None:
     if not harness.promises.is_exactly_once:
         found = sorted(set(found))
     assert found == sorted(expected)
+    assert harness.problems() == []
 
 
 def check_nothing_left(harness: DestinationHarness) -> None:

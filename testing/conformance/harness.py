@@ -84,6 +84,10 @@ class DestinationHarness(ABC):
     def uncommitted(self) -> Collection[str]:
         """Names of what tasks have left here and no reader sees: data files, staging tables."""
 
+    def problems(self) -> list[str]:
+        """What is wrong beside the rows that readers see, such as a file that is named twice."""
+        return []
+
     # What breaks ----------------------------------------------------------------------------------
 
     @abstractmethod

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.lake import GRACE, NOW, OLD, SCHEMA, YOUNG, Lake, paths, paths_of
 
 from penstock.committers import cleanup
-from penstock.committers.cleanup import Found, StoredFile, Verdict, judge, settled_batches
+from penstock.committers.cleanup import StoredFile, Verdict, judge, settled_batches
 from penstock.committers.contract import (
     ManifestState,
     Mode,
@@ -54,13 +54,6 @@ def test_files_of_a_lost_attempt_of_a_committed_batch_are_deleted(lake: Lake) ->
 
     assert lake.clean_up() == len(lost)
     assert lake.on_disk() == paths(kept)
-
-
-def test_finding_again_after_deleting_finds_nothing(local_lake: Lake) -> None:
-    local_lake.write(0)
-    local_lake.commit(0, local_lake.write(0))
-    local_lake.clean_up()
-    assert local_lake.find() == Found()
 
 
 # What cannot ----------------------------------------------------------------------------------------
@@ -110,17 +103,6 @@ def test_young_files_stay(local_lake: Lake) -> None:
     local_lake.commit(0, local_lake.write(0))
     assert paths(local_lake.find().young) == paths(young)
     assert local_lake.clean_up() == 0
-
-
-def test_files_of_queries_that_the_store_does_not_know_stay(local_lake: Lake) -> None:
-    """Another store knows them, or a batch write is at it."""
-    known = local_lake.query_id
-    local_lake.query_id = "q-of-another-store"
-    foreign = local_lake.write(0)
-    local_lake.query_id = known
-    local_lake.commit(0, local_lake.write(0))
-    assert local_lake.clean_up() == 0
-    assert paths(foreign) <= local_lake.on_disk()
 
 
 def test_files_that_only_an_older_version_has_stay_for_time_travel(local_lake: Lake) -> None:

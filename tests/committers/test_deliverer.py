@@ -346,19 +346,6 @@ def test_the_tables_history_names_each_merged_batch_with_its_digest(stream: Stre
 POINTS = ("deliver.start", "deliver.prepared", "commit.start", "commit.landed", "deliver.done")
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_a_crash_at_any_point_and_another_process_leave_each_row_once(stream: Stream, point: str) -> None:
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
-    with crash_at(point):
-        stream.deliver()
-    stream.prepare(3, [3])
-
-    stream.deliver_all()
-    assert set(stream.states().values()) == {COMMITTED}
-    assert stream.holds(range(4))
-
-
 @pytest.mark.parametrize("fault", [Fault.RESPONSE_LOST, Fault.NOT_SENT])
 def test_a_lost_answer_is_looked_up_in_the_table(stream: Stream, fault: Fault) -> None:
     stream.prepare(0, [0])

@@ -17,14 +17,12 @@ from deltalake import DeltaTable, write_deltalake
 from tests.committers.delta_stream import SCHEMA, VIEWS, DeltaStream, stream_in
 from tests.readers import delta_rows
 
-from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest, Outcome
+from penstock.committers.contract import Committed, Conflict, Manifest, Outcome
 from penstock.committers.errors import (
-    CheckpointMismatchError,
     PenstockError,
     RetryableError,
     TableNotSupportedError,
 )
-from penstock.committers.file_tables.manifest import build_manifest
 from penstock.testing.faults import at_point, crash_at
 
 
@@ -53,22 +51,6 @@ def append_as_another(stream: DeltaStream, *some: int) -> None:
 # The token -------------------------------------------------------------------------------------------
 
 
-def test_a_committed_batch_is_not_added_again(stream: DeltaStream) -> None:
-    manifest = stream.prepare(0, [1, 2])
-    assert stream.committer().commit(manifest) == Committed(1)
-    assert stream.committer().commit(manifest) == AlreadyCommitted(1)
-    assert ids(stream) == [1, 2]
-    assert pl.read_delta(stream.uri)["id"].sort().to_list() == [1, 2]
-
-
-def test_a_batch_that_landed_before_its_process_died_is_not_added_again(stream: DeltaStream) -> None:
-    manifest = stream.prepare(0, [1, 2])
-    with crash_at("commit.landed"):
-        stream.committer().commit(manifest)
-    assert stream.committer().commit(manifest) == AlreadyCommitted(1)
-    assert ids(stream) == [1, 2]
-
-
 def test_the_token_is_in_the_table_and_survives_checkpoints_and_transaction_retention(
     stream: DeltaStream,
 ) -> None:
@@ -85,55 +67,12 @@ def test_the_token_is_in_the_table_and_survives_checkpoints_and_transaction_rete
     assert not token.matches(stream.batch(0, "other").digest)
 
 
-def test_a_committer_sees_its_own_commit(stream: DeltaStream) -> None:
-    """It keeps its first look at the table for what comes before a commit, not after."""
-    manifest = stream.prepare(0, [1])
-    committer = stream.committer()
-    assert committer.token("query-1") is None
-    committer.commit(manifest)
-    token = committer.token("query-1")
-    assert token is not None
-    assert token.batch_id == 0
-
-
 def test_leading_zeros_of_a_digest_are_kept(stream: DeltaStream) -> None:
     offsets = next(n for n in map(str, range(10_000)) if stream.batch(0, n).digest.startswith("00"))
     stream.commit(0, [1], offsets=offsets)
     token = stream.committer().token("query-1")
     assert token is not None
     assert token.matches(stream.batch(0, offsets).digest)
-
-
-def test_there_is_no_token_without_a_table_or_for_another_query(stream: DeltaStream) -> None:
-    assert stream.committer().token("query-1") is None
-    stream.commit(0, [1])
-    assert stream.committer().token("query-2") is None
-
-
-def test_the_same_batch_id_with_other_offsets_stops(stream: DeltaStream) -> None:
-    stream.commit(0, [1])
-    with pytest.raises(CheckpointMismatchError, match="penstock show query-1 0"):
-        stream.committer().commit(stream.prepare(0, [2], offsets="rewound"))
-    assert ids(stream) == [1]
-
-
-def test_a_batch_behind_the_token_adds_nothing(stream: DeltaStream) -> None:
-    late = stream.prepare(0, [1])
-    stream.committer().commit(late)
-    stream.commit(1, [2])
-    assert isinstance(stream.committer().commit(late), AlreadyCommitted)
-    assert ids(stream) == [1, 2]
-
-
-def test_two_queries_into_one_table_have_each_their_own_token(stream: DeltaStream, tmp_path: Path) -> None:
-    other = stream_in(tmp_path, "query-2")
-    stream.commit(0, [1])
-    other.commit(0, [2])
-    other.commit(1, [3])
-    token = stream.committer().token("query-1")
-    assert token is not None
-    assert token.batch_id == 0
-    assert ids(stream) == [1, 2, 3]
 
 
 def test_the_commit_says_who_made_it(stream: DeltaStream) -> None:
@@ -244,14 +183,6 @@ def test_rows_of_racing_writers_are_all_there_once(stream: DeltaStream) -> None:
 # Overwrite --------------------------------------------------------------------------------------------
 
 
-def test_overwrite_replaces_all_rows_with_the_same_token(stream: DeltaStream) -> None:
-    stream.commit(0, [1, 2], mode="overwrite")
-    manifest = stream.prepare(1, [3], mode="overwrite")
-    assert stream.committer().commit(manifest) == Committed(2)
-    assert stream.committer().commit(manifest) == AlreadyCommitted(2)
-    assert ids(stream) == [3]
-
-
 def test_overwrite_replaces_rows_appended_while_it_was_committed(stream: DeltaStream) -> None:
     stream.commit(0, [1])
     manifest = stream.prepare(1, [2], mode="overwrite")
@@ -260,14 +191,6 @@ def test_overwrite_replaces_rows_appended_while_it_was_committed(stream: DeltaSt
     assert ids(stream) == [1, 100]
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert ids(stream) == [2]
-
-
-def test_overwrite_with_no_files_empties_the_table(stream: DeltaStream) -> None:
-    stream.commit(0, [1])
-    target = stream.committer().plan(SCHEMA, overwrite=True)
-    outcome = stream.committer().commit(build_manifest(stream.batch(1), target.content([], "overwrite")))
-    assert outcome == Committed(2)
-    assert ids(stream) == []
 
 
 def test_overwrite_of_an_append_only_table_is_refused_by_name(stream: DeltaStream) -> None:

@@ -41,7 +41,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.file_tables.manifest import build_manifest, decode
-from penstock.testing.faults import at_point, crash_at
+from penstock.testing.faults import at_point
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -58,13 +58,6 @@ def snapshots(stream: IcebergStream) -> int:
 # The token -------------------------------------------------------------------------------------------
 
 
-def test_a_committed_batch_is_not_added_again(stream: IcebergStream) -> None:
-    manifest = stream.prepare(0, [1, 2])
-    assert stream.committer().commit(manifest) == Committed(stream.head.snapshot_id)
-    assert stream.committer().commit(manifest) == AlreadyCommitted(stream.head.snapshot_id)
-    assert stream.ids() == stream.polars_ids() == [1, 2]
-
-
 @pytest.mark.parametrize("location", ["", "file:///elsewhere", "{}/../elsewhere", "{}2/data", "s3://lake/t"])
 def test_a_manifest_that_names_files_elsewhere_is_refused(stream: IcebergStream, location: str) -> None:
     manifest = stream.prepare(0, [1, 2])
@@ -76,14 +69,6 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(stream: IcebergStream,
         stream.committer().missing(planted)
     assert stream.committer().target_of(decode(planted)) is None
     assert isinstance(stream.committer().commit(manifest), Committed)
-
-
-def test_a_batch_that_landed_before_its_process_died_is_not_added_again(stream: IcebergStream) -> None:
-    manifest = stream.prepare(0, [1, 2])
-    with crash_at("commit.landed"):
-        stream.committer().commit(manifest)
-    assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
-    assert stream.ids() == [1, 2]
 
 
 def test_the_token_and_the_summary_come_with_the_snapshot_in_one_metadata_version(
@@ -115,39 +100,6 @@ def test_the_token_and_the_summary_come_with_the_snapshot_in_one_metadata_versio
         "penstock.rows": "2",
     }
     assert summary["total-records"] == "3"
-
-
-def test_a_committer_sees_its_own_commit(stream: IcebergStream) -> None:
-    """It keeps its first look at the table for what comes before a commit, not after."""
-    manifest = stream.prepare(0, [1])
-    committer = stream.committer()
-    assert committer.token("query-1") is None
-    committer.commit(manifest)
-    token = committer.token("query-1")
-    assert token is not None
-    assert token.matches(stream.batch(0).digest)
-    assert not token.matches(stream.batch(0, "other").digest)
-
-
-def test_there_is_no_token_without_a_table_or_for_another_query(stream: IcebergStream) -> None:
-    assert stream.committer().token("query-1") is None
-    stream.commit(0, [1])
-    assert stream.committer().token("query-2") is None
-
-
-def test_the_same_batch_id_with_other_offsets_stops(stream: IcebergStream) -> None:
-    stream.commit(0, [1])
-    with pytest.raises(CheckpointMismatchError, match="penstock show query-1 0"):
-        stream.committer().commit(stream.prepare(0, [2], offsets="rewound"))
-    assert stream.ids() == [1]
-
-
-def test_a_batch_behind_the_token_adds_nothing(stream: IcebergStream) -> None:
-    late = stream.prepare(0, [1])
-    stream.committer().commit(late)
-    stream.commit(1, [2])
-    assert stream.committer().commit(late) == AlreadyCommitted(None)
-    assert stream.ids() == [1, 2]
 
 
 def test_two_queries_into_one_table_have_each_their_own_token(stream: IcebergStream) -> None:

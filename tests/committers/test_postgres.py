@@ -18,10 +18,8 @@ from tests.committers.postgres_tables import PostgresQuery, commit_answers, ids,
 from penstock.committers.contract import BATCH_WRITE_PREFIX, ManifestState
 from penstock.committers.errors import (
     AccessRefusedError,
-    CheckpointMismatchError,
     CommitStateUnknownError,
     ConfigurationError,
-    RetryableError,
     SchemaMismatchError,
     TableChangedError,
     TableNotSupportedError,
@@ -44,114 +42,6 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 
 
 # Landed once ----------------------------------------------------------------------------------------
-
-
-def test_the_rows_of_all_tasks_land_and_no_staging_table_stays(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
-    query.run(store, query.batch(0), ids(1, 2), ids(), ids(3))
-    query.run(store, query.batch(1), ids(4))
-
-    assert query.ids() == [1, 2, 3, 4]
-    assert query.staged() == []
-    assert query.sql("SELECT batch_id, version FROM penstock_fence") == [(1, 2)]
-
-
-def test_a_replayed_batch_writes_nothing(query: PostgresQuery, store: SqlManifestStore) -> None:
-    query.run(store, query.batch(0), ids(1))
-    plan = query.plan(store, query.batch(0), ids(1))
-
-    assert plan.writers is None
-
-
-def test_a_replay_after_the_store_was_lost_adds_no_rows(query: PostgresQuery, tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
-            plan = query.plan(store, query.batch(0), ids(1))
-            query.commit(store, query.write(plan, [ids(1)]))
-
-    assert query.ids() == [1]
-
-
-def test_a_batch_without_rows_commits_nothing(query: PostgresQuery, store: SqlManifestStore) -> None:
-    query.run(store, query.batch(0), ids())
-
-    assert query.sql("SELECT count(*) FROM penstock_fence") == [(0,)]
-    record = store.record(query.batch(0).stream, 0)
-    assert record is not None
-    assert record.state is ManifestState.COMMITTED
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        "table.created",
-        "write.file_open",
-        "write.files_closed",
-        "prepare.start",
-        "prepare.done",
-        "commit.start",
-        "commit.landed",
-        "mark.done",
-    ],
-)
-def test_a_crash_at_any_point_loses_and_doubles_nothing(
-    query: PostgresQuery, store: SqlManifestStore, point: str
-) -> None:
-    with crash_at(point):
-        query.run(store, query.batch(0), ids(1, 2), ids(3))
-    query.run(store, query.batch(0), ids(1), ids(2, 3), run_id="r2")
-    query.run(store, query.batch(1), ids(4), run_id="r2")
-
-    assert query.ids() == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("point", ["recover.start", "recover.done"])
-def test_a_crash_in_recovery_loses_and_doubles_nothing(
-    query: PostgresQuery, store: SqlManifestStore, point: str
-) -> None:
-    with crash_at("prepare.done"):
-        query.run(store, query.batch(0), ids(1))
-    with crash_at(point):
-        query.run(store, query.batch(0), ids(1), run_id="r2")
-    query.run(store, query.batch(0), ids(1), run_id="r3")
-
-    assert query.ids() == [1]
-    assert query.staged() == []
-
-
-def _lose_answer(connection: psycopg.Connection) -> None:
-    connection.commit()
-    raise psycopg.OperationalError("the answer got lost")
-
-
-def _lose_request(connection: psycopg.Connection) -> None:
-    """The server sees only that the connection has ended."""
-    connection.close()
-    raise psycopg.OperationalError("the request got lost")
-
-
-def test_a_batch_that_landed_and_whose_answer_was_lost_counts_as_committed(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
-    with commit_answers(_lose_answer):
-        query.run(store, query.batch(0), ids(1))
-
-    assert query.ids() == [1]
-    record = store.record(query.batch(0).stream, 0)
-    assert record is not None
-    assert (record.state, record.table_version) == (ManifestState.COMMITTED, 1)
-
-
-def test_a_batch_whose_request_was_lost_stays_prepared_and_lands_at_the_next_start(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
-    with commit_answers(_lose_request), pytest.raises(RetryableError, match="did not land"):
-        query.run(store, query.batch(0), ids(1))
-    assert query.ids() == []
-    query.run(store, query.batch(0), ids(1), run_id="r2")
-
-    assert query.ids() == [1]
 
 
 @pytest.mark.parametrize("batch_id", [0, 1])
@@ -201,36 +91,6 @@ def _refuse(*_: object, **__: object) -> None:
     raise psycopg.OperationalError("connection refused")
 
 
-@pytest.mark.parametrize("batch_id", [0, 1])
-def test_two_drivers_that_commit_one_batch_at_once_land_it_once(
-    query: PostgresQuery, tmp_path: Path, batch_id: int
-) -> None:
-    """Each has a store of its own: only the fence keeps them apart."""
-    barrier, errors = threading.Barrier(2), []
-
-    def drive(name: str) -> None:
-        try:
-            with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
-                if batch_id:
-                    query.run(store, query.batch(0), ids(0), run_id=f"{name}-0")
-                plan = query.plan(store, query.batch(batch_id), ids(1, 2))
-                messages = query.write(plan, [ids(1, 2)], run_id=f"{name}-1")
-                barrier.wait(30)
-                query.commit(store, messages)
-        except BaseException as error:  # noqa: BLE001 - shown below
-            errors.append(error)
-            barrier.abort()
-
-    drivers = [threading.Thread(target=drive, args=(name,)) for name in ("a", "b")]
-    for driver in drivers:
-        driver.start()
-    for driver in drivers:
-        driver.join()
-
-    assert errors == []
-    assert query.ids() == [0, 1, 2][1 - batch_id :]
-
-
 def test_a_row_of_the_fence_is_locked_until_its_transaction_ends(
     query: PostgresQuery, store: SqlManifestStore
 ) -> None:
@@ -245,40 +105,7 @@ def test_a_row_of_the_fence_is_locked_until_its_transaction_ends(
         other.connection.rollback()
 
 
-def test_other_offsets_under_a_batch_id_are_refused(query: PostgresQuery, tmp_path: Path) -> None:
-    with open_store(f"sqlite:///{tmp_path}/a.db") as store:
-        query.run(store, query.batch(0), ids(1))
-    with open_store(f"sqlite:///{tmp_path}/b.db") as store, pytest.raises(CheckpointMismatchError):
-        query.run(store, query.batch(0, "other"), ids(2))
-
-    assert query.ids() == [1]
-
-
-def test_a_commit_behind_another_checkpoint_is_refused_in_its_transaction(
-    query: PostgresQuery, tmp_path: Path
-) -> None:
-    """The other one has landed after this batch was planned."""
-    with open_store(f"sqlite:///{tmp_path}/a.db") as a, open_store(f"sqlite:///{tmp_path}/b.db") as b:
-        messages = query.write(query.plan(a, query.batch(0), ids(1)), [ids(1)])
-        query.run(b, query.batch(0, "other"), ids(2), run_id="r2")
-        with pytest.raises(CheckpointMismatchError, match="with other source offsets"):
-            query.commit(a, messages)
-
-    assert query.ids() == [2]
-
-
 # The table changes under the stream -------------------------------------------------------------------
-
-
-def test_staging_tables_that_are_gone_are_written_again(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
-    with crash_at("prepare.done"):
-        query.run(store, query.batch(0), ids(1), ids(2))
-    query.sql(f"DROP TABLE {query.staged()[0]}")
-    query.run(store, query.batch(0), ids(1, 2), run_id="r2")
-
-    assert query.ids() == [1, 2]
 
 
 def test_staging_tables_that_somebody_has_changed_do_not_land(
@@ -292,13 +119,6 @@ def test_staging_tables_that_somebody_has_changed_do_not_land(
     assert query.ids() == []
 
 
-def test_a_dropped_table_is_an_error(query: PostgresQuery, store: SqlManifestStore) -> None:
-    query.run(store, query.batch(0), ids(1))
-    query.sql("DROP TABLE events")
-    with pytest.raises(TableChangedError, match="dropped or renamed"):
-        query.run(store, query.batch(1), ids(2))
-
-
 @pytest.mark.parametrize("next_store", ["same", "lost"])
 def test_a_table_that_was_dropped_and_created_again_is_an_error(
     query: PostgresQuery, store: SqlManifestStore, tmp_path: Path, next_store: str
@@ -309,17 +129,6 @@ def test_a_table_that_was_dropped_and_created_again_is_an_error(
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
         with pytest.raises(TableChangedError, match="dropped and created again"):
             query.run(store if next_store == "same" else new, query.batch(1), ids(2))
-
-    assert query.ids() == []
-
-
-def test_a_table_that_was_replaced_before_the_commit_does_not_get_the_rows(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
-    messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)])
-    query.sql("DROP TABLE events; CREATE TABLE events (id bigint)")
-    with pytest.raises(TableChangedError, match="dropped and created again"):
-        query.commit(store, messages)
 
     assert query.ids() == []
 
@@ -619,32 +428,7 @@ def test_the_documented_rights_are_enough(query: PostgresQuery, store: SqlManife
     assert sorted(query.sql("SELECT query_id FROM penstock_fence")) == [("q1",), ("write-1",), ("write-2",)]
 
 
-def test_a_wrong_password_never_shows(query: PostgresQuery, store: SqlManifestStore) -> None:
-    sink = query.sink(url="postgresql://me:geheim@localhost:1/db")
-    with pytest.raises(RetryableError) as failure:
-        sink.open_table().token("q1")
-
-    assert (
-        "geheim"
-        not in f"{failure.value} {failure.value.__cause__} {sink!r} {sink.options.given} {sink.table_uri}"
-    )
-
-
 # Staging tables -----------------------------------------------------------------------------------------
-
-
-def test_an_aborted_task_leaves_no_staging_table(query: PostgresQuery, store: SqlManifestStore) -> None:
-    plan = query.plan(store, query.batch(0), ids(1))
-    rows = pa.table({"id": pa.array([1], pa.int64())})
-
-    def failing() -> Iterator[pa.RecordBatch]:
-        yield from rows.to_batches()
-        raise RuntimeError("the source failed")
-
-    with pytest.raises(RuntimeError, match="the source failed"):
-        plan.write(failing(), task(plan.batch))
-
-    assert query.staged() == []
 
 
 def test_the_server_takes_one_batch_while_the_task_makes_the_next(
@@ -684,16 +468,6 @@ def test_reading_staged_rows_does_not_write_their_pages(
     before = log_bytes()
     assert query.sql(f"SELECT count(*) FROM {staged[0].sql}") == [(50_000,)]
     assert log_bytes() - before < 200_000  # their pages have 1.8 MB
-
-
-def test_what_a_lost_batch_has_staged_is_discarded(query: PostgresQuery, store: SqlManifestStore) -> None:
-    messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1), ids(2)])
-    target = query.sink().open_table()
-
-    assert len(query.staged()) == 2
-    assert target.discard(payloads(messages)) == 2
-    assert target.discard(payloads(messages)) == 0
-    assert query.staged() == []
 
 
 def test_a_reader_of_a_staging_table_does_not_hold_up_the_commit(

@@ -138,33 +138,6 @@ def prepare_only(query: Query, store: SqlManifestStore, batch_id: int = 0, offse
 # Responses that get lost ------------------------------------------------------------------------------
 
 
-def test_a_replay_after_a_lost_response_adds_no_rows(query: Query, store: SqlManifestStore) -> None:
-    """The commit landed, nobody was told: Spark aborts, and the restart finds the batch in the table."""
-    batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    with pytest.raises(CommitStateUnknownError):
-        query.commit_or_abort(store, written, FaultyTable(query.open_table(), Fault.RESPONSE_LOST))
-    assert state(store, query) is PREPARED
-    assert data_files(query) == written.paths
-
-    assert query.plan(store, batch) is None
-    assert state(store, query) is COMMITTED
-    assert holds(query, store, [1, 2, 3])
-
-
-def test_a_request_that_never_arrived_is_sent_again_without_writing_anew(
-    query: Query, store: SqlManifestStore
-) -> None:
-    batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    with pytest.raises(CommitStateUnknownError):
-        query.commit_or_abort(store, written, FaultyTable(query.open_table(), Fault.NOT_SENT))
-
-    query.run(store, batch, PARTS, "r2")
-    assert data_files(query) == written.paths
-    assert holds(query, store, [1, 2, 3])
-
-
 def test_a_commit_that_lands_after_the_abort_finds_its_files(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), batch, "r1", PARTS)
@@ -203,19 +176,6 @@ ONLY_IN_DELTA = "evolve.done"
 IN_ANY_BATCH = [p for p in STREAM_POINTS if p != ONLY_IN_DELTA and not p.startswith("recover.")]
 
 
-@pytest.mark.parametrize("point", IN_ANY_BATCH)
-def test_a_crash_at_any_point_and_a_restart_leave_each_row_once(
-    query: Query, store: SqlManifestStore, point: str
-) -> None:
-    batch = query.batch(0)
-    with crash_at(point):
-        query.run(store, batch, PARTS, "r1")
-    query.run(store, batch, PARTS, "r2")
-
-    assert state(store, query) is COMMITTED
-    assert holds(query, store, [1, 2, 3])
-
-
 @pytest.mark.parametrize(
     ("kind", "point"),
     [
@@ -238,21 +198,6 @@ def test_a_crash_of_a_batch_that_brings_a_column_and_a_restart_leave_each_row_on
     assert rows(query.lake.on_disk, "id, note") == [(n, None) for n in range(4)]
 
 
-@pytest.mark.parametrize(
-    "point", ["recover.start", "commit.start", "commit.landed", "mark.done", "recover.done"]
-)
-def test_a_crash_during_recovery_and_a_restart_leave_each_row_once(
-    query: Query, store: SqlManifestStore, point: str
-) -> None:
-    written = prepare_only(query, store)
-    with crash_at(point):
-        query.plan(store, written.batch)
-    query.run(store, written.batch, PARTS, "r2")
-
-    assert holds(query, store, [1, 2, 3])
-    assert data_files(query) == written.paths
-
-
 def test_a_crash_after_files_were_found_gone_and_before_they_are_written_again_is_healed(
     query: Query, store: SqlManifestStore
 ) -> None:
@@ -268,40 +213,6 @@ def test_a_crash_after_files_were_found_gone_and_before_they_are_written_again_i
 
 
 # Replays ----------------------------------------------------------------------------------------------
-
-
-def test_a_replay_of_a_committed_batch_is_skipped(query: Query, store: SqlManifestStore) -> None:
-    first = query.run(store, query.batch(0), PARTS, "r1")
-    again = query.run(store, query.batch(0), [[1], [2], [3]], "r2")
-    assert [committable.skipped for committable in again.committables] == [True, True, True]
-    assert data_files(query) == first.paths
-    assert holds(query, store, [1, 2, 3])
-
-
-def test_a_replay_is_skipped_by_the_token_when_the_store_was_lost(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
-    query.run(store, query.batch(0), PARTS, "r1")
-    with open_store(f"sqlite:///{tmp_path}/new.db") as new:
-        assert query.plan(new, query.batch(0)) is None
-        query.run(new, query.batch(0), PARTS, "r2")
-        query.run(new, query.batch(1), [[4]], "r2")
-    assert findings(query, [1, 2, 3, 4]).problems == []
-
-
-def test_a_replay_that_is_partitioned_otherwise_takes_the_manifest_that_is_prepared(
-    query: Query, store: SqlManifestStore
-) -> None:
-    written = prepare_only(query, store)
-    query.run(store, written.batch, [[3], [2], [1]], "r2")
-    assert data_files(query) == written.paths
-    assert holds(query, store, [1, 2, 3])
-
-
-def test_an_uncommitted_batch_with_other_offsets_is_superseded(query: Query, store: SqlManifestStore) -> None:
-    prepare_only(query, store, offsets="old")
-    query.run(store, query.batch(0, "new"), [[1, 2, 3, 4]], "r2")
-    assert holds(query, store, [1, 2, 3, 4])
 
 
 def test_a_pending_batch_that_the_table_has_otherwise_is_not_forgotten_once_spark_has_moved_on(
@@ -636,26 +547,6 @@ def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
     assert holds(query, store, [1, 2, 3])
 
 
-def test_the_loss_of_a_batch_that_no_replay_writes_again_stops_the_query(
-    query: Query, store: SqlManifestStore
-) -> None:
-    delete(query, prepare_only(query, store))
-    with pytest.raises(TableChangedError, match="its rows would be lost"):
-        query.plan(store, query.batch(1))
-    assert state(store, query) is PREPARED
-
-
-def test_recovery_without_a_replay_leaves_a_batch_whose_files_are_gone(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """The command line does not know what Spark will do; only the query's next start may give it up."""
-    delete(query, prepare_only(query, store))
-    (recovered,) = query.committer(store).recovery.recover(query.stream)
-    assert recovered.state is PREPARED
-    assert "2 of 2 files are gone" in recovered.reason
-    assert state(store, query) is PREPARED
-
-
 def test_recovery_never_overtakes_a_batch_that_stays_prepared(query: Query, store: SqlManifestStore) -> None:
     """The later batch's token would say that the earlier one landed."""
     target = query.plan(store, query.batch(0))
@@ -813,15 +704,6 @@ def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, stor
 # Abort ------------------------------------------------------------------------------------------------
 
 
-def test_abort_deletes_what_a_batch_with_a_failed_task_has_written(
-    query: Query, store: SqlManifestStore
-) -> None:
-    batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    query.abort([*written.committables, None])
-    assert data_files(query) == set()
-
-
 def test_abort_deletes_nothing_once_the_commit_was_tried(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
@@ -953,20 +835,6 @@ def test_a_second_commit_of_the_same_run_deletes_nothing(query: Query, store: Sq
     assert holds(query, store, [1, 2, 3])
 
 
-def test_a_run_that_was_taken_over_is_refused_and_its_files_are_deleted(
-    query: Query, store: SqlManifestStore
-) -> None:
-    batch = query.batch(0)
-    old = query.write(query.plan(store, batch), batch, "r1", [[1], [2], [3]])
-    new = query.write(query.plan(store, batch), batch, "r2", PARTS)
-    store.claim(query.stream, "r1")
-    query.commit_or_abort(store, new)
-    with pytest.raises(FencedError, match="run r2 took over"):
-        query.commit_or_abort(store, old)
-    assert data_files(query) == new.paths
-    assert holds(query, store, [1, 2, 3])
-
-
 def test_a_run_that_is_taken_over_between_claim_and_prepare_is_refused(
     query: Query, store: SqlManifestStore
 ) -> None:
@@ -1089,27 +957,6 @@ def test_an_empty_batch_makes_no_table_commit(query: Query, store: SqlManifestSt
     assert query.plan(store, query.batch(1)) is None
 
 
-def test_overwriting_batches_replace_the_rows_and_replays_do_not(
-    lake: LakeTable, store: SqlManifestStore
-) -> None:
-    """Complete mode: each batch replaces all rows, with the same token as an appending one."""
-    query = Query(lake, mode="overwrite")
-    query.run(store, query.batch(0), [[1, 2]], "r1")
-    with crash_at("mark.done"):
-        query.run(store, query.batch(1), [[3, 4]], "r1")
-    version = query.lake.version()
-    query.run(store, query.batch(1), [[3, 4]], "r2")
-    assert query.lake.version() == version
-    assert holds(query, store, [3, 4])
-
-
-def test_overwriting_with_nothing_empties_the_table(lake: LakeTable, store: SqlManifestStore) -> None:
-    query = Query(lake, mode="overwrite")
-    query.run(store, query.batch(0), [[1, 2]], "r1")
-    query.run(store, query.batch(1), [[]], "r1")
-    assert holds(query, store, [])
-
-
 # A store that is not the newest -----------------------------------------------------------------------
 
 
@@ -1172,21 +1019,6 @@ def test_a_manifest_that_vanishes_during_recovery_is_an_error(
 
 
 # A table that is not the one written ------------------------------------------------------------------
-
-
-def test_a_dropped_table_stops_the_query(query: Query, store: SqlManifestStore) -> None:
-    query.run(store, query.batch(0), PARTS, "r1")
-    query.lake.drop()
-    with pytest.raises(TableChangedError, match=r"There is no (Delta|Iceberg) table"):
-        query.run(store, query.batch(1), [[4]], "r1")
-
-
-def test_a_table_that_was_created_again_stops_the_query(query: Query, store: SqlManifestStore) -> None:
-    query.run(store, query.batch(0), PARTS, "r1")
-    query.lake.replace()
-    with pytest.raises(TableChangedError, match="created again"):
-        query.run(store, query.batch(1), [[4]], "r1")
-    assert findings(query, [-1]).problems == []
 
 
 def test_the_first_batch_is_written_again_into_a_table_that_was_created_again(

@@ -14,8 +14,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from tests.committers.lakes import named_files
 from tests.committers.postgres_tables import PostgresQuery, commit_answers
-from tests.tables import DeltaOnDisk, IcebergOnDisk, rows
+from tests.tables import DeltaOnDisk, IcebergOnDisk, TableOnDisk, rows
 
+from penstock import testing
 from penstock.committers.delta.log_files import LocalLogFiles
 from penstock.datasource.delta.sink import DESTINATION as DELTA
 from penstock.datasource.delta.source import DeltaDataSource
@@ -27,6 +28,12 @@ from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promi
 from penstock.testing.faults import lossy
 
 IDS = pa.schema([("id", pa.int64())])
+
+
+def invariant_problems(table: TableOnDisk, ids: list[int]) -> list[str]:
+    """No file named twice, none missing, tokens ascending: see `testing.invariant`."""
+    source = f"(SELECT unnest({ids}::BIGINT[]) AS id)"
+    return testing.check(table, source).problems
 
 
 class DeltaHarness(DestinationHarness):
@@ -75,6 +82,9 @@ class DeltaHarness(DestinationHarness):
         named = set(self._table.added()) if self._exists else set()
         return {name for name in self._table.data_files() if str(self._table.folder / name) not in named}
 
+    def problems(self) -> list[str]:
+        return invariant_problems(self._table, self.ids()) if self._exists else []
+
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(LocalLogFiles, "put", lost, OSError("the connection was lost"))
 
@@ -99,6 +109,13 @@ class DeltaHarness(DestinationHarness):
     @property
     def _exists(self) -> bool:
         return (self._table.folder / "_delta_log").exists()
+
+
+class DeltaLibraryHarness(DeltaHarness):
+    """The same, committed to by the Delta library."""
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        return lossy(DeltaTable, "create_write_transaction", lost, OSError("the connection was lost"))
 
 
 class IcebergHarness(DestinationHarness):
@@ -152,6 +169,9 @@ class IcebergHarness(DestinationHarness):
         named = set(named_files(self._load())) if self._table.exists else set()
         found = self._table.folder.rglob("*.parquet")
         return {str(path) for path in found if f"file://{path}" not in named}
+
+    def problems(self) -> list[str]:
+        return invariant_problems(self._table, self.ids()) if self._table.exists else []
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(SqlCatalog, "commit_table", lost, ConnectionError("the connection was lost"))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.conformance.harnesses import DeltaHarness, IcebergHarness, PostgresHarness
+from tests.conformance.harnesses import (
+    DeltaHarness,
+    DeltaLibraryHarness,
+    IcebergHarness,
+    PostgresHarness,
+)
 
+from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.delta.view import TableViews
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.delta.sink import DeltaTarget
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 
 
@@ -17,6 +26,18 @@ class TestDelta(DestinationConformance):
         return DeltaHarness(tmp_path)
 
 
+class TestDeltaByTheLibrary(DestinationConformance):
+    """Where only the Delta library reaches the log, it makes all commits."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
+        views = TableViews(open_files=lambda _uri, _options: None)
+        for init in (DeltaTarget.__init__, DeltaTableCommitter.__init__):
+            assert init.__kwdefaults__ is not None
+            monkeypatch.setitem(init.__kwdefaults__, "views", views)
+        return DeltaLibraryHarness(tmp_path)
+
+
 class TestIceberg(DestinationConformance):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DestinationHarness:
@@ -24,6 +45,13 @@ class TestIceberg(DestinationConformance):
 
 
 class TestPostgres(DestinationConformance):
+    """The manifests are in the same server."""
+
+    @pytest.fixture
+    def store(self, new_postgres_url: Callable[[], str]) -> Iterator[SqlManifestStore]:
+        with open_store(new_postgres_url()) as store:
+            yield store
+
     @pytest.fixture
     def harness(
         self, new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
