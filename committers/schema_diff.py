@@ -108,7 +108,8 @@ def compare(
     """The differences level by level; those inside the table's columns first, then new columns.
 
     Args:
-        holds: is every value of the first type one of the second? Not asked where both are nested alike
+        holds: is every value of the first type one of the second? Not asked where they are nested alike, or
+            equal
         key: equal for columns that belong together; `without_case` if None
     """
     spelling = without_case((column.name for column in given), (column.name for column in table))
@@ -156,7 +157,7 @@ def _compare_pair(
     if table.is_required and not given.is_required:
         yield Difference(Kind.NULLS, parent, (given,), (table,))
     if not table.nesting or given.nesting != table.nesting:
-        if not holds(given.type, table.type):
+        if given.type != table.type and not holds(given.type, table.type):
             yield Difference(Kind.TYPE, parent, (given,), (table,))
     elif table.nesting == "struct":
         yield from compare(given.children, table.children, holds, key=key, parent=path, is_in_key=is_in_key)
