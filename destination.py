@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .datasource.options.delivery import DeliveryOptions
     from .datasource.options.plug_in import parse_as
     from .datasource.plain_sink import PlainSink
-    from .datasource.sink import Identified, Maintainable, Ordered, Remembering, Sink
+    from .datasource.sink import Identified, Maintainable, Ordered, Partitioned, Remembering, Sink
     from .datasource.table_access import TableAccess
     from .writers.factory import TaskWriters
 
@@ -77,7 +77,7 @@ _HOME = {
     "datasource.options.delivery": ("DeliveryOptions",),
     "datasource.options.plug_in": ("parse_as",),
     "datasource.plain_sink": ("PlainSink",),
-    "datasource.sink": ("Identified", "Maintainable", "Ordered", "Remembering", "Sink"),
+    "datasource.sink": ("Identified", "Maintainable", "Ordered", "Partitioned", "Remembering", "Sink"),
     "datasource.table_access": ("TableAccess",),
     "writers.factory": ("TaskWriters",),
 }
@@ -104,6 +104,7 @@ __all__ = [
     "Mode",
     "Ordered",
     "Outcome",
+    "Partitioned",
     "PenstockDataSource",
     "PlainSink",
     "Planned",

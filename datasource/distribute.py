@@ -17,8 +17,6 @@ from .partition_terms import partition_term, quoted, salt_term
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_FORMATS = ("penstock.delta", "penstock.iceberg")
-
 
 def distribute(
     rows: DataFrame,
@@ -78,34 +76,14 @@ def _explicit(by: str | Sequence[str] | None) -> tuple[PartitionField, ...]:
 
 def _of_table(format: str, options: Mapping[str, str]) -> tuple[PartitionField, ...]:  # noqa: A002
     """The partitioning of the table, or the one that it would be created with."""
-    if format not in _FORMATS:
-        raise ConfigurationError(
-            f"distribute() knows the formats {' and '.join(_FORMATS)}, not {format!r}. Say with `by` how the "
-            "table is partitioned."
-        )
-    return _of_delta(options) if format == "penstock.delta" else _of_iceberg(options)
+    from .registration import data_sources
+    from .sink import Partitioned
 
-
-def _of_delta(options: Mapping[str, str]) -> tuple[PartitionField, ...]:
-    from ..committers.delta.table import load_if_there
-    from .delta.options import DeltaOptions
-    from .delta.sink import DeltaSink
-
-    parsed = DeltaOptions.parse(options)
-    table = load_if_there(DeltaSink(parsed).table_uri, parsed.storage_options)
-    names = table.metadata().partition_columns if table is not None else parsed.partition_by or ()
-    return tuple([PartitionField(name, (name,), "identity") for name in names])
-
-
-def _of_iceberg(options: Mapping[str, str]) -> tuple[PartitionField, ...]:
-    from ..committers.iceberg.address import IcebergAddress, parse_table_name
-    from ..committers.iceberg.catalog import CatalogConfig
-    from ..committers.iceberg.plan import partitioning
-    from ..committers.iceberg.table import load_if_there
-    from .iceberg.options import IcebergOptions
-
-    parsed = IcebergOptions.parse(options)
-    catalog = CatalogConfig.of(parsed.catalog, parsed.catalog_properties, parsed.warehouse)
-    address = IcebergAddress(catalog.address_name, parse_table_name(parsed.table), parsed.branch)
-    table = load_if_there(catalog, address)
-    return parsed.partition_spec or () if table is None else partitioning(table.spec(), table.schema())
+    for data_source in data_sources():
+        if data_source.name() == format:
+            sink = data_source(dict(options)).sink()
+            if isinstance(sink, Partitioned):
+                return sink.partitioning()
+    raise ConfigurationError(
+        f"distribute() does not know how tables of the format {format!r} are partitioned. Say it with `by`."
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..committers.safe_text import get_logger
 from .arrow_batches import cut_by_rows
+from .base_source import PenstockDataSource
 from .delta.source import DeltaDataSource
 from .iceberg.source import IcebergDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
@@ -16,11 +17,10 @@ from .start_settings import WITHOUT_BOUNDS_CHECKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
 logger = get_logger(__name__)
 
-DATA_SOURCES: tuple[type[DataSource], ...] = (DeltaDataSource, IcebergDataSource, PostgresDataSource)
+DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (DeltaDataSource, IcebergDataSource, PostgresDataSource)
 
 
 def register(spark: SparkSession, *, tune: bool = True) -> None:
@@ -35,14 +35,19 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
             Python about twice as fast (see `arrow_batches`); what the session has set already stays
     """
     _use_this_python_in_local_mode(spark)
-    for data_source in [*DATA_SOURCES, *_other_data_sources()]:
+    for data_source in data_sources():
         spark.dataSource.register(data_source)
     if tune:
         cut_by_rows(spark)
     _warn_of_a_shared_server(spark)
 
 
-def _other_data_sources() -> list[type[DataSource]]:
+def data_sources() -> list[type[PenstockDataSource]]:
+    """Those of Penstock, and of installed plug-ins."""
+    return [*DATA_SOURCES, *_other_data_sources()]
+
+
+def _other_data_sources() -> list[type[PenstockDataSource]]:
     """Of other packages; see `plug_ins`. One that cannot be loaded must not take the others with it."""
     found = []
     for entry in plug_ins():

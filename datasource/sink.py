@@ -15,6 +15,7 @@ from ..committers.contract import (
     ContentT_contra,
     Manifest,
     Mode,
+    PartitionField,
     PayloadT,
     StreamKey,
     Target,
@@ -160,6 +161,19 @@ class MaintenanceContext(Protocol):
 
     def pending_names(self) -> set[str]:
         """Base names of the files that manifests name which are not in the table yet."""
+        ...
+
+
+@runtime_checkable
+class Partitioned(Protocol):
+    """A destination with partitions, whose rows `penstock.distribute` brings together before the write."""
+
+    def partitioning(self) -> tuple[PartitionField, ...]:
+        """Of the table; if it is not there, the one that it would be created with.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
         ...
 
 

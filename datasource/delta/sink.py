@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Manifest, Mode, Planned, SortField
+from ...committers.contract import Manifest, Mode, PartitionField, Planned, SortField
 from ...committers.delta.committer import DeltaTableCommitter, now_ms
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.table import KIND, load_if_there
@@ -92,6 +92,11 @@ class DeltaSink:
             Step("vacuum", context.policy.vacuum_s, remove),
             context.orphans(StoredDelta(uri, storage)),
         ]
+
+    def partitioning(self) -> tuple[PartitionField, ...]:
+        table = load_if_there(self.table_uri, self.options.storage_options)
+        names = self.options.partition_by or () if table is None else table.metadata().partition_columns
+        return tuple([PartitionField(name, (name,), "identity") for name in names])
 
     def is_maintained(self) -> bool:
         from ...committers.delta.maintenance import is_maintained

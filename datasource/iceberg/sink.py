@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Mode, Planned, SortField
+from ...committers.contract import Mode, PartitionField, Planned, SortField
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
@@ -16,6 +16,7 @@ from ...committers.iceberg.catalog import CatalogConfig, known_properties, redac
 from ...committers.iceberg.committer import IcebergTableCommitter
 from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from ...committers.iceberg.new_table import NewTable
+from ...committers.iceberg.plan import partitioning
 from ...committers.iceberg.properties import EXPIRE_PROPERTY, is_maintained
 from ...committers.iceberg.table import load, load_if_there, version_of
 from ...committers.iceberg.target import KIND, IcebergTableLayout
@@ -128,6 +129,12 @@ class IcebergSink:
             Step("expire", EXPIRE_S, expire, decides_itself=True),
             context.orphans(StoredIceberg(self._catalog, self._address)),
         ]
+
+    def partitioning(self) -> tuple[PartitionField, ...]:
+        table = load_if_there(self._catalog, self._address)
+        if table is None:
+            return self.options.partition_spec or ()
+        return partitioning(table.spec(), table.schema())
 
     def is_maintained(self) -> bool:
         table = load_if_there(self._catalog, self._address)

@@ -192,6 +192,10 @@ def test_a_stream_writes_one_file_for_each_partition_of_a_batch(spark: SparkSess
     assert files == {"plain": 2 * 2 * TASKS, "brought": 2 * 2}
 
 
+TO_POSTGRES = {"url": "postgresql://u@h/d", "dbtable": "t"}
+"""Its tables are not partitioned by the writer."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -199,7 +203,8 @@ def test_a_stream_writes_one_file_for_each_partition_of_a_batch(spark: SparkSess
         ({"by": "id", "format": "penstock.delta"}, "either `by`, or `format`"),
         ({"by": "id", "partitions": 0}, "partitions=0 must be at least 1"),
         ({"by": "id", "files_per_partition": 0}, "files_per_partition=0"),
-        ({"format": "parquet"}, "not 'parquet'"),
+        ({"format": "parquet"}, "does not know how tables of the format 'parquet'"),
+        ({"format": "penstock.postgres", "options": TO_POSTGRES}, "the format 'penstock.postgres'"),
         ({"format": "penstock.delta"}, "path is missing"),
         ({"by": "bucket(id)"}, "partitionSpec cannot be read"),
     ],
