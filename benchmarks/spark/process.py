@@ -99,6 +99,7 @@ class Spark:
                 times = process.cpu_times()
                 if process.name() == "java":
                     jvm += times.user + times.system
+                    python += times.children_user + times.children_system  # of those that have ended
                 else:
                     python += times.user + times.system + times.children_user + times.children_system
         return jvm, python
