@@ -1,10 +1,11 @@
-"""What the tests of the store have in common; other tests of this folder have stores of their own."""
+"""What the tests of the store have in common, which others here override, and those of catalogs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from tests.committers.lossy_proxy import LossyProxy
 from tests.committers.stored_batches import STREAM
 from tests.committers.stores import HandClock
 
@@ -37,3 +38,16 @@ def lease(deliveries: SqlDeliveries) -> Lease:
     held = deliveries.acquire(STREAM, "first", 10)
     assert held is not None
     return held
+
+
+@pytest.fixture
+def network(proxy: LossyProxy) -> LossyProxy:
+    """The test's own proxy, which loses nothing yet."""
+    proxy.spend()
+    proxy.deliver_late()
+    return proxy
+
+
+@pytest.fixture(autouse=True)
+def _polars_plans_with_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # or polars warns that it has no other

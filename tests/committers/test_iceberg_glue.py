@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import traceback
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any
 
 import botocore.endpoint
 import polars as pl
-import pyarrow as pa
 import pytest
 from botocore.awsrequest import AWSRequest, AWSResponse
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.glue import GlueCatalog
-from pyiceberg.table import Table
+from tests.committers.catalog_lake import CatalogLake, ids
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
@@ -44,22 +43,17 @@ SENDS_MAX = 11
 """Of one request: pyiceberg asks boto3 for ten retries."""
 
 
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
-
-
-class Lake:
+class Lake(CatalogLake):
     """One table in a namespace of its own, as the test sees it: straight from the server."""
 
     def __init__(self, server: GlueServer, folder: Path, warehouse: str) -> None:
         self.server = server
-        self.namespace = f"n{uuid.uuid4().hex}"
+        super().__init__(folder)
         self._warehouse = {"warehouse": warehouse}
-        self._store_url = f"sqlite:///{folder}/store.db"
 
     @property
-    def name(self) -> str:
-        return f"{self.namespace}.ids"
+    def catalog(self) -> Catalog:
+        return self.server.catalog
 
     def stream(self, uri: str | None = None, **options: Any) -> IcebergQuery:
         """The query, with its connection to Glue or to a proxy at `uri`."""
@@ -68,10 +62,7 @@ class Lake:
         made = IcebergOptions(catalog="glue", catalog_properties=properties, table=self.name, **options)
         return IcebergQuery(made, self._store_url)
 
-    def load(self) -> Table:
-        return self.server.catalog.load_table(self.name)
-
-    def ids(self) -> list[int]:
+    def ids(self, branch: str = "main") -> list[int]:
         """As polars reads them. Every file of every snapshot is there."""
         table = self.load()
         assert set(named_files(table)) <= self.files()
@@ -93,9 +84,6 @@ class Lake:
         found = pages.paginate(Bucket=BUCKET, Prefix=f"{prefix}/").search("Contents[].Key")
         return {f"s3://{BUCKET}/{key}" for key in found}
 
-    def append(self, *values: int) -> None:
-        self.load().append(ids(*values))
-
 
 @pytest.fixture(autouse=True)
 def _boto3_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,22 +91,10 @@ def _boto3_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(botocore.endpoint, "time", SimpleNamespace(sleep=lambda _: None))
 
 
-@pytest.fixture(autouse=True)
-def _polars_plans_with_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-
-
 @pytest.fixture(scope="module")
 def proxy(glue: GlueServer) -> Iterator[LossyProxy]:
     with lossy_proxy(glue.uri) as proxy:
         yield proxy
-
-
-@pytest.fixture
-def network(proxy: LossyProxy) -> LossyProxy:
-    proxy.spend()
-    proxy.deliver_late()
-    return proxy
 
 
 @pytest.fixture

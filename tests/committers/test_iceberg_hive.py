@@ -5,22 +5,19 @@ A lock whose holder is gone stays until the metastore times it out; here the tes
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from hive_metastore.ThriftHiveMetastore import Client
 from hive_metastore.ttypes import LockState, NoSuchLockException, ShowLocksRequest, UnlockRequest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.hive import HiveCatalog
-from pyiceberg.table import Table
+from tests.committers.catalog_lake import CatalogLake, ids, local
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.hive_metastore import HiveMetastore
@@ -40,21 +37,12 @@ IMPATIENT = {
 }
 
 
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
-
-
-class Lake:
+class Lake(CatalogLake):
     """One table in a namespace of its own, as the test sees it: straight from the metastore."""
 
     def __init__(self, metastore: HiveMetastore, folder: Path) -> None:
         self._metastore = metastore
-        self.namespace = f"n{uuid.uuid4().hex}"
-        self._store_url = f"sqlite:///{folder}/store.db"
-
-    @property
-    def name(self) -> str:
-        return f"{self.namespace}.ids"
+        super().__init__(folder)
 
     @cached_property
     def catalog(self) -> HiveCatalog:
@@ -67,26 +55,9 @@ class Lake:
         made = IcebergOptions(catalog="hive", catalog_properties=properties, table=self.name, **options)
         return IcebergQuery(made, self._store_url)
 
-    def load(self) -> Table:
-        return self.catalog.load_table(self.name)
-
-    def ids(self) -> list[int]:
-        """As duckdb reads them. polars finds the same, and every file of every snapshot is there."""
-        table = self.load()
-        assert [name for name in named_files(table) if not local(name).exists()] == []
-        by_duckdb = iceberg_rows(table.metadata_location, "id")
-        by_polars = pl.scan_iceberg(table, reader_override="native").collect()
-        assert sorted(by_polars["id"].to_list()) == [identifier for (identifier,) in by_duckdb]
-        return [int(str(identifier)) for (identifier,) in by_duckdb]
-
-    def append(self, *values: int) -> None:
-        self.load().append(ids(*values))
-
     def orphans(self) -> set[str]:
         """Manifests and lists of manifests that no snapshot names."""
-        table = self.load()
-        there = {path.name for path in local(table.location()).rglob("*.avro")}
-        return there - {Path(name).name for name in named_files(table)}
+        return self.metadata_files() - {Path(name).name for name in named_files(self.load())}
 
     def lock(self) -> int:
         """Lock the table as a commit does; the lock's id."""
@@ -107,15 +78,6 @@ class Lake:
         for lock in locks or self.locks():
             with self.catalog._client as client:
                 client.unlock(UnlockRequest(lockid=lock))
-
-
-def local(location: str) -> Path:
-    return Path(re.sub("^file:(//)?", "", location))
-
-
-@pytest.fixture(autouse=True)
-def _polars_plans_with_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 
 @pytest.fixture

@@ -6,23 +6,20 @@ the protocol says.
 
 from __future__ import annotations
 
-import re
 import socket
 import traceback
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.table import Table
+from tests.committers.catalog_lake import CatalogLake, ids
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
 from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
@@ -48,21 +45,12 @@ COMMIT = "POST /v1/namespaces/ /tables/"
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED
 
 
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
-
-
-class Lake:
+class Lake(CatalogLake):
     """One table in a namespace of its own, as the test sees it: straight from the server."""
 
     def __init__(self, server: RestCatalogServer, folder: Path) -> None:
         self.server = server
-        self.namespace = f"n{uuid.uuid4().hex}"
-        self._store_url = f"sqlite:///{folder}/store.db"
-
-    @property
-    def name(self) -> str:
-        return f"{self.namespace}.ids"
+        super().__init__(folder)
 
     @property
     def catalog(self) -> Catalog:
@@ -74,47 +62,11 @@ class Lake:
         made = IcebergOptions(catalog="rest", catalog_properties=properties, table=self.name, **options)
         return IcebergQuery(made, self._store_url, query_id)
 
-    def load(self) -> Table:
-        return self.catalog.load_table(self.name)
-
-    def ids(self, branch: str = "main") -> list[int]:
-        """As duckdb reads them. polars finds the same, and every file of every snapshot is there."""
-        table = self.load()
-        assert [name for name in named_files(table) if not local(name).exists()] == []
-        snapshot = table.metadata.refs[branch].snapshot_id
-        by_duckdb = iceberg_rows(f"{table.metadata_location}', snapshot_from_id='{snapshot}", "id")
-        by_polars = pl.scan_iceberg(table, snapshot_id=snapshot, reader_override="native").collect()
-        assert sorted(by_polars["id"].to_list()) == [identifier for (identifier,) in by_duckdb]
-        return [int(str(identifier)) for (identifier,) in by_duckdb]
-
-    def metadata_files(self) -> set[str]:
-        """Manifests and lists of manifests that lie there."""
-        return {path.name for path in local(self.load().location()).rglob("*.avro")}
-
-    def append(self, *values: int) -> None:
-        self.load().append(ids(*values))
-
-
-def local(location: str) -> Path:
-    return Path(re.sub("^file:(//)?", "", location))
-
-
-@pytest.fixture(autouse=True)
-def _polars_plans_with_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-
 
 @pytest.fixture(scope="module")
 def proxy(rest_catalog: RestCatalogServer) -> Iterator[LossyProxy]:
     with lossy_proxy(rest_catalog.uri) as proxy:
         yield proxy
-
-
-@pytest.fixture
-def network(proxy: LossyProxy) -> LossyProxy:
-    proxy.spend()
-    proxy.deliver_late()
-    return proxy
 
 
 @pytest.fixture
