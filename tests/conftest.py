@@ -116,8 +116,8 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def plug_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where pip has installed the package in tests/plug_in; this process finds it there, too."""
+def installed_plug_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pip has installed the package in tests/plug_in."""
     folder = tmp_path_factory.mktemp("plug_in")
     source, target = folder / "source", folder / "site"
     shutil.copytree(
@@ -125,9 +125,15 @@ def plug_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation"]
     subprocess.run([*command, "--no-deps", "--target", str(target), str(source)], check=True)
-    sys.path.insert(0, str(target))
-    yield target
-    sys.path.remove(str(target))
+    return target
+
+
+@pytest.fixture(scope="module")
+def plug_in(installed_plug_in: Path) -> Iterator[Path]:
+    """The same; this process finds it there too, for the tests of one module."""
+    sys.path.insert(0, str(installed_plug_in))
+    yield installed_plug_in
+    sys.path.remove(str(installed_plug_in))
 
 
 # Object stores ----------------------------------------------------------------------------------------
