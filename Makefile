@@ -28,7 +28,7 @@ PARALLEL ?= --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## Print this list
-	@echo "Penstock: exactly-once streaming into lake tables. Needs Python 3.10+ and Java 17+; the rest is installed"
+	@echo "Penstock: exactly-once streaming from Spark. Needs Python 3.10+ and Java 17+; the rest is installed"
 	@echo "into .venv on first use."
 	@echo
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
