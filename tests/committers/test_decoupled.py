@@ -321,6 +321,16 @@ def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: 
     assert stream.states() == {0: ABORTED}
 
 
+def test_a_coupled_query_does_not_go_on_over_a_batch_that_waits_for_its_replay(stream: Stream) -> None:
+    """The batch between them is intact, but the token of the next would say that both are in the table."""
+    for batch_id in range(2):
+        stream.run(batch_id, [batch_id])
+    stream.store.finish(stream.batch(0), ABORTED, reason="given up for its replay")
+    with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+        stream.coupled().begin(stream.batch(2))
+    assert stream.states() == {0: ABORTED, 1: PREPARED}
+
+
 def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> None:
     """While it was written, a copy of the checkpoint has put other rows in the place of the one before."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")

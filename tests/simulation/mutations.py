@@ -100,6 +100,7 @@ REACHABILITY = "committers/iceberg/reachability.py"
 CLEANUP = "committers/cleanup.py"
 DECOUPLED = "committers/decoupled.py"
 DECOUPLED_TESTS = "tests/committers/test_decoupled.py::"
+TWO_PHASE_TESTS = "tests/committers/test_two_phase.py::"
 DELIVERER = "committers/deliveries/deliverer.py"
 SOURCES = "delivery/sources.py"
 STORE = "committers/store/sql.py"
@@ -1041,7 +1042,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
     if manifest is None:
 """,
         ),
-        needs=("copy_checkpoint", "one_store", "twins"),
+        test=TWO_PHASE_TESTS + "test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one",
     ),
     Mutation(
         "a batch whose files are gone stays prepared until its replay is",
@@ -1055,9 +1056,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         return self._finish(record, ManifestState.ABORTED, f"the replay writes it again: {why}")
 """,
         ),
-        lakes=("delta",),
-        needs=("mixed", "twins"),
-        others=("vacuum",),
+        test=DECOUPLED_TESTS + "test_a_coupled_replay_whose_files_are_gone_leaves_what_a_twin_has_logged",
     ),
     Mutation(
         "a batch that the table takes no more gives way to its replay",
@@ -1085,7 +1084,8 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         if False:
 """,
         ),
-        needs=("mixed", "copy_checkpoint", "one_store"),
+        test=DECOUPLED_TESTS
+        + "test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_the_table_has_it",
     ),
     Mutation(
         "what was skipped behind a batch that is given up waits for its replay",
@@ -1123,8 +1123,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
             if False:
 """,
         ),
-        needs=("mixed", "own_stores"),
-        others=("copy_checkpoint", "expire", "deliver"),
+        test=DECOUPLED_TESTS + "test_a_coupled_query_does_not_go_on_over_a_batch_that_waits_for_its_replay",
     ),
     Mutation(
         "recovery stops behind a batch that waits for its replay",
