@@ -52,7 +52,7 @@ def run(options: Options) -> Report:
             peaks[name] = peak_memory_bytes(write, source, gigabytes, table_format, partitions) / MEGABYTE
             say(f"  {name}: {peaks[name]:,.0f} MB")
             report.bound(name, peaks[name], "<=", most, " MB")
-    from tests.s3_server import BUCKET, s3_properties, s3_server  # the measured process does not load it
+    from servers.s3 import BUCKET, s3_properties, s3_server  # the measured process does not load it
 
     with s3_server() as storage:
         of = {"delta": storage, "iceberg": s3_properties(storage)}

@@ -21,7 +21,7 @@ from benchmarks.measure import Options, say
 from benchmarks.report import Report, lines
 from benchmarks.streams import Stream, named_files
 from pyiceberg.catalog import load_catalog
-from tests.s3_server import BUCKET, s3_properties, s3_server
+from servers.s3 import BUCKET, s3_properties, s3_server
 
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink

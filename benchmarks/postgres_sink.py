@@ -22,8 +22,8 @@ from benchmarks.spark.postgres_sinks import JDBC_ROWS, SERVER_SETTING
 from benchmarks.spark.process import CORES, LOCAL, Peers, Spark, started
 from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, WARM_UP, WARM_UP_ROWS, LargeBatches
 from pyarrow import csv
-from tests.chaos.servers import Postgres, postgres
-from tests.maven import MavenUnreachableError, classpath
+from servers.maven import MavenUnreachableError, classpath
+from servers.postgres import Postgres, postgres
 
 JDBC_DRIVER = Path(__file__).parent / "peers" / "jdbc.xml"
 OURS, JDBC, COPY = "penstock.postgres", "foreach-jdbc", "copy"

@@ -22,8 +22,8 @@ from benchmarks.report import Report, lines
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, PyFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from tests.committers.lossy_proxy import lossy_proxy
-from tests.s3_server import BUCKET, s3_properties, s3_server
+from servers.lossy_proxy import lossy_proxy
+from servers.s3 import BUCKET, s3_properties, s3_server
 
 from penstock.committers.contract import PartitionField
 from penstock.writers.delta.table_format import DeltaFormat

@@ -25,9 +25,9 @@ from notebooks.flights import FILES_MAX, write_flights
 from notebooks.lake import DemoStream, Lake
 from notebooks.proof import compare, count_rows
 from notebooks.screen import BatchProgress, console, heading, say, say_path, shown
-from tests.spark.processes import DriverProcess
 
 from penstock.committers.contract import ManifestState
+from penstock.testing import RunningJob
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("flights_stream.py")
@@ -166,17 +166,18 @@ def stream_to_the_end(lake: Lake, files: int, batch_id: int) -> None:
         )
 
 
-def start_driver(lake: Lake, environment: dict[str, str]) -> DriverProcess:
+def start_driver(lake: Lake, environment: dict[str, str]) -> RunningJob:
     settings = {
         "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false "
         "pyspark-shell",
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
     }
     arguments = [str(lake.source), str(lake.root)]
-    return DriverProcess(arguments, lake.log, {**settings, **environment}, program=PROGRAM)
+    python = {"PYSPARK_PYTHON": sys.executable}
+    return RunningJob([sys.executable, PROGRAM, *arguments], lake.log, {**python, **settings, **environment})
 
 
-def watch(driver: DriverProcess, lake: Lake, files: int, is_over: Callable[[], bool]) -> None:
+def watch(driver: RunningJob, lake: Lake, files: int, is_over: Callable[[], bool]) -> None:
     """Show what the stores say is committed until `is_over` or the end of the driver."""
     deadline = time.monotonic() + DRIVER_TIMEOUT_S
     with BatchProgress([stream.format_name for stream in lake.streams], files) as progress:

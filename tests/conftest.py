@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.glue_server import GlueServer
-    from tests.hive_metastore import HiveMetastore
-    from tests.rest_catalog import RestCatalogServer
+    from servers.glue import GlueServer
+    from servers.hive_metastore import HiveMetastore
+    from servers.rest_catalog import RestCatalogServer
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
@@ -142,7 +142,7 @@ def plug_in(installed_plug_in: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def azure() -> Iterator[str]:
     """The URL of a server of Azure's, one for all tests: each takes a prefix of its own."""
-    from tests.azure_server import NpmUnreachableError, azure_server
+    from servers.azure import NpmUnreachableError, azure_server
 
     try:
         with azure_server() as url:
@@ -157,8 +157,8 @@ def azure() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalogServer]:
     """Iceberg's own REST catalog, one for all tests: each takes a namespace of its own."""
-    from tests.maven import MavenUnreachableError
-    from tests.rest_catalog import rest_catalog_server
+    from servers.maven import MavenUnreachableError
+    from servers.rest_catalog import rest_catalog_server
 
     try:
         with rest_catalog_server(tmp_path_factory.mktemp("rest-warehouse")) as server:
@@ -170,8 +170,8 @@ def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatal
 @pytest.fixture(scope="session")
 def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
     """A Hive Metastore, one for all tests: each takes a namespace of its own."""
-    from tests.hive_metastore import hive_metastore
-    from tests.maven import MavenUnreachableError
+    from servers.hive_metastore import hive_metastore
+    from servers.maven import MavenUnreachableError
 
     try:
         with hive_metastore(tmp_path_factory.mktemp("hive-warehouse")) as metastore:
@@ -183,7 +183,7 @@ def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
 @pytest.fixture(scope="session")
 def glue() -> Iterator[GlueServer]:
     """Glue and S3, one server for all tests: each takes a namespace of its own."""
-    from tests.glue_server import glue_server
+    from servers.glue import glue_server
 
     with glue_server() as server:
         yield server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import penstock
 from penstock import testing
 
 ROOT = Path(penstock.__file__).resolve().parent
+PACKAGES = ("cli", "committers", "datasource", "delivery", "testing", "writers")
 HEAVY = {"alembic", "deltalake", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
 IMPORT_MS_MAX = 150
 
@@ -119,3 +121,12 @@ def test_the_contract_needs_only_the_standard_library() -> None:
 def test_committers_init_is_empty() -> None:
     """Or importing the contract on an executor would load whatever is in it."""
     assert (ROOT / "committers" / "__init__.py").read_bytes() == b""
+
+
+def test_nothing_outside_the_tests_imports_them() -> None:
+    """What they share with benchmarks is in `servers/`; what users test with, in `testing/`."""
+    folders = (*PACKAGES, "benchmarks", "notebooks", "servers")
+    sources = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(sources) > 100
+    pattern = re.compile(r"^\s*(?:from|import) tests\b", re.MULTILINE)
+    assert [str(path) for path in sources if pattern.search(path.read_text())] == []

@@ -34,8 +34,8 @@ from typing import Any
 import duckdb
 from benchmarks.delivery.batches import STREAM_HEADER, batches_of, plot, stream_row
 from benchmarks.report import Report, write_index
-from tests.chaos.servers import Servers
-from tests.maven import MavenUnreachableError
+from servers.maven import MavenUnreachableError
+from servers.started import Servers
 
 from penstock.committers.contract import StreamKey
 from penstock.committers.store.sql import SqlManifestStore, open_store

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 from benchmarks.measure import say
-from tests.maven import MavenUnreachableError, classpath
+from servers.maven import MavenUnreachableError, classpath
 
 import penstock
 

@@ -16,11 +16,11 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from servers.started import Servers
 from tests.chaos.campaign import FAULTS_IN_LIFE, Campaign, empty, run_until
 from tests.chaos.disks import why_no_permissions
 from tests.chaos.places import DELIVERIES, ENVIRONMENTS, FORMATS, STORES, Place, all_places, why_not
 from tests.chaos.report import Report, Screen
-from tests.chaos.servers import Servers
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "chaos"
 

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from servers.started import Servers
 from tests.chaos.disks import unmount_leftovers
 from tests.chaos.life import Event, Life, Result
 from tests.chaos.places import CLUSTER, Place, open_site
 from tests.chaos.plan import DriverPlan, plan_life
 from tests.chaos.problem import LifeFailed
-from tests.chaos.servers import Servers
 
 FAULTS_IN_LIFE = 30
 ON_CLUSTER = 0.12

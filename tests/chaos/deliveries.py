@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import psutil
 import sqlalchemy as sa
-from tests.chaos.drivers import send, unprivileged
+from servers.processes import send
+from tests.chaos.drivers import unprivileged
 from tests.chaos.places import Site
 
 from penstock.testing import RunningJob

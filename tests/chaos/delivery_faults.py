@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from servers.lossy_proxy import Fault as RequestFault
 from tests.chaos.deliveries import LEASE_S, DeliveryProcess, HeldLease
 from tests.chaos.fault import Fault, Kind, NotNow
 from tests.chaos.places import OBJECT_STORES, Environment, Place
 from tests.chaos.problem import LifeFailed
-from tests.committers.lossy_proxy import Fault as RequestFault
 
 from penstock.committers.crash_points import DELIVERY_POINTS
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+from servers.processes import send
 from tests.spark.processes import DriverProcess
 
 PROGRAM = Path(__file__).with_name("driver.py")
@@ -139,16 +140,6 @@ class Driver(DriverProcess):
 
 
 # Signals ----------------------------------------------------------------------------------------------
-
-
-def send(number: signal.Signals, processes: Sequence[psutil.Process]) -> int:
-    """How many of them got the signal."""
-    sent = 0
-    for process in processes:
-        with suppress(*_GONE):
-            process.send_signal(number)
-            sent += 1
-    return sent
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from servers.lossy_proxy import Fault as RequestFault
 from tests.chaos.delivery_faults import (
     POINTS,
     KillDelivery,
@@ -16,7 +17,6 @@ from tests.chaos.fault import Fault
 from tests.chaos.kills import KillDriver, KillPartOfDriver, KillPostgres, KillWorker
 from tests.chaos.pauses import PauseDriver, PauseFor
 from tests.chaos.surroundings import CommitRequestHit, FillDisk, Outage, RevokePermission
-from tests.committers.lossy_proxy import Fault as RequestFault
 
 _OUTAGES: Sequence[RequestFault] = ("request lost", "response lost", "response cut", "answered 503")
 _COMMIT_HITS: Sequence[RequestFault] = (

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import psutil
-from tests.chaos.drivers import Role, send
+from servers.processes import send
+from tests.chaos.drivers import Role
 from tests.chaos.fault import Fault, Kind, NotNow
 from tests.chaos.places import CLUSTER, Place
 

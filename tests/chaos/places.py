@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tests.azure_server import CONTAINER, NpmUnreachableError, azure_client, azure_names, emulator_options
+from servers.azure import CONTAINER, NpmUnreachableError, azure_client, azure_names, emulator_options
+from servers.maven import MavenUnreachableError
+from servers.postgres import Postgres
+from servers.s3 import BUCKET, s3_client
+from servers.started import Proxied, Servers
 from tests.chaos.disks import small_disk, why_no_small_disks
-from tests.chaos.servers import Postgres, Proxied, Servers
-from tests.maven import MavenUnreachableError
-from tests.s3_server import BUCKET, s3_client
 
 from penstock.testing import DeltaTable, IcebergTable
 from penstock.testing.table import Table

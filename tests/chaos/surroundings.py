@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from servers.lossy_proxy import Fault as RequestFault
 from tests.chaos import disks
 from tests.chaos.fault import Fault, Kind, NotNow
 from tests.chaos.places import OBJECT_STORES, Environment, Place
-from tests.committers.lossy_proxy import Fault as RequestFault
 
 if TYPE_CHECKING:
     from tests.chaos.life import Life

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from rich.console import Console
+from servers.started import Servers
 from tests.chaos.campaign import Campaign
 from tests.chaos.checks import check_during_life
 from tests.chaos.deliveries import DeliveryStore, HeldLease
@@ -36,7 +37,6 @@ from tests.chaos.plan import (
     plan_life,
 )
 from tests.chaos.report import Report, Screen
-from tests.chaos.servers import Servers
 from tests.chaos.source import ROWS_PER_FILE, Source
 from tests.delivery.backlogs import QUERY, DecoupledLake
 from tests.lake import NOW

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.committers.lossy_proxy import LossyProxy
+from servers.lossy_proxy import LossyProxy
 from tests.committers.stored_batches import STREAM
 from tests.committers.stores import HandClock
 

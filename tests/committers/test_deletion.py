@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.azure_server import ACCOUNT, CONTAINER, azure_options, azure_properties
+from servers.azure import ACCOUNT, CONTAINER, azure_options, azure_properties
+from servers.s3 import BUCKET, s3_properties, s3_server
 from tests.lake import Lake
-from tests.s3_server import BUCKET, s3_properties, s3_server
 
 import penstock
 from penstock.committers.contract import DataFile

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from tests.azure_server import ACCOUNT, CONTAINER, KEY, azure_names, azure_options
-from tests.committers.lossy_proxy import lossy_proxy, read_body
+from servers.azure import ACCOUNT, CONTAINER, KEY, azure_names, azure_options
+from servers.lossy_proxy import lossy_proxy, read_body
 from tests.committers.test_delta_object_store import Handler, serving
 
 from penstock.committers.delta.files import delta_files

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
-from tests.azure_server import azure_options
-from tests.s3_server import s3_server
+from servers.azure import azure_options
+from servers.s3 import s3_server
 
 from penstock.committers.delta.log_files import (
     LOG,

@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import DeltaTable
-from tests.azure_server import CONTAINER, emulator_options
+from servers.azure import CONTAINER, emulator_options
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.s3 import s3_server
 from tests.committers.delta_stream import VIEWS, DeltaStream
-from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from tests.s3_server import s3_server
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.delta.committer import DeltaTableCommitter

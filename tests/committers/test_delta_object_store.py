@@ -17,9 +17,9 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.committers.lossy_proxy import lossy_proxy
-from tests.request_log import RequestLog
-from tests.s3_server import BUCKET, logged_s3_server, s3_server
+from servers.lossy_proxy import lossy_proxy
+from servers.request_log import RequestLog
+from servers.s3 import BUCKET, logged_s3_server, s3_server
 from werkzeug.serving import generate_adhoc_ssl_context
 
 from penstock.committers.delta.files import delta_files

@@ -14,9 +14,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
+from servers.s3 import s3_server
 from tests.committers.delta_stream import DeltaStream, clean_up_log, stream_in
 from tests.readers import delta_rows
-from tests.s3_server import s3_server
 
 from penstock.committers.contract import Committed, Conflict
 from penstock.committers.delta import table as library

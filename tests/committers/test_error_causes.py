@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.hive import HiveCatalog
-from tests.s3_server import BUCKET, s3_options, s3_server
+from servers.s3 import BUCKET, s3_options, s3_server
 
 from penstock.committers import postgres_timeouts as postgres
 from penstock.committers.delta.committer import DeltaTableCommitter

@@ -17,8 +17,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
+from servers.s3 import s3_client, s3_properties, s3_server
 from tests.readers import iceberg_rows
-from tests.s3_server import s3_client, s3_properties, s3_server
 
 from penstock.committers.cleanup import Cleanup, Found
 from penstock.committers.contract import Batch, DataFile, ManifestState, StreamKey

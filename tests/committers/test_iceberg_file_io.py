@@ -17,10 +17,10 @@ from benchmarks.streams import Stream, named_files
 from pyiceberg.catalog import load_catalog
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
-from tests.azure_server import ACCOUNT, CONTAINER, KEY, azure_names, azure_properties
-from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from tests.request_log import RequestLog
-from tests.s3_server import BUCKET, logged_s3_server, s3_properties
+from servers.azure import ACCOUNT, CONTAINER, KEY, azure_names, azure_properties
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.request_log import RequestLog
+from servers.s3 import BUCKET, logged_s3_server, s3_properties
 
 from penstock.committers.errors import ConfigurationError
 from penstock.committers.iceberg.catalog import FILE_IO, CatalogConfig, io_properties, open_catalog

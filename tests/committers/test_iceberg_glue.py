@@ -20,12 +20,12 @@ import pytest
 from botocore.awsrequest import AWSRequest, AWSResponse
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.glue import GlueCatalog
+from servers.glue import GlueServer
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.s3 import BUCKET
 from tests.committers.catalog_lake import CatalogLake, ids
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
-from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from tests.glue_server import GlueServer
-from tests.s3_server import BUCKET
 
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.errors import (

@@ -17,10 +17,10 @@ from hive_metastore.ThriftHiveMetastore import Client
 from hive_metastore.ttypes import LockState, NoSuchLockException, ShowLocksRequest, UnlockRequest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.hive import HiveCatalog
+from servers.hive_metastore import HiveMetastore
 from tests.committers.catalog_lake import CatalogLake, ids, local
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
-from tests.hive_metastore import HiveMetastore
 from tests.readers import iceberg_rows
 from thrift.transport.TTransport import TTransportException
 

@@ -19,12 +19,12 @@ import pytest
 import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.rest_catalog import RestCatalogServer, rest_catalog_server
 from tests.committers.catalog_lake import CatalogLake, ids
 from tests.committers.iceberg_query import IcebergQuery
 from tests.committers.lakes import named_files
-from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.readers import iceberg_rows
-from tests.rest_catalog import RestCatalogServer, rest_catalog_server
 
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.errors import (

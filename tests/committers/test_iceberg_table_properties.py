@@ -16,10 +16,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from servers.glue import GlueServer
+from servers.request_log import RequestLog
+from servers.s3 import BUCKET, logged_s3_server, s3_properties
 from tests.committers.iceberg_query import IcebergQuery
-from tests.glue_server import GlueServer
-from tests.request_log import RequestLog
-from tests.s3_server import BUCKET, logged_s3_server, s3_properties
 
 from penstock.committers.errors import TableNotSupportedError
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable

@@ -24,9 +24,9 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.rest_catalog import RestCatalogServer
 from tests.readers import iceberg_rows
-from tests.rest_catalog import RestCatalogServer
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})
 COMMIT = "POST /v1/namespaces/ /tables/"

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
-from tests.s3_server import BUCKET, s3_client, s3_server
+from servers.s3 import BUCKET, s3_client, s3_server
 
 from penstock import ConfigurationError, SchemaMismatchError
 from penstock.committers.contract import DataFiles

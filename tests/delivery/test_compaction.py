@@ -17,9 +17,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
 from tests.committers.lakes import LAKES, IcebergLake
 from tests.readers import duckdb_with_delta, duckdb_with_iceberg
-from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
 
 from penstock.committers import crash_points
 from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, Mode, StreamKey

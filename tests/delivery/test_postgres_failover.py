@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from tests.chaos.servers import Postgres, postgres
+from servers.postgres import Postgres, postgres
 from tests.delivery.backlogs import QUERY, SOON, DecoupledLake, start_cli, wait_until
 from tests.lake import YOUNG
 

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg import expressions as ice
+from servers.maven import classpath
 from tests.committers.lakes import LakeTable
 from tests.filters import sql
 from tests.filters.rows import Filter
-from tests.maven import classpath
 from tests.readers import duckdb_with_delta, duckdb_with_iceberg
 
 Counts: TypeAlias = list[int | str]

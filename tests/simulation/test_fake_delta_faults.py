@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from tests.s3_server import s3_server
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.s3 import s3_server
 from tests.simulation.delta_pairs import FakeSide, Place, add_column, commit, create, ending, open_table
 from tests.simulation.scheduler import Scheduler
 

@@ -34,7 +34,7 @@ from penstock.committers.iceberg.table import landed_batch
 from penstock.committers.iceberg.target import NO_SNAPSHOT
 
 if TYPE_CHECKING:
-    from tests.rest_catalog import RestCatalogServer
+    from servers.rest_catalog import RestCatalogServer
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 LATER = timedelta(seconds=GRACE_S + 1)

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.io import ARROW_FILE_IO, PY_IO_IMPL
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
-from tests.azure_server import ACCOUNT, CONTAINER, azure_names, azure_options, azure_properties
-from tests.s3_server import BUCKET, s3_client, s3_properties, s3_server
+from servers.azure import ACCOUNT, CONTAINER, azure_names, azure_options, azure_properties
+from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
 from tests.spark.formats import IcebergLakeTable
 from tests.spark.id_stream import IdStream
 

@@ -15,8 +15,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from tests.azure_server import ACCOUNT, azure_names, azure_options
-from tests.s3_server import s3_client, s3_properties, s3_server
+from servers.azure import ACCOUNT, azure_names, azure_options
+from servers.s3 import s3_client, s3_properties, s3_server
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import DataFile, PartitionField

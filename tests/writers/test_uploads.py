@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow.fs import S3FileSystem
-from tests.azure_server import (
+from servers.azure import (
     ACCOUNT,
     CONTAINER,
     NpmUnreachableError,
@@ -28,9 +28,9 @@ from tests.azure_server import (
     emulator_options,
     logged_azure_server,
 )
-from tests.committers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
-from tests.request_log import RequestLog
-from tests.s3_server import BUCKET, logged_s3_server, s3_client, s3_options, s3_properties
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
+from servers.request_log import RequestLog
+from servers.s3 import BUCKET, logged_s3_server, s3_client, s3_options, s3_properties
 from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import PartitionField

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import boto3
-from tests.ports import free_port, wait_for
-from tests.request_log import RequestLog
+from servers.ports import free_port, wait_for
+from servers.request_log import RequestLog
 
 BUCKET = "lake"
 

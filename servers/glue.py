@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
-from tests.s3_server import s3_client, s3_server
+from servers.s3 import s3_client, s3_server
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class GlueServer:
     """A running server. Tests that share it take a namespace of their own."""
 
     options: dict[str, str]
-    """Of its S3, as `tests.s3_server` gives them."""
+    """Of its S3, as `servers.s3` gives them."""
 
     @property
     def uri(self) -> str:
@@ -52,7 +52,7 @@ class GlueServer:
 
 @contextmanager
 def glue_server() -> Iterator[GlueServer]:
-    with s3_server("tests.glue_server") as options:
+    with s3_server("servers.glue") as options:
         yield GlueServer(options)
 
 

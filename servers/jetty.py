@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.maven import classpath, java
+from servers.maven import classpath, java
 
 START_S_MAX = 60
 

@@ -1,4 +1,4 @@
-"""Ports on the loopback, for servers of the tests."""
+"""Ports on the loopback, for servers of tests and benchmarks."""
 
 from __future__ import annotations
 

