@@ -1,6 +1,6 @@
 """What the author of a destination needs. docs/write-a-destination.md has a whole one.
 
-    from penstock.destination import DestinationType, Planned, Token, ...
+    from penstock.destination import DestinationType, PlannedBatch, Token, ...
 
 Names are loaded when first used: tasks on executors load no more than they use. Errors are in `penstock`, the
 conformance suite is `penstock.testing.conformance`.
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .committers.cleanup import CleanableTable, StoredFile
+    from .committers.cleanup import CleanableTable, ListedFile
     from .committers.contract import (
         AlreadyCommitted,
         AttemptId,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Manifest,
         Mode,
         Outcome,
-        Planned,
+        PlannedBatch,
         StreamKey,
         Target,
         TaskWriter,
@@ -35,19 +35,26 @@ if TYPE_CHECKING:
     from .committers.crash_points import reach
     from .committers.deliveries.contract import Mergeable
     from .committers.file_manifests import FileManifests
-    from .committers.token_check import is_landed
+    from .committers.token_check import is_committed
     from .datasource.base_source import PenstockDataSource
     from .datasource.destinations import Cleanable, DestinationType, StoredTable, TableNow
-    from .datasource.options.declaring import declared, handed_on, option, optional, options_of
+    from .datasource.options.declaring import declared, option, optional, options_of, passed_on
     from .datasource.options.delivery import DeliveryOptions
     from .datasource.options.plug_in import parse_as
     from .datasource.plain_sink import PlainSink
-    from .datasource.sink import Identified, Maintainable, Ordered, Partitioned, Remembering, Sink
+    from .datasource.sink import (
+        Maintainable,
+        Partitioned,
+        Sink,
+        SupportsOrdering,
+        SupportsOrigins,
+        SupportsTableIdentity,
+    )
     from .datasource.table_access import TableAccess
     from .writers.factory import TaskWriters
 
 _HOME = {
-    "committers.cleanup": ("CleanableTable", "StoredFile"),
+    "committers.cleanup": ("CleanableTable", "ListedFile"),
     "committers.contract": (
         "AlreadyCommitted",
         "AttemptId",
@@ -60,7 +67,7 @@ _HOME = {
         "Manifest",
         "Mode",
         "Outcome",
-        "Planned",
+        "PlannedBatch",
         "StreamKey",
         "Target",
         "TaskWriter",
@@ -70,14 +77,21 @@ _HOME = {
     "committers.crash_points": ("reach",),
     "committers.deliveries.contract": ("Mergeable",),
     "committers.file_manifests": ("FileManifests",),
-    "committers.token_check": ("is_landed",),
+    "committers.token_check": ("is_committed",),
     "datasource.base_source": ("PenstockDataSource",),
     "datasource.destinations": ("Cleanable", "DestinationType", "StoredTable", "TableNow"),
-    "datasource.options.declaring": ("declared", "handed_on", "option", "optional", "options_of"),
+    "datasource.options.declaring": ("declared", "passed_on", "option", "optional", "options_of"),
     "datasource.options.delivery": ("DeliveryOptions",),
     "datasource.options.plug_in": ("parse_as",),
     "datasource.plain_sink": ("PlainSink",),
-    "datasource.sink": ("Identified", "Maintainable", "Ordered", "Partitioned", "Remembering", "Sink"),
+    "datasource.sink": (
+        "SupportsTableIdentity",
+        "Maintainable",
+        "SupportsOrdering",
+        "Partitioned",
+        "SupportsOrigins",
+        "Sink",
+    ),
     "datasource.table_access": ("TableAccess",),
     "writers.factory": ("TaskWriters",),
 }
@@ -97,22 +111,22 @@ __all__ = [
     "DeliveryOptions",
     "DestinationType",
     "FileManifests",
-    "Identified",
+    "ListedFile",
     "Maintainable",
     "Manifest",
     "Mergeable",
     "Mode",
-    "Ordered",
     "Outcome",
     "Partitioned",
     "PenstockDataSource",
     "PlainSink",
-    "Planned",
-    "Remembering",
+    "PlannedBatch",
     "Sink",
-    "StoredFile",
     "StoredTable",
     "StreamKey",
+    "SupportsOrdering",
+    "SupportsOrigins",
+    "SupportsTableIdentity",
     "TableAccess",
     "TableNow",
     "Target",
@@ -121,12 +135,12 @@ __all__ = [
     "TaskWriters",
     "Token",
     "declared",
-    "handed_on",
-    "is_landed",
+    "is_committed",
     "option",
     "optional",
     "options_of",
     "parse_as",
+    "passed_on",
     "reach",
 ]
 

@@ -16,7 +16,7 @@ from penstock.writers.background import Background
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.encodings import choose_encodings
 from penstock.writers.parquet.file import OpenParquetFile
-from penstock.writers.parquet.plan import ROW_GROUP_ROWS, WritePlan
+from penstock.writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 
 
 def write_file(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:
@@ -29,7 +29,7 @@ def write_file(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:
     for rows in _row_groups(batches):
         if file is None:
             folder.mkdir(parents=True, exist_ok=True)
-            plan = WritePlan(str(folder), {}, rows.schema, DeltaFormat())
+            plan = WriteConfig(str(folder), {}, rows.schema, DeltaFormat())
             sink = pa.OSFile(str(folder / f"{uuid4()}.parquet"), "wb")
             encodings = choose_encodings(plan, rows, rows.num_rows)
             file = OpenParquetFile(sink, rows.schema, plan, encodings)

@@ -29,8 +29,8 @@ from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy
 from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan
-from penstock.delivery.compaction import VisibleRewriter
-from penstock.delivery.rewriting import InThisProcess, Rewriter
+from penstock.delivery.compaction import TableFileRewriter
+from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.testing.duckdb_reader import load_extensions
 
 TASKS, ROWS = 4, 1000
@@ -74,8 +74,8 @@ def compact(kind: str, folder: str, pause_s: float, started: Event, stop: Event,
     sink, work = sink_of(kind, Path(folder)), Work()
     compaction = Compaction(
         compactable(kind, sink),
-        VisibleRewriter(
-            QUERY, lambda content: sink.open_table().rewrite_plan(content), Rewriter(InThisProcess())
+        TableFileRewriter(
+            QUERY, lambda content: sink.open_table().rewrite_config(content), GroupRewriter(InlineExecutor())
         ),
         CompactionPolicy(sink.options.target_file_bytes or 128 * 1024**2, small_file_bytes=96 * 1024**2),
     )

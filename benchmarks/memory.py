@@ -15,7 +15,7 @@ from benchmarks.writer import BATCH_ROWS, delta_plan, iceberg_plan
 
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 GIGABYTES, QUICK_GIGABYTES = 5.0, 0.5
 MEGABYTE = 10**6
@@ -80,7 +80,7 @@ def write(
         plan = (iceberg_plan if table_format == "iceberg" else delta_plan)(folder, _small(schema))
         if partitions > 1:
             columns = [*_small(schema), pa.field("p", pa.int32())]
-            plan = WritePlan(folder, {}, pa.schema(columns), DeltaFormat(("p",)))
+            plan = WriteConfig(folder, {}, pa.schema(columns), DeltaFormat(("p",)))
         if on_s3:
             plan = replace(plan, location=on_s3[0], storage_options=on_s3[1])
         writer = DataFileWriter(plan, FileNames("bench", "run", 0, 0, 0))

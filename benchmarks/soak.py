@@ -35,7 +35,7 @@ from penstock.committers.maintenance import MaintenancePolicy
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.planning import store_url
-from penstock.delivery.maintenance import maintenance_of
+from penstock.delivery.maintenance_steps import maintenance_runner
 
 BATCHES = 20_000
 ROWS = 10
@@ -231,7 +231,7 @@ def _maintain(kind: str, folder: str, pipe: Connection) -> None:
     now = [START]
     with open_store(store_url(sink.options)) as store:
         key = StreamKey(QUERY, sink.table_uri)
-        maintenance = maintenance_of(sink, store, key, MaintenancePolicy(), now=lambda: now[0])
+        maintenance = maintenance_runner(sink, store, key, MaintenancePolicy(), now=lambda: now[0])
         while (batch := _received(pipe)) is not None:
             now[0] = START + timedelta(seconds=batch)
             results = maintenance.run_due(now[0])

@@ -85,7 +85,7 @@ class Case:
         self.store.written_table(STREAM)
         self.store.pending(STREAM)
         self.store.record(STREAM, batch.batch_id)
-        self.store.register(STREAM, "delta", "events", "t1")
+        self.store.register_stream(STREAM, "delta", "events", "t1")
 
     @property
     def undisturbed_ms(self) -> float:
@@ -135,7 +135,7 @@ def _cases(
                 else stack.enter_context(postgres_url())
             )
             store = stack.enter_context(open_store(url))
-            store.register(STREAM, "delta", "events", "t1")
+            store.register_stream(STREAM, "delta", "events", "t1")
             store.claim(STREAM, RUN)
             started = time.perf_counter()
             add_history(store, history)

@@ -29,8 +29,8 @@ from penstock.committers.contract import PartitionField
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
 from penstock.writers.parquet.table_format import TableFormat
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 FILES = (1, 20, 200)
 FIRST = 1
@@ -124,7 +124,7 @@ def _ours(table_format: TableFormat, storage: dict[str, str]) -> _Write:
         schema = pa.schema(
             [column.with_metadata(field_id) for column, field_id in zip(rows.schema, ids, strict=True)]
         )
-        plan = WritePlan(f"s3://{BUCKET}/ours", storage, schema, table_format)
+        plan = WriteConfig(f"s3://{BUCKET}/ours", storage, schema, table_format)
         writer = DataFileWriter(plan, FileNames("query", uuid.uuid4().hex, 0, 0, 0))
         for batch in rows.to_batches(max_chunksize=10_000):
             writer.write(batch)

@@ -25,7 +25,7 @@ from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.file import PAGE_ROWS
-from penstock.writers.parquet.plan import ROW_GROUP_ROWS, FileNames, ParquetOptions, WritePlan
+from penstock.writers.parquet.write_config import ROW_GROUP_ROWS, FileNames, ParquetOptions, WriteConfig
 
 BATCH_ROWS = 10_000
 """What Spark hands over by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
@@ -129,7 +129,7 @@ def one_core_polars() -> Any:
     return pl
 
 
-def penstock(folder: Path, table: pa.Table, plan: Callable[[str, pa.Schema], WritePlan]) -> None:
+def penstock(folder: Path, table: pa.Table, plan: Callable[[str, pa.Schema], WriteConfig]) -> None:
     writer = DataFileWriter(plan(str(folder), table.schema), FileNames("bench", "run", 0, 0, 0))
     for batch in table.to_batches(BATCH_ROWS):
         writer.write(batch)
@@ -141,19 +141,19 @@ def split_by_deltalake(folder: Path, table: pa.Table) -> None:
     write_deltalake(folder, batches, partition_by=["p"], mode="overwrite")
 
 
-def delta_plan(location: str, schema: pa.Schema, **layout: Any) -> WritePlan:
-    return WritePlan(location, {}, schema, DeltaFormat(), **layout)
+def delta_plan(location: str, schema: pa.Schema, **layout: Any) -> WriteConfig:
+    return WriteConfig(location, {}, schema, DeltaFormat(), **layout)
 
 
-def split_plan(location: str, schema: pa.Schema) -> WritePlan:
-    return WritePlan(location, {}, schema, DeltaFormat(("p",)))
+def split_plan(location: str, schema: pa.Schema) -> WriteConfig:
+    return WriteConfig(location, {}, schema, DeltaFormat(("p",)))
 
 
-def iceberg_plan(location: str, schema: pa.Schema) -> WritePlan:
+def iceberg_plan(location: str, schema: pa.Schema) -> WriteConfig:
     fields = [
         field.with_metadata({"PARQUET:field_id": str(number)}) for number, field in enumerate(schema, start=1)
     ]
-    return WritePlan(location, {}, pa.schema(fields), IcebergFormat())
+    return WriteConfig(location, {}, pa.schema(fields), IcebergFormat())
 
 
 def _compare(report: Report, title: str, table: pa.Table, options: Options, folder: Path) -> None:

@@ -12,9 +12,9 @@ import typer
 from typer.core import TyperGroup
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
-from .commands import deciding, delivering, looking, mending
+from .commands import admin, delivery, inspect, repair
 from .commands.common import FAILED, UNREACHABLE, WRONG_USAGE
-from .commands.given import with_options_file
+from .commands.options_file import with_options_file
 
 EPILOG = (
     "Exit codes: 0 all is well; 1 something is left to do (a batch is still pending, a table has changed, gc "
@@ -88,18 +88,19 @@ def version() -> None:
 
 
 COMMANDS = (
-    looking.status,
-    looking.show,
-    delivering.deliver,
-    delivering.metrics,
-    deciding.park,
-    deciding.retry,
-    deciding.skip,
-    deciding.abort,
-    mending.recover,
-    mending.gc,
-    mending.renew,
+    inspect.status,
+    inspect.show,
+    delivery.deliver,
+    delivery.metrics,
+    admin.park,
+    admin.retry,
+    admin.skip,
+    admin.abort,
+    repair.recover,
+    repair.gc,
+    repair.reset_query_id,
     version,
 )
 for command in COMMANDS:
     app.command()(with_options_file(command))
+app.command("renew", hidden=True)(with_options_file(repair.reset_query_id))  # its earlier name

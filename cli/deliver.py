@@ -19,13 +19,13 @@ from ..committers.safe_text import get_logger, one_line
 from ..committers.store.database import displayed_url
 from ..committers.store.sql import SqlManifestStore, open_store
 from ..datasource.table_access import TableAccess
+from ..delivery.attempts import DeliveryListener, DeliveryReport
 from ..delivery.context import DeliveryContext
 from ..delivery.drain import Drained, drain
 from ..delivery.lease import last_progress_s
+from ..delivery.listeners import LastError, LogListener, delivery_report_json
 from ..delivery.runners import error_line
-from ..delivery.running import Assignment, deliver, opened
-from ..delivery.turns import Landing, Watcher
-from ..delivery.watchers import LastError, LogWatcher, landing_json
+from ..delivery.running import DeliveryScope, deliver, opened
 from . import output
 from .commands.common import ATTENTION
 
@@ -56,22 +56,22 @@ def _without_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
-class JsonWatcher(Watcher):
+class JsonListener(DeliveryListener):
     """Prints a line of JSON for each delivery."""
 
-    def landed(self, landing: Landing) -> None:
-        sys.stdout.write(json.dumps(landing_json(landing)) + "\n")
+    def on_delivery(self, report: DeliveryReport) -> None:
+        sys.stdout.write(json.dumps(delivery_report_json(report)) + "\n")
         sys.stdout.flush()
 
 
-def watchers(*, as_json: bool, has_parent: bool) -> list[Watcher]:
+def listeners(*, as_json: bool, has_parent: bool) -> list[DeliveryListener]:
     """Who is told how it goes.
 
     Args:
         has_parent: `start_delivery` reads the newest failure from stdout
     """
     to_parent = [LastError(_tell_parent)] if has_parent else []
-    return [LogWatcher(), *to_parent, *([JsonWatcher()] if as_json else [])]
+    return [LogListener(), *to_parent, *([JsonListener()] if as_json else [])]
 
 
 def _tell_parent(error: Exception | None) -> None:
@@ -145,30 +145,30 @@ def stop_at_end_of_stdin(stop: threading.Event) -> None:
     threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
-def deliver_on(assignment: Assignment, context: DeliveryContext) -> None:
+def deliver_on(scope: DeliveryScope, context: DeliveryContext) -> None:
     """Until the process is told to end."""
     logger.info("Delivery has started.")
-    deliver(assignment, context)
+    deliver(scope, context)
     logger.info("Delivery has ended.")
 
 
-def deliver_once(assignment: Assignment, context: DeliveryContext) -> list[Drained]:
+def deliver_once(scope: DeliveryScope, context: DeliveryContext) -> list[Drained]:
     """What waits now, store after store.
 
     Raises:
         PenstockError: a store is not there, or cannot be read.
     """
     drained = []
-    for url in assignment.stores:
-        with _open_now_or_later(url, assignment, context) as store:
-            drained += drain(store, context, assignment.is_chosen)
+    for url in scope.stores:
+        with _open_now_or_later(url, scope, context) as store:
+            drained += drain(store, context, scope.is_chosen)
     return drained
 
 
-def _open_now_or_later(url: str, assignment: Assignment, context: DeliveryContext) -> SqlManifestStore:
-    if not assignment.waits_for_stores:
+def _open_now_or_later(url: str, scope: DeliveryScope, context: DeliveryContext) -> SqlManifestStore:
+    if not scope.waits_for_stores:
         return open_store(url, must_exist=True)
-    store = opened(url, assignment, context)
+    store = opened(url, scope, context)
     if store is None:
         raise RetryableError(
             f"The process was told to end while it waited for the manifest store {displayed_url(url)}. "

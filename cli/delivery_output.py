@@ -8,24 +8,26 @@ from typing import Any
 
 from ..committers.errors import ManifestCorruptError
 from ..committers.store.sql import SqlManifestStore, StreamStatus
-from ..delivery.figures import DELIVERIES, Figures, Quantiles, figures_of
+from ..delivery.statistics import DELIVERIES, DeliveryStatistics, Quantiles, statistics_of
 from ..delivery.stream_settings import StreamSettings
 from . import output
 
 
-def figures(store: SqlManifestStore, stream: StreamStatus) -> Figures | None:
+def statistics(store: SqlManifestStore, stream: StreamStatus) -> DeliveryStatistics | None:
     """None for a stream that is not decoupled."""
     with suppress(ManifestCorruptError):  # the delivery process tells; here the rest is shown
         if not StreamSettings.parse(stream.settings).is_decoupled:
             return None
-    return figures_of(store.deliveries.recent(stream.key, DELIVERIES))
+    return statistics_of(store.deliveries.recent(stream.key, DELIVERIES))
 
 
-def delivery_json(stream: StreamStatus, figures: Figures | None, now: datetime) -> dict[str, Any] | None:
+def delivery_json(
+    stream: StreamStatus, statistics: DeliveryStatistics | None, now: datetime
+) -> dict[str, Any] | None:
     """With fixed keys; None for a stream that is not decoupled."""
-    if figures is None:
+    if statistics is None:
         return None
-    state, backlog, last = stream.delivery, stream.backlog, figures.last
+    state, backlog, last = stream.delivery, stream.backlog, statistics.last
     return {
         "backlog_batches": backlog.batches,
         "backlog_files": backlog.files,
@@ -39,10 +41,10 @@ def delivery_json(stream: StreamStatus, figures: Figures | None, now: datetime) 
         "tries": state.tries,
         "retry_at": output.time_text(state.retry_at),
         "error": state.error or None,
-        "deliveries": figures.deliveries,
-        **_quantiles_json("freshness", figures.freshness),
-        **_quantiles_json("event_freshness", figures.event_freshness),
-        "rows_per_s": None if figures.rows_per_s is None else round(figures.rows_per_s, 3),
+        "deliveries": statistics.deliveries,
+        **_quantiles_json("freshness", statistics.freshness),
+        **_quantiles_json("event_freshness", statistics.event_freshness),
+        "rows_per_s": None if statistics.rows_per_s is None else round(statistics.rows_per_s, 3),
         "last_delivery_at": output.time_text(None if last is None else last.finished_at),
         "last_delivery_trigger": None if last is None else last.trigger,
     }
@@ -59,18 +61,18 @@ def _since_s(moment: datetime | None, now: datetime) -> float | None:
     return None if moment is None else round((now - moment).total_seconds(), 3)
 
 
-def print_delivery(stream: StreamStatus, figures: Figures, now: datetime) -> None:
+def print_delivery(stream: StreamStatus, statistics: DeliveryStatistics, now: datetime) -> None:
     """Some lines under the table of streams."""
     output.print_line(f"Delivery of {output.title(stream)}", style="bold")
-    for label, text, style in _lines(stream, figures, now):
+    for label, text, style in _lines(stream, statistics, now):
         output.print_line(f"  {label:<11}{text}", style=style)
 
 
-def _lines(stream: StreamStatus, figures: Figures, now: datetime) -> list[tuple[str, str, str]]:
+def _lines(stream: StreamStatus, statistics: DeliveryStatistics, now: datetime) -> list[tuple[str, str, str]]:
     state = stream.delivery
     lines = [("Backlog", _backlog(stream, now), "")]
-    if figures.last is not None:
-        lines += _figures(figures, now)
+    if statistics.last is not None:
+        lines += _statistics_lines(statistics, now)
     if stream.waiting_since is not None:
         lines.append(("Waiting", f"the query, for {output.age(now - stream.waiting_since)}", "yellow"))
     if state.parked_at is not None:
@@ -96,20 +98,20 @@ def _backlog(stream: StreamStatus, now: datetime) -> str:
     )
 
 
-def _figures(figures: Figures, now: datetime) -> list[tuple[str, str, str]]:
+def _statistics_lines(statistics: DeliveryStatistics, now: datetime) -> list[tuple[str, str, str]]:
     lines = []
     for label, quantiles, what in (
-        ("Freshness", figures.freshness, "from prepared to readable"),
-        ("", figures.event_freshness, "from event to readable"),
+        ("Freshness", statistics.freshness, "from prepared to readable"),
+        ("", statistics.event_freshness, "from event to readable"),
     ):
         if quantiles is not None:
             lines.append((label, f"p50 {_s(quantiles.p50)}, p95 {_s(quantiles.p95)} {what}", ""))
-    rate = "" if figures.rows_per_s is None else f"{figures.rows_per_s:,.1f} rows/s, "
-    last = figures.last
+    rate = "" if statistics.rows_per_s is None else f"{statistics.rows_per_s:,.1f} rows/s, "
+    last = statistics.last
     ago = (
         "" if last is None or last.finished_at is None else f", last {output.age(now - last.finished_at)} ago"
     )
-    lines.append(("Rate", f"{rate}{output.count(figures.deliveries, 'commit')}{ago}", ""))
+    lines.append(("Rate", f"{rate}{output.count(statistics.deliveries, 'commit')}{ago}", ""))
     return lines
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..committers.cleanup import Found
+from ..committers.cleanup import ClassifiedFiles
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.safe_text import one_line
 from ..committers.store.sql import SqlManifestStore, StreamStatus
@@ -26,7 +26,7 @@ class CleanedTable:
     """What became of one table; after an error the rest of its files is as it was."""
 
     table_uri: str
-    found: Found | None = None
+    found: ClassifiedFiles | None = None
     deleted: int = 0
     error: PenstockError | None = None
 
@@ -35,10 +35,10 @@ class CleanedTable:
         return 0 if self.found is None else len(self.found.unneeded)
 
     def to_json(self) -> dict[str, object]:
-        found = self.found or Found()
+        found = self.found or ClassifiedFiles()
         return {
             "table_uri": self.table_uri,
-            "files": [output.stored_file_json(file) for file in found.unneeded],
+            "files": [output.listed_file_json(file) for file in found.unneeded],
             "size_bytes": found.size_bytes,
             "deleted": self.deleted,
             "kept_young": len(found.young),
@@ -100,7 +100,7 @@ def clean_table(
 
 
 def print_cleaned(cleaned: CleanedTable, now: datetime, *, delete: bool) -> None:
-    found = cleaned.found or Found()
+    found = cleaned.found or ClassifiedFiles()
     output.print_line(cleaned.table_uri, style="bold")
     for file in found.unneeded:
         old = output.age(now - file.modified_at)
@@ -113,7 +113,7 @@ def print_cleaned(cleaned: CleanedTable, now: datetime, *, delete: bool) -> None
         )
 
 
-def _summary(cleaned: CleanedTable, found: Found, *, delete: bool) -> str:
+def _summary(cleaned: CleanedTable, found: ClassifiedFiles, *, delete: bool) -> str:
     if cleaned.found is None and cleaned.error is None:
         return "Its kind has no clean-up: what failed tasks have left is not looked for."
     files = f"{output.count(len(found.unneeded), 'file')}, {output.size(found.size_bytes)}"

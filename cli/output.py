@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..committers.cleanup import StoredFile
+from ..committers.cleanup import ListedFile
 from ..committers.contract import Batch, DataFile, ManifestRecord, Token
 from ..committers.recovery import Recovered
 from ..committers.safe_text import one_line, safe, without_credentials
@@ -93,19 +93,19 @@ def status_table(
     """One row per stream, in 80 columns.
 
     Args:
-        rows: the stream, the table that it wrote, and what `look` says of the table if it was looked at
+        rows: the stream, the table that it wrote, and the status of the table now if it was loaded
     """
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("Stream", overflow="fold", min_width=24)
     for heading in ("Last batch", "Pending", "Written", "Table"):
         table.add_column(heading, justify="right", overflow="fold")
-    for stream, written, look in rows:
+    for stream, written, table_status in rows:
         table.add_row(
             Text.assemble((title(stream), "bold"), "\n", one_line(stream.key.table_uri)),
             _last_batch(stream, now),
             _pending(stream, now),
             f"{stream.committed_rows:,} rows\n{size(stream.committed_bytes)}",
-            _table_cell(written, look),
+            _table_cell(written, table_status),
         )
     return table
 
@@ -123,19 +123,19 @@ def _pending(stream: StreamStatus, now: datetime) -> Text:
     return Text(f"{stream.pending}\nfor {age(now - stream.oldest_pending_at)}", style="yellow")
 
 
-def _table_cell(written: WrittenTable | None, look: Mapping[str, Any] | None) -> Text:
+def _table_cell(written: WrittenTable | None, table_status: Mapping[str, Any] | None) -> Text:
     text = Text("-" if written is None else f"version {_short(written.table_version)}")
-    if look is not None:
-        version, batch_id = look["version"], look["token_batch_id"]
+    if table_status is not None:
+        version, batch_id = table_status["version"], table_status["token_batch_id"]
         text.append(f"\nnow {'gone' if version is None else _short(version)}")
         text.append(f"\ntoken {'none' if batch_id is None else batch_id}")
-        if look["problem"]:
+        if table_status["problem"]:
             text.append("\nchanged", style="red")
     return text
 
 
 def status_json(
-    stream: StreamStatus, written: WrittenTable | None, look: Mapping[str, Any] | None, now: datetime
+    stream: StreamStatus, written: WrittenTable | None, table_status: Mapping[str, Any] | None, now: datetime
 ) -> dict[str, Any]:
     oldest = stream.oldest_pending_at
     return {
@@ -150,11 +150,11 @@ def status_json(
         "committed_bytes": stream.committed_bytes,
         "table_id": None if written is None else written.table_id,
         "table_version": None if written is None else written.table_version,
-        **({} if look is None else {"table": dict(look)}),
+        **({} if table_status is None else {"table": dict(table_status)}),
     }
 
 
-def look_json(now: TableNow | None, token: Token | None, problem: str) -> dict[str, Any]:
+def table_status_json(now: TableNow | None, token: Token | None, problem: str) -> dict[str, Any]:
     """What the table itself says of a stream."""
     return {
         "id": None if now is None else now.table_id,
@@ -276,5 +276,5 @@ def recovered_json(batch: Recovered) -> dict[str, Any]:
 # penstock gc ----------------------------------------------------------------------------------------
 
 
-def stored_file_json(file: StoredFile) -> dict[str, Any]:
+def listed_file_json(file: ListedFile) -> dict[str, Any]:
     return {"path": file.path, "size_bytes": file.size_bytes, "modified_at": time_text(file.modified_at)}

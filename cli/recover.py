@@ -9,7 +9,7 @@ from ..committers.errors import ConfigurationError, PenstockError, TableChangedE
 from ..committers.recovery import Recovered, Recovery
 from ..committers.store.sql import SqlManifestStore, StreamStatus
 from ..datasource.destinations import TableNow, stored_table
-from ..datasource.sink import Identified, check_same_table
+from ..datasource.sink import SupportsTableIdentity, check_same_table
 from ..datasource.table_access import TableAccess
 from ..delivery.stream_settings import StreamSettings
 from . import output
@@ -96,6 +96,6 @@ def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, access:
     """Take the table as it is now for the stream's own; batches that it claims to hold are done with."""
     store.accept_table(stream.key, now.table_id, now.version)
     table = stored_table(stream, access).committer()
-    if isinstance(table, Identified):
+    if isinstance(table, SupportsTableIdentity):
         table.accept(stream.key.query_id)
     Recovery(store, stored_table(stream, access).committer()).accept_pending(stream.key)

@@ -15,7 +15,7 @@ import pyarrow as pa
 _CODES = {pa.int32(): "i", pa.int64(): "q", pa.float32(): "f", pa.float64(): "d"}
 
 
-def numbers(values: Sequence[float], kind: pa.DataType = pa.int64()) -> pa.Array:
+def numeric_array(values: Sequence[float], kind: pa.DataType = pa.int64()) -> pa.Array:
     """
     Args:
         kind: int32, int64, float32 or float64
@@ -23,11 +23,11 @@ def numbers(values: Sequence[float], kind: pa.DataType = pa.int64()) -> pa.Array
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(_CODES[kind], values))])
 
 
-def number(value: float, kind: pa.DataType = pa.int64()) -> pa.Scalar:
-    return numbers([value], kind)[0]
+def numeric_scalar(value: float, kind: pa.DataType = pa.int64()) -> pa.Scalar:
+    return numeric_array([value], kind)[0]
 
 
-def texts(values: Sequence[str | None], kind: pa.DataType = pa.string()) -> pa.Array:
+def string_array(values: Sequence[str | None], kind: pa.DataType = pa.string()) -> pa.Array:
     """
     Args:
         kind: string or large_string
@@ -44,7 +44,7 @@ def fixed_size_bytes(values: Sequence[bytes | None], width: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(values), [validity(values), pa.py_buffer(joined)])
 
 
-def null(kind: pa.DataType) -> pa.Scalar:
+def null_scalar(kind: pa.DataType) -> pa.Scalar:
     return pa.nulls(1, kind)[0]
 
 

@@ -43,7 +43,7 @@ FILES_PER_CHECK = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class ListedFile:
     """A file as the storage lists it. `path` is relative to the table's location, unencoded."""
 
     path: str
@@ -75,7 +75,7 @@ class CleanableTable(Protocol):
         """
         ...
 
-    def files(self) -> Iterator[StoredFile]:
+    def files(self) -> Iterator[ListedFile]:
         """Every file below the location, but for those of other tables inside it."""
         ...
 
@@ -103,7 +103,7 @@ class CleanableStore(Protocol):
     def manifests(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]: ...
 
 
-class Verdict(Enum):
+class FileStatus(Enum):
     """What becomes of a file that no version of the table names."""
 
     NOT_OURS = "not written by a query that the store knows for this table"
@@ -112,9 +112,9 @@ class Verdict(Enum):
     UNNEEDED = "can be deleted"
 
 
-def judge(
-    file: StoredFile, name: ParsedName | None, settled: Mapping[str, int], written_before: datetime
-) -> Verdict:
+def classify(
+    file: ListedFile, name: ParsedName | None, settled: Mapping[str, int], written_before: datetime
+) -> FileStatus:
     """The verdict on one file, as long as nothing names it.
 
     Args:
@@ -123,10 +123,10 @@ def judge(
         written_before: the end of the grace period
     """
     if name is None or name.query_id not in settled:
-        return Verdict.NOT_OURS
+        return FileStatus.NOT_OURS
     if name.batch_id > settled[name.query_id]:
-        return Verdict.UNSETTLED
-    return Verdict.UNNEEDED if file.modified_at < written_before else Verdict.YOUNG
+        return FileStatus.UNSETTLED
+    return FileStatus.UNNEEDED if file.modified_at < written_before else FileStatus.YOUNG
 
 
 def settled_batches(tokens: Mapping[str, Token], newest: Mapping[str, int]) -> dict[str, int]:
@@ -143,12 +143,12 @@ def settled_batches(tokens: Mapping[str, Token], newest: Mapping[str, int]) -> d
 
 
 @dataclass(slots=True)
-class Found:
+class ClassifiedFiles:
     """What clean-up found in one table. The lists hold only files that nothing names."""
 
-    unneeded: list[StoredFile] = field(default_factory=list)
-    young: list[StoredFile] = field(default_factory=list)
-    unsettled: list[StoredFile] = field(default_factory=list)
+    unneeded: list[ListedFile] = field(default_factory=list)
+    young: list[ListedFile] = field(default_factory=list)
+    unsettled: list[ListedFile] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
@@ -184,7 +184,7 @@ class Cleanup:
         self._parse = parse
         self._paths_of = paths_of
 
-    def find(self, now: datetime, grace: timedelta) -> Found:
+    def find(self, now: datetime, grace: timedelta) -> ClassifiedFiles:
         """Look, and touch nothing.
 
         Args:
@@ -195,14 +195,14 @@ class Cleanup:
             RetryableError: the table or the store cannot be read.
         """
         table_id, settled = self._id_and_settled()
-        files: dict[str, tuple[StoredFile, Verdict]] = {}
+        files: dict[str, tuple[ListedFile, FileStatus]] = {}
         for file in self._table.files():
             name, written_before = self._parse(file.path), now - grace
             if name is not None and (write := _batch_write(name, table_id)) is not None:
                 written_before = now - max(grace, GIVEN_UP_AFTER)
                 settled[name.query_id] = 0 if write.began_at < written_before else -1
-            verdict = judge(file, name, settled, written_before)
-            if verdict is not Verdict.NOT_OURS:
+            verdict = classify(file, name, settled, written_before)
+            if verdict is not FileStatus.NOT_OURS:
                 files[posixpath.basename(file.path)] = (file, verdict)
         for names in self._table.names():
             _drop(files, names)
@@ -210,13 +210,13 @@ class Cleanup:
             _drop(files, names)
         return _found(files.values())
 
-    def delete(self, found: Found) -> Iterator[int]:
+    def delete(self, found: ClassifiedFiles) -> Iterator[int]:
         """Delete what was found and is still unneeded; yields the number of files after each chunk."""
         for start in range(0, len(found.unneeded), FILES_PER_CHECK):
             chunk = found.unneeded[start : start + FILES_PER_CHECK]
             yield self._table.delete_files(self._still_unneeded(chunk))
 
-    def _still_unneeded(self, files: Sequence[StoredFile]) -> list[str]:
+    def _still_unneeded(self, files: Sequence[ListedFile]) -> list[str]:
         table_id, settled = self._id_and_settled()
         parsed = {file.path: self._parse(file.path) for file in files}
         for name in parsed.values():
@@ -242,7 +242,7 @@ class Cleanup:
             newest[stream.query_id] = records[0].batch.batch_id if records else -1
         return table_id, settled_batches(tokens, newest)
 
-    def _names_in_manifests(self, files: Mapping[str, tuple[StoredFile, Verdict]]) -> Iterator[set[str]]:
+    def _names_in_manifests(self, files: Mapping[str, tuple[ListedFile, FileStatus]]) -> Iterator[set[str]]:
         """What the manifests name, PREPARED before COMMITTED, so that none slips through between."""
         parsed = map(self._parse, files)
         naming = self._naming({name.query_id for name in parsed if name is not None})
@@ -250,7 +250,7 @@ class Cleanup:
             yield from map(self._names, self._store.manifests(stream, ManifestState.PREPARED))
         for stream in naming:
             # The whole history, which takes a while: only as long as there is something to delete.
-            if any(verdict is Verdict.UNNEEDED for _, verdict in files.values()):
+            if any(verdict is FileStatus.UNNEEDED for _, verdict in files.values()):
                 yield from map(self._names, self._store.manifests(stream, ManifestState.COMMITTED))
 
     def _manifests_of(self, batches: Collection[tuple[str, int]]) -> Iterator[Manifest]:
@@ -286,12 +286,12 @@ def _drop(files: dict[str, _T], names: Iterable[str]) -> None:
         files.pop(name, None)
 
 
-def _found(files: Iterable[tuple[StoredFile, Verdict]]) -> Found:
-    found = Found()
+def _found(files: Iterable[tuple[ListedFile, FileStatus]]) -> ClassifiedFiles:
+    found = ClassifiedFiles()
     lists = {
-        Verdict.UNNEEDED: found.unneeded,
-        Verdict.YOUNG: found.young,
-        Verdict.UNSETTLED: found.unsettled,
+        FileStatus.UNNEEDED: found.unneeded,
+        FileStatus.YOUNG: found.young,
+        FileStatus.UNSETTLED: found.unsettled,
     }
     for file, verdict in sorted(files, key=lambda judged: judged[0].path):
         lists[verdict].append(file)

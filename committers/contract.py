@@ -152,7 +152,7 @@ class TaskWriterFactory(Protocol[PayloadT_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned(Generic[PayloadT, ContentT]):
+class PlannedBatch(Generic[PayloadT, ContentT]):
     """How one batch is written. The destination was checked, and created if it was not there."""
 
     writers: TaskWriterFactory[PayloadT]
@@ -373,7 +373,7 @@ class PayloadCommitter(Committer, Protocol[PayloadT_contra]):
 class Target(PayloadCommitter[PayloadT], Protocol[PayloadT, ContentT]):
     """The target of one stream, with the options of its query. Driver, one per call."""
 
-    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> Planned[PayloadT, ContentT]:
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[PayloadT, ContentT]:
         """Check that the target takes such rows; create it if it is not there. Before any data moves.
 
         Raises:
@@ -397,7 +397,7 @@ class ManifestStore(Protocol):
     Every method is one short database transaction.
     """
 
-    def register(self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "") -> None:
+    def register_stream(self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "") -> None:
         """Make the stream known. Idempotent."""
         ...
 
@@ -434,7 +434,7 @@ class ManifestStore(Protocol):
         """
         ...
 
-    def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
+    def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
         """Abort all PREPARED batches of the stream from this one on.
 
         Those after it that an operator has skipped wait for their replay from now on, like these.
@@ -467,7 +467,7 @@ class ManifestStore(Protocol):
         *,
         table_version: int | None = None,
         reason: str = "",
-        seen: ManifestRecord | None = None,
+        expected: ManifestRecord | None = None,
     ) -> bool:
         """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so.
 

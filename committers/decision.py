@@ -12,7 +12,7 @@ from enum import Enum
 from .contract import AbortedBy, Batch, ManifestRecord, ManifestState, Token
 
 
-class Known(Enum):
+class RecordStatus(Enum):
     """What the store has under the batch id, and whether it has the same source offsets (the same digest)."""
 
     NOTHING = "no record"
@@ -28,7 +28,7 @@ class Known(Enum):
     DROPPED_OTHER = "aborted by an operator, other offsets"
 
 
-class Position(Enum):
+class TokenPosition(Enum):
     """Where the table's token stands, seen from the batch."""
 
     NOT_READ = "not read"
@@ -63,44 +63,44 @@ _ALWAYS_SKIP = (_A.SKIP,) * 5
 _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND)
 _SUPERSEDE = (_A.READ_TOKEN, _A.SUPERSEDE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND)
 
-COUPLED: dict[Known, tuple[Action, ...]] = {
+COUPLED: dict[RecordStatus, tuple[Action, ...]] = {
     # by Position: NOT_READ, BEHIND, SAME, OTHER, AHEAD
-    Known.NOTHING: _BY_TOKEN,
-    Known.PREPARED: (_A.READ_TOKEN, _A.COMMIT, _A.MARK, _A.REFUSE_IN_TABLE, _A.MARK),
-    Known.PREPARED_OTHER: _SUPERSEDE,
-    Known.COMMITTED: _ALWAYS_SKIP,
-    Known.COMMITTED_OTHER: (_A.REFUSE_COMMITTED,) * 5,
-    Known.SUPERSEDED: _BY_TOKEN,
-    Known.SUPERSEDED_OTHER: _SUPERSEDE,
-    Known.SKIPPED: (_A.READ_TOKEN, _A.SKIP, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND),
-    Known.SKIPPED_OTHER: _SUPERSEDE,
-    Known.DROPPED: _BY_TOKEN,
-    Known.DROPPED_OTHER: _SUPERSEDE,
+    RecordStatus.NOTHING: _BY_TOKEN,
+    RecordStatus.PREPARED: (_A.READ_TOKEN, _A.COMMIT, _A.MARK, _A.REFUSE_IN_TABLE, _A.MARK),
+    RecordStatus.PREPARED_OTHER: _SUPERSEDE,
+    RecordStatus.COMMITTED: _ALWAYS_SKIP,
+    RecordStatus.COMMITTED_OTHER: (_A.REFUSE_COMMITTED,) * 5,
+    RecordStatus.SUPERSEDED: _BY_TOKEN,
+    RecordStatus.SUPERSEDED_OTHER: _SUPERSEDE,
+    RecordStatus.SKIPPED: (_A.READ_TOKEN, _A.SKIP, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND),
+    RecordStatus.SKIPPED_OTHER: _SUPERSEDE,
+    RecordStatus.DROPPED: _BY_TOKEN,
+    RecordStatus.DROPPED_OTHER: _SUPERSEDE,
 }
 """Phase two follows at once: coupled queries, recovery, and the delivery process."""
 
-DECOUPLED: dict[Known, tuple[Action, ...]] = {
+DECOUPLED: dict[RecordStatus, tuple[Action, ...]] = {
     **COUPLED,
-    Known.PREPARED: _ALWAYS_SKIP,
-    Known.SUPERSEDED: _SUPERSEDE,  # what a concurrent driver has prepared behind it would never be delivered
-    Known.SKIPPED: _ALWAYS_SKIP,
-    Known.DROPPED: _SUPERSEDE,
+    RecordStatus.PREPARED: _ALWAYS_SKIP,
+    RecordStatus.SUPERSEDED: _SUPERSEDE,  # batches prepared after it would never be delivered
+    RecordStatus.SKIPPED: _ALWAYS_SKIP,
+    RecordStatus.DROPPED: _SUPERSEDE,
 }
 """Phase two comes later: the query of a decoupled stream. The store decides where it can."""
 
 
 def decide(
-    record: ManifestRecord | None, position: Position, batch: Batch, *, is_decoupled: bool = False
+    record: ManifestRecord | None, position: TokenPosition, batch: Batch, *, is_decoupled: bool = False
 ) -> Action:
     """The action for a batch.
 
     Args:
         record: of the batch id, from the store
-        position: of the table's token, from `position_of`
+        position: of the table's token, from `token_position`
         is_decoupled: True for the query of a decoupled stream, False wherever phase two comes next
     """
     table = DECOUPLED if is_decoupled else COUPLED
-    return table[known(record, batch)][list(Position).index(position)]
+    return table[record_status(record, batch)][list(TokenPosition).index(position)]
 
 
 def decide_when_read(
@@ -111,37 +111,37 @@ def decide_when_read(
     is_decoupled: bool = False,
 ) -> Action:
     """The same; the token is read only if the store alone cannot decide."""
-    action = decide(record, Position.NOT_READ, batch, is_decoupled=is_decoupled)
+    action = decide(record, TokenPosition.NOT_READ, batch, is_decoupled=is_decoupled)
     if action is Action.READ_TOKEN:
-        action = decide(record, position_of(read_token(), batch), batch, is_decoupled=is_decoupled)
+        action = decide(record, token_position(read_token(), batch), batch, is_decoupled=is_decoupled)
     return action
 
 
-def position_of(token: Token | None, batch: Batch) -> Position:
+def token_position(token: Token | None, batch: Batch) -> TokenPosition:
     if token is None or token.batch_id < batch.batch_id:
-        return Position.BEHIND
+        return TokenPosition.BEHIND
     if token.batch_id > batch.batch_id:
-        return Position.AHEAD
-    return Position.SAME if token.matches(batch.digest) else Position.OTHER
+        return TokenPosition.AHEAD
+    return TokenPosition.SAME if token.matches(batch.digest) else TokenPosition.OTHER
 
 
 def is_in_table(token: Token | None, batch: Batch) -> bool:
     """True if the token says that the table has the batch: batches of a stream land in order."""
-    return position_of(token, batch) in (Position.SAME, Position.AHEAD)
+    return token_position(token, batch) in (TokenPosition.SAME, TokenPosition.AHEAD)
 
 
 _SAME = {
-    (ManifestState.PREPARED, None): Known.PREPARED,
-    (ManifestState.COMMITTED, None): Known.COMMITTED,
-    (ManifestState.ABORTED, AbortedBy.REPLAY): Known.SUPERSEDED,
-    (ManifestState.ABORTED, AbortedBy.SKIP): Known.SKIPPED,
-    (ManifestState.ABORTED, AbortedBy.ABORT): Known.DROPPED,
+    (ManifestState.PREPARED, None): RecordStatus.PREPARED,
+    (ManifestState.COMMITTED, None): RecordStatus.COMMITTED,
+    (ManifestState.ABORTED, AbortedBy.REPLAY): RecordStatus.SUPERSEDED,
+    (ManifestState.ABORTED, AbortedBy.SKIP): RecordStatus.SKIPPED,
+    (ManifestState.ABORTED, AbortedBy.ABORT): RecordStatus.DROPPED,
 }
 
 
-def known(record: ManifestRecord | None, batch: Batch) -> Known:
+def record_status(record: ManifestRecord | None, batch: Batch) -> RecordStatus:
     """What the store knows, seen from the batch."""
     if record is None:
-        return Known.NOTHING
+        return RecordStatus.NOTHING
     same = _SAME[record.state, record.aborted_by]
-    return same if record.batch.digest == batch.digest else Known[f"{same.name}_OTHER"]
+    return same if record.batch.digest == batch.digest else RecordStatus[f"{same.name}_OTHER"]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Generic
 
-from .checkpoint_copies import CheckpointCopies, DigestOf, refused
+from .checkpoint_forks import CheckpointForks, DigestOf, refused
 from .contract import (
     Batch,
     Committable,
@@ -27,7 +27,7 @@ from .contract import (
     PayloadT,
     Token,
 )
-from .decision import REFUSALS, Action, Position, decide, decide_when_read, position_of
+from .decision import REFUSALS, Action, TokenPosition, decide, decide_when_read, token_position
 from .errors import CheckpointMismatchError, RetryableError
 from .preparing import Preparation
 from .recovery import check_replaceable
@@ -39,7 +39,7 @@ class DecoupledCommitter(Generic[PayloadT]):
     def __init__(self, store: ManifestStore, table: PayloadCommitter[PayloadT]) -> None:
         self._store = store
         self._table = table
-        self._copies = CheckpointCopies(store, table)
+        self._forks = CheckpointForks(store, table)
         self._preparation = Preparation(store, table)
 
     # Before the write -----------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class DecoupledCommitter(Generic[PayloadT]):
         self,
         batch: Batch,
         digest_of: DigestOf = lambda _: None,
-        seen: Token | None = None,
+        cached_token: Token | None = None,
     ) -> Action:
         """Say whether the executors have to write this batch.
 
@@ -67,25 +67,25 @@ class DecoupledCommitter(Generic[PayloadT]):
             RetryableError: the batch must be given up, but is just being delivered. Start again.
         """
         record = self._store.record(batch.stream, batch.batch_id)
-        action = self._decide(batch, record, seen)
+        action = self._decide(batch, record, cached_token)
         is_pending = record is not None and record.state is ManifestState.PREPARED
         if action is not Action.SKIP or is_pending:
-            before = self._copies.check_before(batch, digest_of, is_delivered=True)
+            before = self._forks.check_before(batch, digest_of, is_delivered=True)
             if before is None and record is None:
                 self._check_nothing_lost(batch)
         if action is Action.SUPERSEDE and record is not None:
             self._preparation.supersede(record)
         return Action.SKIP if action is Action.SKIP else Action.WRITE
 
-    def _decide(self, batch: Batch, record: ManifestRecord | None, seen: Token | None) -> Action:
-        position, token = self._position(batch, record, seen)
-        if record is None and position not in (Position.BEHIND, Position.NOT_READ):
+    def _decide(self, batch: Batch, record: ManifestRecord | None, cached_token: Token | None) -> Action:
+        position, token = self._position(batch, record, cached_token)
+        if record is None and position not in (TokenPosition.BEHIND, TokenPosition.NOT_READ):
             # Since the store was asked, a twin may have prepared the batch, and somebody delivered it.
             record = self._store.record(batch.stream, batch.batch_id)
         action = decide(record, position, batch, is_decoupled=True)
         if action is Action.READ_TOKEN:
             token = self._table.token(batch.stream.query_id)
-            action = decide(record, position_of(token, batch), batch, is_decoupled=True)
+            action = decide(record, token_position(token, batch), batch, is_decoupled=True)
         if action in REFUSALS:
             raise refused(action, batch, token)
         if record is not None and record.state is ManifestState.PREPARED and action is Action.SKIP:
@@ -93,18 +93,20 @@ class DecoupledCommitter(Generic[PayloadT]):
         return action
 
     def _position(
-        self, batch: Batch, record: ManifestRecord | None, seen: Token | None
-    ) -> tuple[Position, Token | None]:
+        self, batch: Batch, record: ManifestRecord | None, cached_token: Token | None
+    ) -> tuple[TokenPosition, Token | None]:
         """Where the token stands; not read if the store may decide without it."""
         if record is not None:
-            return Position.NOT_READ, None
-        if seen is not None and seen.batch_id >= batch.batch_id:  # delivered from another store
-            return position_of(seen, batch), seen
+            return TokenPosition.NOT_READ, None
+        if (
+            cached_token is not None and cached_token.batch_id >= batch.batch_id
+        ):  # delivered from another store
+            return token_position(cached_token, batch), cached_token
         is_next = batch.batch_id > 0 and self._store.record(batch.stream, batch.batch_id - 1) is not None
         if is_next:  # the store has all that came before, and would have this one
-            return Position.BEHIND, None
+            return TokenPosition.BEHIND, None
         token = self._table.token(batch.stream.query_id)
-        return position_of(token, batch), token
+        return token_position(token, batch), token
 
     def _unless_missing(self, record: ManifestRecord, batch: Batch) -> Action:
         """A replay. It need not be written again, unless its files are gone: then it gives way at prepare.
@@ -147,7 +149,7 @@ class DecoupledCommitter(Generic[PayloadT]):
             RetryableError: the store failed, or was changed by another run meanwhile.
         """
         last = manifest.batch.batch_id - 1
-        before = self._copies.check_before(
+        before = self._forks.check_before(
             manifest.batch,
             lambda batch_id: digest_before if batch_id == last else None,
             is_delivered=True,

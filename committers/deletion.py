@@ -24,7 +24,7 @@ _ABSOLUTE = re.compile(r"/|[a-z][a-z0-9+.-]*:/|file:", re.IGNORECASE)
 _MAY_CLIMB = re.compile(r"(?:^|/)[.%]")
 
 
-class Gate:
+class DeletionGuard:
     """Lets the files pass that lie below the folders of one table.
 
     Args:

@@ -15,7 +15,7 @@ from enum import Enum
 from .errors import AccessRefusedError, RetryableError
 
 
-class Cause(Enum):
+class ErrorCause(Enum):
     """Why an operation has failed."""
 
     OUTAGE = "outage"
@@ -56,7 +56,7 @@ _REFUSED_TYPES = frozenset(
         "pyiceberg.exceptions.UnauthorizedError",
     }
 )
-_PASSING_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_TRANSIENT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 _REFUSED_TEXT = re.compile(
     r"AWS Error (ACCESS_DENIED|EXPIRED_TOKEN|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|NO_SUCH_BUCKET"
@@ -83,49 +83,49 @@ _READ_ONLY_SQLSTATE = "25006"
 """Of a Postgres standby, until it is promoted."""
 
 
-def cause_of(error: BaseException) -> Cause:
+def cause_of(error: BaseException) -> ErrorCause:
     """The cause by the error's type, its code, or its text."""
     names = set(_type_names(error))
     if names & _REFUSED_TYPES:
-        return Cause.REFUSED
+        return ErrorCause.REFUSED
     if names & {"sqlalchemy.exc.DBAPIError", "psycopg.Error"}:
         return _of_database(error, names)
     if "botocore.exceptions.ClientError" in names:
         return _of_status(error)
     text = str(error)
     if _REFUSED_TEXT.search(text):
-        return Cause.REFUSED
+        return ErrorCause.REFUSED
     if names & _OUTAGE_TYPES:
         is_bad_input = isinstance(error, ValueError)  # such as an address that is none
-        return Cause.UNKNOWN if is_bad_input else Cause.OUTAGE
-    if isinstance(error, OSError) and error.errno in _PASSING_ERRNOS:
-        return Cause.OUTAGE
-    return Cause.OUTAGE if _OUTAGE_TEXT.search(text) else Cause.UNKNOWN
+        return ErrorCause.UNKNOWN if is_bad_input else ErrorCause.OUTAGE
+    if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNOS:
+        return ErrorCause.OUTAGE
+    return ErrorCause.OUTAGE if _OUTAGE_TEXT.search(text) else ErrorCause.UNKNOWN
 
 
 def retryable(error: BaseException) -> type[RetryableError]:
     """The class of the error to raise where nothing was changed: `AccessRefusedError` after a refusal."""
-    return AccessRefusedError if cause_of(error) is Cause.REFUSED else RetryableError
+    return AccessRefusedError if cause_of(error) is ErrorCause.REFUSED else RetryableError
 
 
 def _type_names(error: BaseException) -> Iterator[str]:
     return (f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__)
 
 
-def _of_database(error: BaseException, names: set[str]) -> Cause:
+def _of_database(error: BaseException, names: set[str]) -> ErrorCause:
     sqlstate = str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
     if sqlstate.startswith(_REFUSED_SQLSTATES) or _REFUSED_BY_DATABASE.search(str(error)):
-        return Cause.REFUSED
+        return ErrorCause.REFUSED
     is_outage = names & _OUTAGE_TYPES or sqlstate == _READ_ONLY_SQLSTATE
-    return Cause.OUTAGE if is_outage else Cause.UNKNOWN
+    return ErrorCause.OUTAGE if is_outage else ErrorCause.UNKNOWN
 
 
-def _of_status(error: BaseException) -> Cause:
+def _of_status(error: BaseException) -> ErrorCause:
     """Of an answer to a request of boto3."""
     response = getattr(error, "response", {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code = str(response.get("Error", {}).get("Code", ""))
     if status == 429 or status >= 500 or "Throttl" in code:
-        return Cause.OUTAGE
+        return ErrorCause.OUTAGE
     is_refused = status in (401, 403) or re.search("AccessDenied|Token|Unrecognized|Signature", code)
-    return Cause.REFUSED if is_refused else Cause.UNKNOWN
+    return ErrorCause.REFUSED if is_refused else ErrorCause.UNKNOWN

@@ -24,11 +24,11 @@ class FailedCommit:
     """Format and address of the table."""
     error: str
     """The error as text, without secrets."""
-    can_land_later: bool
+    can_commit_later: bool
     """True if the request may still be on its way to a server."""
     if_unknown: str
     """What the user has to know if nobody can tell whether it has landed."""
-    if_not_landed: str
+    if_not_committed: str
     """What happens next if it has not landed."""
     cause: Exception | None = None
     """The error itself, unless it may show secrets."""
@@ -53,10 +53,10 @@ class FailedCommit:
         Returns:
             `CommitStateUnknownError` if it can land later: delete nothing; else `RetryableError`
         """
-        if self.can_land_later:
+        if self.can_commit_later:
             return self._unknown()
         return RetryableError(
-            f"{self.what} could not be committed to {self.table}: {self.error}. {self.if_not_landed}"
+            f"{self.what} could not be committed to {self.table}: {self.error}. {self.if_not_committed}"
         )
 
     def _unknown(self) -> CommitStateUnknownError:
@@ -66,33 +66,33 @@ class FailedCommit:
 
 
 def failed_batch(
-    batch: Batch, table: str, error: str, *, can_land_later: bool, cause: Exception | None = None
+    batch: Batch, table: str, error: str, *, can_commit_later: bool, cause: Exception | None = None
 ) -> FailedCommit:
     """The commit of a batch."""
     return FailedCommit(
         what=f"Batch {batch.batch_id} of query {batch.stream.query_id}",
         table=table,
         error=error,
-        can_land_later=can_land_later,
+        can_commit_later=can_commit_later,
         if_unknown="Nothing is deleted. The query's next start, its next delivery or `penstock recover` "
         "looks at the table and finishes the batch.",
-        if_not_landed=f"It did not land. Correct the cause. {NEXT_TRY}",
+        if_not_committed=f"It did not land. Correct the cause. {NEXT_TRY}",
         cause=cause,
     )
 
 
 def failed_compaction(
-    table: str, error: str, *, can_land_later: bool, cause: Exception | None = None
+    table: str, error: str, *, can_commit_later: bool, cause: Exception | None = None
 ) -> FailedCommit:
     """The commit of compacted files."""
     return FailedCommit(
         what="Compacted files",
         table=table,
         error=error,
-        can_land_later=can_land_later,
+        can_commit_later=can_commit_later,
         if_unknown="The rows are the same either way. Nothing is deleted: clean-up sees which files the "
         "table has.",
-        if_not_landed="Nothing was changed; it is tried again.",
+        if_not_committed="Nothing was changed; it is tried again.",
         cause=cause,
         unreadable=(PenstockError,),
     )

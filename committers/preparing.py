@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Generic
 
 from . import crash_points
-from .checkpoint_copies import mismatch
+from .checkpoint_forks import mismatch
+from .commit_runner import stored_manifest
 from .contract import (
     Batch,
     Committable,
@@ -23,7 +24,6 @@ from .contract import (
 )
 from .decision import is_in_table
 from .errors import FencedError, RetryableError
-from .landing import stored_manifest
 from .recovery import being_delivered
 
 
@@ -45,7 +45,7 @@ class Preparation(Generic[PayloadT]):
             RetryableError: one of them is being delivered, or was changed by somebody else.
         """
         reason = "given up for its replay: the checkpoint has other offsets"
-        if not self._store.give_up_from(record, reason):
+        if not self._store.abort_from(record, reason):
             raise RetryableError(being_delivered(record.batch, reason))
 
     def prepare(

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import crash_points
-from .checkpoint_copies import CheckpointCopies, mismatch, never_came_back, refused
+from .checkpoint_forks import CheckpointForks, mismatch, never_came_back, refused
+from .commit_runner import CommitRunner, stored_manifest
 from .contract import Batch, Committer, ManifestRecord, ManifestState, ManifestStore, StreamKey
-from .decision import REFUSALS, Action, decide, is_in_table, position_of
+from .decision import REFUSALS, Action, decide, is_in_table, token_position
 from .errors import RetryableError, SchemaMismatchError, TableChangedError
-from .landing import Lander, stored_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,13 @@ class Recovery:
         lander: commits them; None takes one with the default bounds of the commit loop
     """
 
-    def __init__(self, store: ManifestStore, table: Committer, lander: Lander | None = None) -> None:
+    def __init__(
+        self, store: ManifestStore, table: Committer, commit_runner: CommitRunner | None = None
+    ) -> None:
         self._store = store
         self._table = table
-        self._lander = lander or Lander(store, table)
-        self._copies = CheckpointCopies(store, table)
+        self._commit_runner = commit_runner or CommitRunner(store, table)
+        self._forks = CheckpointForks(store, table)
 
     def recover(self, stream: StreamKey, replay: Batch | None = None) -> list[Recovered]:
         """Finish phase two of every pending batch of the stream, in ascending order.
@@ -66,7 +68,7 @@ class Recovery:
         for record in self._store.pending(stream):
             if replay is not None and record.batch.batch_id > replay.batch_id:
                 return
-            gap = self._copies.gap_before(record.batch)
+            gap = self._forks.gap_before(record.batch)
             if gap is not None and replay is not None and record.batch.batch_id < replay.batch_id:
                 raise mismatch(replay, never_came_back(gap))  # its token would hide both
             recovered = self._recover_one(record, replay) if gap is None else _left_behind(record, gap)
@@ -80,9 +82,9 @@ class Recovery:
         Only on an operator's word: the table was restored after they had landed, and shall stay so.
         """
         token = self._table.token(stream.query_id)
-        landed = [record for record in self._store.pending(stream) if is_in_table(token, record.batch)]
+        committed = [record for record in self._store.pending(stream) if is_in_table(token, record.batch)]
         reason = "accepted by an operator with the table as it is"
-        return [self._finish(record, ManifestState.COMMITTED, reason) for record in landed]
+        return [self._finish(record, ManifestState.COMMITTED, reason) for record in committed]
 
     def _recover_one(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
@@ -94,9 +96,9 @@ class Recovery:
     def _recovery_of(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
         token = self._table.token(batch.stream.query_id)
-        action = decide(record, position_of(token, batch), batch)
+        action = decide(record, token_position(token, batch), batch)
         if action is Action.MARK:
-            self._lander.land(stored_manifest(self._store, batch))
+            self._commit_runner.commit_and_mark(stored_manifest(self._store, batch))
             return Recovered(record, ManifestState.COMMITTED, "found in the table")
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
         if action in REFUSALS:
@@ -105,17 +107,17 @@ class Recovery:
             return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return Recovered(record, ManifestState.PREPARED, "the checkpoint has other offsets")
-        self._lander.check_age(batch, was_tried=True)
+        self._commit_runner.check_age(batch, was_tried=True)
         manifest = stored_manifest(self._store, batch)
         missing = self._table.missing(manifest)
-        if missing and self._lander.state(batch) is ManifestState.COMMITTED:  # just now, in other files
+        if missing and self._commit_runner.state(batch) is ManifestState.COMMITTED:  # with other files
             return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
         if missing:
             reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
             return self._left_for_replay(record, replay, reason)
-        self._copies.check_token(batch.stream, self._table.token(batch.stream.query_id))
+        self._forks.check_token(batch.stream, self._table.token(batch.stream.query_id))
         try:
-            outcome = self._lander.land(manifest)
+            outcome = self._commit_runner.commit_and_mark(manifest)
         except (SchemaMismatchError, TableChangedError) as error:
             if not is_replayed:
                 raise
@@ -152,9 +154,9 @@ class Recovery:
         """
         batch = record.batch
         # Given up is only what was seen: a twin may have prepared the batch anew since, with other files.
-        seen = record if state is ManifestState.ABORTED else None
-        is_finished = self._store.finish(batch, state, reason=reason, seen=seen)
-        is_kept = not is_finished and self._lander.state(batch) is ManifestState.PREPARED
+        expected = record if state is ManifestState.ABORTED else None
+        is_finished = self._store.finish(batch, state, reason=reason, expected=expected)
+        is_kept = not is_finished and self._commit_runner.state(batch) is ManifestState.PREPARED
         if is_kept and state is ManifestState.ABORTED:
             raise RetryableError(being_delivered(batch, reason))
         return Recovered(record, state, reason)

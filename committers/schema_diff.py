@@ -1,7 +1,7 @@
 """How given columns, those of rows or of files, differ from a table's: one comparison, for every destination.
 
 Pure. Runs on the driver, in the delivery process and on executors. A format translates its schemas into
-`Column`s, and says which differences are problems and how they are worded.
+`SchemaColumn`s, and says which differences are problems and how they are worded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TableT = TypeVar("TableT")
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[TypeT]):
+class SchemaColumn(Generic[TypeT]):
     """A column, a field of a struct, the elements of a list, or the keys or values of a map."""
 
     name: str
@@ -29,7 +29,7 @@ class Column(Generic[TypeT]):
     is_required: bool = False
     nesting: str = ""
     """`struct`, or what the format calls a list or a map; empty if there is nothing inside to compare."""
-    children: tuple[Column[TypeT], ...] = ()
+    children: tuple[SchemaColumn[TypeT], ...] = ()
     """The fields, the elements, or the keys and the values."""
     field_id: int = 0
 
@@ -42,7 +42,7 @@ class Column(Generic[TypeT]):
         return f"{self.nesting}<{', '.join(inside)}>"
 
 
-class Kind(enum.Enum):
+class DifferenceKind(enum.Enum):
     """What a difference is about."""
 
     MISSING = enum.auto()
@@ -69,24 +69,24 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Difference(Generic[GivenT, TableT]):
-    kind: Kind
+    kind: DifferenceKind
     parent: tuple[str, ...]
     """Names from the top down to what these columns are in, as the table spells them."""
-    given: tuple[Column[GivenT], ...] = ()
-    table: tuple[Column[TableT], ...] = ()
+    given: tuple[SchemaColumn[GivenT], ...] = ()
+    table: tuple[SchemaColumn[TableT], ...] = ()
     is_in_key: bool = False
     """In the key of a map."""
 
 
-Key = Callable[[Column[Any]], Hashable]
+Key = Callable[[SchemaColumn[Any]], Hashable]
 
 
-def by_name(column: Column[Any]) -> Hashable:
+def by_name(column: SchemaColumn[Any]) -> Hashable:
     """Columns of the very same name belong together."""
     return column.name
 
 
-def by_field_id(column: Column[Any]) -> Hashable:
+def by_field_id(column: SchemaColumn[Any]) -> Hashable:
     return column.field_id
 
 
@@ -97,8 +97,8 @@ def without_case(given: Iterable[str], table: Iterable[str]) -> Callable[[str], 
 
 
 def compare(
-    given: Sequence[Column[GivenT]],
-    table: Sequence[Column[TableT]],
+    given: Sequence[SchemaColumn[GivenT]],
+    table: Sequence[SchemaColumn[TableT]],
     holds: Callable[[GivenT, TableT], bool],
     *,
     key: Key | None = None,
@@ -123,27 +123,32 @@ def compare(
     for target in table:
         found = sources.get(key_of(target), [])
         if not found:
-            yield Difference(Kind.REQUIRED if target.is_required else Kind.MISSING, parent, (), (target,))
+            yield Difference(
+                DifferenceKind.REQUIRED if target.is_required else DifferenceKind.MISSING,
+                parent,
+                (),
+                (target,),
+            )
         if len(found) > 1:
-            yield Difference(Kind.MERGED, parent, tuple(found), (target,))
+            yield Difference(DifferenceKind.MERGED, parent, tuple(found), (target,))
         for source in found[:1]:
             yield from _compare_pair(source, target, holds, key, parent, is_in_key)
     names, lower = {column.name for column in table}, Counter(column.name.lower() for column in given)
     for source in given:
         alike, fitting = sources[key_of(source)], targets.get(key_of(source), [])
         if len(fitting) > 1:
-            yield Difference(Kind.AMBIGUOUS, parent, (source,), tuple(fitting))
+            yield Difference(DifferenceKind.AMBIGUOUS, parent, (source,), tuple(fitting))
         is_merged = len(alike) > 1 and fitting
         if lower[source.name.lower()] > 1 and source.name not in names and not is_merged:
-            yield Difference(Kind.CASE, parent, (source,))
+            yield Difference(DifferenceKind.CASE, parent, (source,))
     new = tuple([source for source in given if key_of(source) not in targets])
     if new:
-        yield Difference(Kind.NEW, parent, new, tuple(table), is_in_key)
+        yield Difference(DifferenceKind.NEW, parent, new, tuple(table), is_in_key)
 
 
 def _compare_pair(
-    given: Column[GivenT],
-    table: Column[TableT],
+    given: SchemaColumn[GivenT],
+    table: SchemaColumn[TableT],
     holds: Callable[[GivenT, TableT], bool],
     key: Key | None,
     parent: tuple[str, ...],
@@ -151,14 +156,14 @@ def _compare_pair(
 ) -> Iterator[Difference[GivenT, TableT]]:
     path, is_map = (*parent, table.name), len(table.children) == 2
     if given.name != table.name:
-        yield Difference(Kind.SPELLING, parent, (given,), (table,))
+        yield Difference(DifferenceKind.SPELLING, parent, (given,), (table,))
     if key is not None and key(given) != key(table):
-        yield Difference(Kind.FIELD_ID, parent, (given,), (table,))
+        yield Difference(DifferenceKind.FIELD_ID, parent, (given,), (table,))
     if table.is_required and not given.is_required:
-        yield Difference(Kind.NULLS, parent, (given,), (table,))
+        yield Difference(DifferenceKind.NULLS, parent, (given,), (table,))
     if not table.nesting or given.nesting != table.nesting:
         if given.type != table.type and not holds(given.type, table.type):
-            yield Difference(Kind.TYPE, parent, (given,), (table,))
+            yield Difference(DifferenceKind.TYPE, parent, (given,), (table,))
     elif table.nesting == "struct":
         yield from compare(given.children, table.children, holds, key=key, parent=path, is_in_key=is_in_key)
     else:
@@ -169,27 +174,27 @@ def _compare_pair(
 
 # Messages -----------------------------------------------------------------------------------------
 
-QUERY: Mapping[Kind, str] = {
-    Kind.REQUIRED: "{columns} is NOT NULL in the table and missing in the query",
-    Kind.TYPE: "{columns} is {table} in the table and {given} in the query",
-    Kind.NEW: "{parent} has no column {names} (schemaEvolution=addColumns would add it)",
-    Kind.MERGED: "{names} differ by case only, and fit {columns} both",
-    Kind.AMBIGUOUS: "{names} fits {columns} of the table",
-    Kind.CASE: "{names} differs from another column by case only",
+QUERY: Mapping[DifferenceKind, str] = {
+    DifferenceKind.REQUIRED: "{columns} is NOT NULL in the table and missing in the query",
+    DifferenceKind.TYPE: "{columns} is {table} in the table and {given} in the query",
+    DifferenceKind.NEW: "{parent} has no column {names} (schemaEvolution=addColumns would add it)",
+    DifferenceKind.MERGED: "{names} differ by case only, and fit {columns} both",
+    DifferenceKind.AMBIGUOUS: "{names} fits {columns} of the table",
+    DifferenceKind.CASE: "{names} differs from another column by case only",
 }
 """What is a problem in the columns of a query."""
 
-FILES: Mapping[Kind, str] = {
-    Kind.REQUIRED: "{columns} is NOT NULL in the table and not in the files",
-    Kind.TYPE: "{columns} is now {table}; the files have {given}",
-    Kind.NULLS: "{columns} is now NOT NULL; the files may have NULLs",
-    Kind.FIELD_ID: "{columns} has another field id in the table than in the files",
+FILES: Mapping[DifferenceKind, str] = {
+    DifferenceKind.REQUIRED: "{columns} is NOT NULL in the table and not in the files",
+    DifferenceKind.TYPE: "{columns} is now {table}; the files have {given}",
+    DifferenceKind.NULLS: "{columns} is now NOT NULL; the files may have NULLs",
+    DifferenceKind.FIELD_ID: "{columns} has another field id in the table than in the files",
 }
 """What is a problem in the columns of files, after the table was altered."""
 
 
 def problems_in(
-    differences: Iterable[Difference[GivenT, TableT]], wording: Mapping[Kind, str]
+    differences: Iterable[Difference[GivenT, TableT]], wording: Mapping[DifferenceKind, str]
 ) -> Iterator[str]:
     """A sentence for each difference of the kinds in `wording`."""
     for found in differences:
@@ -203,15 +208,15 @@ def problems_in(
             )
 
 
-def dotted(parent: Sequence[str], column: Column[Any]) -> str:
+def dotted(parent: Sequence[str], column: SchemaColumn[Any]) -> str:
     return ".".join((*parent, column.name))
 
 
 def query_mismatch(
     table_name: str,
     problems: Sequence[str],
-    given: Sequence[Column[Any]],
-    table: Sequence[Column[Any]] | None = None,
+    given: Sequence[SchemaColumn[Any]],
+    table: Sequence[SchemaColumn[Any]] | None = None,
 ) -> SchemaMismatchError:
     """The error that shows both schemas. `table_name` with the format, such as `Delta table /lake/t`."""
     has = "" if table is None else f"\n  The table has:\n{described(table)}"
@@ -226,8 +231,8 @@ def files_mismatch(
     table_name: str,
     batch: str,
     problems: Sequence[str],
-    written: Sequence[Column[Any]],
-    current: Sequence[Column[Any]],
+    written: Sequence[SchemaColumn[Any]],
+    current: Sequence[SchemaColumn[Any]],
 ) -> SchemaMismatchError:
     """The same for files that are written already."""
     return SchemaMismatchError(
@@ -242,7 +247,7 @@ def _lines(problems: Sequence[str]) -> str:
     return "\n".join(f"  - {problem}" for problem in problems)
 
 
-def described(columns: Sequence[Column[Any]]) -> str:
+def described(columns: Sequence[SchemaColumn[Any]]) -> str:
     """One line a column."""
     return "\n".join(
         f"    {column.name}: {column}{' NOT NULL' if column.is_required else ''}" for column in columns

@@ -6,11 +6,11 @@ Called by committers within the commit, on the very version of the target that t
 from __future__ import annotations
 
 from .contract import Batch, Manifest, Token
-from .deliveries.contract import check_none_landed
+from .deliveries.contract import check_none_committed
 from .errors import CheckpointMismatchError
 
 
-def is_landed(manifest: Manifest, token: Token | None, table: str) -> bool:
+def is_committed(manifest: Manifest, token: Token | None, table: str) -> bool:
     """True if the target holds the batch: its own token is there, or that of a later batch of the query.
 
     Args:
@@ -24,7 +24,7 @@ def is_landed(manifest: Manifest, token: Token | None, table: str) -> bool:
     batch = manifest.batch
     if token is None:
         return False
-    check_none_landed(manifest, token, table)
+    check_none_committed(manifest, token, table)
     if token.batch_id == batch.batch_id and not token.matches(batch.digest):
         raise other_offsets(batch, table)
     return token.batch_id >= batch.batch_id

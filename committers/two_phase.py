@@ -19,7 +19,8 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Generic
 
-from .checkpoint_copies import CheckpointCopies, DigestOf, refused
+from .checkpoint_forks import CheckpointForks, DigestOf, refused
+from .commit_runner import CommitRunner, Retry, stored_manifest
 from .contract import (
     AlreadyCommitted,
     Batch,
@@ -32,9 +33,8 @@ from .contract import (
     PayloadCommitter,
     PayloadT,
 )
-from .decision import REFUSALS, Action, decide, decide_when_read, position_of
+from .decision import REFUSALS, Action, decide, decide_when_read, token_position
 from .errors import PenstockError, RetryableError, SchemaMismatchError, TableChangedError
-from .landing import Lander, Retry, stored_manifest
 from .preparing import Preparation
 from .recovery import Recovery
 
@@ -61,10 +61,10 @@ class TwoPhaseCommitter(Generic[PayloadT]):
     ) -> None:
         self._store = store
         self._table = table
-        self._copies = CheckpointCopies(store, table)
+        self._forks = CheckpointForks(store, table)
         self._preparation = Preparation(store, table)
-        self._lander = Lander(store, table, retry, sleep=sleep, rng=rng, now=now)
-        self.recovery = Recovery(store, table, self._lander)
+        self._commit_runner = CommitRunner(store, table, retry, sleep=sleep, rng=rng, now=now)
+        self.recovery = Recovery(store, table, self._commit_runner)
 
     # Before the write -----------------------------------------------------------------------------
 
@@ -84,14 +84,14 @@ class TwoPhaseCommitter(Generic[PayloadT]):
         # The table before the store: what a twin lands meanwhile is on record by the time it is looked for.
         token = self._table.token(batch.stream.query_id)
         record = self._store.record(batch.stream, batch.batch_id)
-        action = decide(record, position_of(token, batch), batch)
+        action = decide(record, token_position(token, batch), batch)
         if action in REFUSALS:
             raise refused(action, batch, token)
         if action is Action.MARK:  # a twin has committed it since, and not marked it yet
-            self._lander.land(stored_manifest(self._store, batch))
+            self._commit_runner.commit_and_mark(stored_manifest(self._store, batch))
         if action in (Action.MARK, Action.SKIP):
             return Action.SKIP
-        self._copies.check_before(batch, digest_of)
+        self._forks.check_before(batch, digest_of)
         if action is Action.SUPERSEDE and record is not None:
             self._preparation.supersede(record)
         return Action.WRITE
@@ -115,19 +115,19 @@ class TwoPhaseCommitter(Generic[PayloadT]):
         """
         prepared = self._preparation.prepare(manifest, committables)
         if prepared.is_ours:
-            return self._lander.land(manifest)
-        return self._land_earlier(prepared.record, manifest, committables)
+            return self._commit_runner.commit_and_mark(manifest)
+        return self._commit_earlier(prepared.record, manifest, committables)
 
-    def _land_earlier(
+    def _commit_earlier(
         self, earlier: ManifestRecord, manifest: Manifest, committables: Sequence[Committable[PayloadT]]
     ) -> Committed | AlreadyCommitted:
         try:
-            outcome = self._lander.land(stored_manifest(self._store, manifest.batch))
+            outcome = self._commit_runner.commit_and_mark(stored_manifest(self._store, manifest.batch))
         except PenstockError as error:
             is_refused = isinstance(error, (SchemaMismatchError, TableChangedError))
             is_refused = is_refused and earlier.state is ManifestState.PREPARED
             if is_refused and self._preparation.put(manifest, committables, replacing=earlier).is_ours:
-                return self._lander.land(manifest)
+                return self._commit_runner.commit_and_mark(manifest)
             self._preparation.delete_unnamed(committables, earlier)
             raise
         self._preparation.delete_unnamed(committables, earlier)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from .gathering import gathered
+from .coalescing import coalesced
 from .stream_writer import StreamWriter
 
 if TYPE_CHECKING:
@@ -18,4 +18,4 @@ class ArrowStreamWriter(StreamWriter, DataSourceStreamArrowWriter):
     """See `StreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.write_batches(gathered(iterator))
+        return self.write_batches(coalesced(iterator))

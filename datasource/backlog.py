@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 POLL_S = 1.0
-SAY_EVERY_S = 30.0
+LOG_INTERVAL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ def _wait(
     now: Callable[[], datetime],
     sleep: Callable[[float], None],
 ) -> None:
-    stream, began, said_at = batch.stream, now(), None
+    stream, began, logged_at = batch.stream, now(), None
     while too_much:
         waited_s = (now() - began).total_seconds()
         if waited_s >= bound.wait_s:
             raise RetryableError(_failure(stream, too_much, waited_s, store.deliveries.state(stream)))
-        if said_at is None or waited_s - said_at >= SAY_EVERY_S:
+        if logged_at is None or waited_s - logged_at >= LOG_INTERVAL_S:
             logger.warning("The query waits for the deliveries of %s: %s.", stream, too_much)
-            said_at = waited_s
+            logged_at = waited_s
         sleep(POLL_S)
         too_much = bound.exceeded(store.deliveries.backlog(stream, batch.batch_id), now())
 
@@ -103,13 +103,13 @@ def _wait(
 def _failure(stream: StreamKey, too_much: str, waited_s: float, state: DeliveryState) -> str:
     return (
         f"The query has waited {waited_s:,.0f} s for the deliveries of {stream}, and still {too_much}. "
-        f"{_what_holds_it_up(state)} Nothing was lost: what is prepared stays so. Then start the query "
+        f"{_blocking_reason(state)} Nothing was lost: what is prepared stays so. Then start the query "
         "again: it goes on where it stopped. To let more wait, raise backlogBatches, backlogBytes or "
         "backlogSeconds; to wait longer, backlogWaitSeconds."
     )
 
 
-def _what_holds_it_up(state: DeliveryState) -> str:
+def _blocking_reason(state: DeliveryState) -> str:
     if state.parked_at is not None:
         by = f" by {state.parked_by}" if state.parked_by else ""
         why = state.parked_why or state.error

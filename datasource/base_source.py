@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 from ..committers.errors import PenstockError
 from .pickling import PlansUntilPickled
-from .spark_workers import tidy_up
+from .spark_workers import release_caches
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def garbage_kept() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Load libraries without Python's search for garbage, of which there is none: it takes a sixth of the
     time, in a new process for the first batch and for each one after a pause.
     """
@@ -64,13 +64,13 @@ class PenstockDataSource(PlansUntilPickled, DataSource):
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        with garbage_kept():
+        with gc_paused():
             sink = self.sink()
             from .planning import plan_stream_batch
         plan = None
         if self._plans:
             plan = plan_stream_batch(sink, schema, overwrite)
-            tidy_up()
+            release_caches()
         if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
             from .arrow_stream_writer import ArrowStreamWriter
 
@@ -82,6 +82,6 @@ class PenstockDataSource(PlansUntilPickled, DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from .batch_writer import BatchWriter
 
-        with garbage_kept():
+        with gc_paused():
             sink = self.sink()
         return BatchWriter(sink, schema, overwrite)

@@ -74,7 +74,7 @@ class BatchPlan(Generic[PayloadT, ContentT]):
             attempt=task.attempt,
         )
         events = OldestEvent(self.event_time)
-        payload = None if self.writers is None else _write(self.writers, attempt, events.watch(batches))
+        payload = None if self.writers is None else _write(self.writers, attempt, events.observe(batches))
         committable = Committable(
             batch=self.batch,
             run_id=attempt.run_id,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from .batch_plan import CommittableMessage, committables_in
-from .gathering import gathered
+from .coalescing import coalesced
 from .pickling import DriverOnly
 from .sink import Sink
 from .task import current_task
@@ -34,7 +34,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Executor, once per task attempt: write the data files of one partition."""
-        return self._plan.write(gathered(iterator), current_task())
+        return self._plan.write(coalesced(iterator), current_task())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver, once, when all tasks have succeeded."""

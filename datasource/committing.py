@@ -71,7 +71,7 @@ def commit_batch_write(
     """Commit a batch write. Its manifest need not outlive the process: nobody would replay it."""
     committables = checked_committables(messages)
     with open_store(sink.options.store) if sink.options.store else open_store_in_memory() as store:
-        store.register(committables[0].batch.stream, sink.kind)
+        store.register_stream(committables[0].batch.stream, sink.kind)
         table = sink.open_table()
         committer = TwoPhaseCommitter(store, table, retry(sink.options))
         committer.commit(manifest_of(table, messages), committables)

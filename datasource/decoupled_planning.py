@@ -1,8 +1,8 @@
 """Plan a batch of a decoupled stream: by the store, and by what was last seen of the table. Driver only.
 
 The first plan of a process looks at the table, with all the checks of coupled mode; later ones go by what was
-seen, which a thread looks up again in the background. Where plans do not last (`Planned.is_lasting`), each
-batch waits for a look of its own.
+seen, which a thread looks up again in the background. Where plans do not last (`PlannedBatch.is_lasting`),
+each batch waits for a look of its own.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from ..committers.checkpoint_copies import DigestOf
+from ..committers.checkpoint_forks import DigestOf
 from ..committers.contract import (
     Batch,
     ContentT,
     Manifest,
     ManifestState,
     PayloadT,
-    Planned,
+    PlannedBatch,
     StreamKey,
     Target,
     Token,
@@ -31,9 +31,9 @@ from ..committers.safe_text import get_logger
 from .backlog import BacklogBound, wait_for_delivery
 from .new_query import check_new_query
 from .options.delivery import DeliveryOptions
-from .plan_cache import PlanCache, PlanKey, Seen
-from .settings import register
-from .sink import Identified, Ordered, Sink, check_same_table, mode_of
+from .plan_cache import CachedTable, PlanCache, PlanKey
+from .settings import register_stream
+from .sink import Sink, SupportsOrdering, SupportsTableIdentity, check_same_table, mode_of
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore, WrittenTable
@@ -51,24 +51,24 @@ def plan_decoupled(
     batch: Batch,
     digest_of: DigestOf,
     plans: PlanCache,
-) -> Planned[PayloadT, ContentT] | None:
+) -> PlannedBatch[PayloadT, ContentT] | None:
     """Wait until the backlog has room for the batch; say how to write it, or None if it is not to be written.
 
     Raises:
         PenstockError: see its subclasses; no data has moved.
     """
-    seen = plans.get(key)
-    if seen is None:
+    cached = plans.get(key)
+    if cached is None:
         return _plan_first(key, store, batch, digest_of, plans)
-    if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, seen.token) is Action.SKIP:
+    if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, cached.token) is Action.SKIP:
         return None
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
-    look = partial(_look_again, key, written, seen.planned.target_id, batch.batch_id)
-    if seen.planned.is_lasting:
-        plans.refresh(key, look)
-        return seen.planned
-    now = patiently(look, key.sink.options.backlog_wait_s)
+    load = partial(_reload, key, written, cached.planned.target_id, batch.batch_id)
+    if cached.planned.is_lasting:
+        plans.refresh(key, load)
+        return cached.planned
+    now = with_retry(load, key.sink.options.backlog_wait_s)
     plans.put(key, now)
     return now.planned
 
@@ -82,16 +82,16 @@ def bound_of(options: DeliveryOptions) -> BacklogBound:
     )
 
 
-def _look_again(
+def _reload(
     key: PlanKey[PayloadT, ContentT], written: WrittenTable | None, table_id: str, batch_id: int
-) -> Seen[PayloadT, ContentT]:
+) -> CachedTable[PayloadT, ContentT]:
     """Without the store, for it may be in the background. A table that was dropped is not created anew."""
     table = key.sink.open_table()
-    if isinstance(table, Identified):
+    if isinstance(table, SupportsTableIdentity):
         table.check_unchanged(key.stream.query_id, table_id, None)
     check_same_table(table, key.stream, written)
     token = table.token(key.stream.query_id)
-    return Seen(table.plan_batch(key.rows, mode_of(key.overwrite), batch_id), token)
+    return CachedTable(table.plan_batch(key.rows, mode_of(key.overwrite), batch_id), token)
 
 
 def _plan_first(
@@ -100,13 +100,13 @@ def _plan_first(
     batch: Batch,
     digest_of: DigestOf,
     plans: PlanCache,
-) -> Planned[PayloadT, ContentT] | None:
+) -> PlannedBatch[PayloadT, ContentT] | None:
     """With a look at the table; None if the batch is not to be written."""
     is_known = _is_known(store, batch.stream)
     wait_s = key.sink.options.backlog_wait_s if is_known else 0
-    table, token = patiently(partial(_look_first, key.sink, store, batch.stream), wait_s)
+    table, token = with_retry(partial(_load_first, key.sink, store, batch.stream), wait_s)
     if is_known:
-        register(key.sink, store, batch.stream)  # what is waited for is delivered as this start says
+        register_stream(key.sink, store, batch.stream)  # what is waited for is delivered as this start says
     else:
         check_new_query(key.sink, store, table, batch, key.overwrite)
     if DecoupledCommitter(store, table).begin(batch, digest_of, token) is Action.SKIP:
@@ -115,11 +115,11 @@ def _plan_first(
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     mode = mode_of(key.overwrite)
-    planned = patiently(lambda: table.plan_batch(key.rows, mode, batch.batch_id), wait_s)
-    if isinstance(table, Ordered):
+    planned = with_retry(lambda: table.plan_batch(key.rows, mode, batch.batch_id), wait_s)
+    if isinstance(table, SupportsOrdering):
         pending = store.manifests(batch.stream, ManifestState.PREPARED)
         table.check_follows(planned.content, (one for one in pending if one.batch.batch_id < batch.batch_id))
-    plans.put(key, Seen(planned, token))
+    plans.put(key, CachedTable(planned, token))
     return planned
 
 
@@ -127,17 +127,23 @@ def _is_known(store: SqlManifestStore, stream: StreamKey) -> bool:
     return bool(store.history(stream, 1))
 
 
-def _look_first(
+def _load_first(
     sink: Sink[PayloadT, ContentT], store: SqlManifestStore, stream: StreamKey
 ) -> tuple[Target[PayloadT, ContentT], Token | None]:
     table, written = sink.open_table(), store.written_table(stream)
     try:
         waiting = _newest_pending(store, stream)
-        if waiting is not None and isinstance(table, Ordered) and isinstance(table, Identified):
+        if (
+            waiting is not None
+            and isinstance(table, SupportsOrdering)
+            and isinstance(table, SupportsTableIdentity)
+        ):
             table.check_unchanged(stream.query_id, table.target_id_of(waiting), None)
         check_same_table(table, stream, written)
     except TableChangedError:
-        register(sink, store, stream)  # or a store that was lost does not know what the operator may accept
+        register_stream(
+            sink, store, stream
+        )  # or a store that was lost does not know what the operator may accept
         raise
     return table, table.token(stream.query_id)
 
@@ -150,7 +156,7 @@ def _newest_pending(store: SqlManifestStore, stream: StreamKey) -> Manifest | No
     return store.manifest(stream, newest[0].batch.batch_id)
 
 
-def patiently(
+def with_retry(
     call: Callable[[], T],
     wait_s: float,
     *,

@@ -45,16 +45,16 @@ class OldestEvent:
         self._column = column
         self._oldest_us: int | None = None
 
-    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def observe(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches as they are."""
         if self._column is None:
             yield from batches
             return
         for batch in batches:
-            self._look(batch.column(batch.schema.names.index(self._column)))
+            self._observe(batch.column(batch.schema.names.index(self._column)))
             yield batch
 
-    def _look(self, column: pa.Array) -> None:
+    def _observe(self, column: pa.Array) -> None:
         zone = column.type.tz if pa.types.is_timestamp(column.type) else None
         least = pc.min(column.cast(pa.timestamp("us", zone)).cast(pa.int64())).as_py()
         if least is not None and (self._oldest_us is None or least < self._oldest_us):

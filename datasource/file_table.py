@@ -11,9 +11,9 @@ from ..committers.deliveries.contract import Mergeable
 from ..committers.errors import RetryableError
 from ..committers.file_tables.manifest import LakeManifest, decode, manifest_of
 from ..committers.file_tables.merge import MergeableFiles
-from ..writers.parquet.plan import WritePlan, parse_file_name
+from ..writers.parquet.write_config import WriteConfig, parse_file_name
 from .options.file_tables import FileTableOptions
-from .sink import Destination, Identified, Maintainable, Ordered, Remembering
+from .sink import Destination, Maintainable, SupportsOrdering, SupportsOrigins, SupportsTableIdentity
 
 if TYPE_CHECKING:
     from ..committers.cleanup import NameParser
@@ -32,15 +32,15 @@ class Compactable(Protocol):
         """Who rewrites them, as the query says: the delivery process, a Spark job or nobody."""
         ...
 
-    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """How files that replace these are written; None if the table takes none of them any more."""
         ...
 
 
 class FileTable(
-    Identified,
-    Remembering,
-    Ordered[LakeManifest],
+    SupportsTableIdentity,
+    SupportsOrigins,
+    SupportsOrdering[LakeManifest],
     Mergeable,
     Compactable,
     Target[DataFiles, LakeManifest],
@@ -66,12 +66,13 @@ class FileTableTarget(MergeableFiles):
         return manifest_of(batch, content, payloads)
 
     def target_id_of(self, manifest: Manifest) -> str:
-        """See `Identified`."""
+        """See `SupportsTableIdentity`."""
         return decode(manifest).table_id
 
     def check_follows(self, content: LakeManifest, pending: Iterable[Manifest]) -> None:
-        """See `Ordered`. Two batches that were both planned as the first to bring new columns must bring the
-        same ones: formats number columns, and the second one would give the number of the first to another.
+        """See `SupportsOrdering`. Two batches that were both planned as the first to bring new columns must
+        bring the same ones: formats number columns, and the second one would give the number of the first to
+        another.
         """
         if not content.new_columns:
             return

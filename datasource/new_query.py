@@ -14,7 +14,7 @@ from ..committers.contract import Batch, Committer
 from ..committers.errors import CheckpointMismatchError, TableChangedError, shown
 from ..committers.safe_text import get_logger
 from .options.stream import NewQuery, StreamOptions, normalized_location, origins_of
-from .sink import Destination, Remembering
+from .sink import Destination, SupportsOrigins
 
 if TYPE_CHECKING:
     from ..committers.store.sql import OtherQuery, SqlManifestStore
@@ -34,7 +34,7 @@ def check_new_query(
         RetryableError: table or store cannot be read now.
     """
     options, stream = sink.options, batch.stream
-    if not isinstance(table, Remembering):
+    if not isinstance(table, SupportsOrigins):
         return
     if batch.batch_id > 0 or overwrite or options.new_query is NewQuery.ALLOW:
         return
@@ -62,14 +62,14 @@ def check_new_query(
 
 
 def _earlier_query(
-    options: StreamOptions, store: SqlManifestStore, table: Remembering, batch: Batch
+    options: StreamOptions, store: SqlManifestStore, table: SupportsOrigins, batch: Batch
 ) -> str | None:
     """How the earlier query is the same, for the message; None if there is none, or the table has no rows."""
     for other in store.other_queries(batch.stream):
         same = _same(options, other)
         if same and (other.has_pending or (_holds_batch_of(table, other) and table.has_rows())):
             return f"{same} (query id {shown(other.query_id)})"
-    noted = table.noted_origin(batch.stream.query_id, origins_of(options))
+    noted = table.recorded_origin(batch.stream.query_id, origins_of(options))
     if noted is None or not table.has_rows():
         return None
     return _same_checkpoint(options) if noted.startswith("checkpoint:") else _same_name(options)
@@ -98,7 +98,7 @@ def _checkpoint_of(settings: str) -> str:
         return ""
 
 
-def _holds_batch_of(table: Remembering, other: OtherQuery) -> bool:
+def _holds_batch_of(table: SupportsOrigins, other: OtherQuery) -> bool:
     """False for a table that was dropped and created again, or rolled back: then the rows are gone."""
     try:
         return table.token(other.query_id) is not None

@@ -20,7 +20,7 @@ from ..committers.safe_text import get_logger
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..committers.contract import Planned, StreamKey, Token
+    from ..committers.contract import PlannedBatch, StreamKey, Token
     from .sink import Sink
 
 logger = get_logger(__name__)
@@ -41,19 +41,19 @@ class PlanKey(Generic[PayloadT, ContentT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[PayloadT, ContentT]):
+class CachedTable(Generic[PayloadT, ContentT]):
     """What one look at the table has found."""
 
-    planned: Planned[PayloadT, ContentT]
+    planned: PlannedBatch[PayloadT, ContentT]
     token: Token | None
 
 
 @dataclass(slots=True)
 class _Entry:
     key: PlanKey[Any, Any]
-    seen: Seen[Any, Any]
-    seen_at: float
-    is_looking: bool = False
+    cached: CachedTable[Any, Any]
+    loaded_at: float
+    is_loading: bool = False
     error: BaseException | None = None
 
 
@@ -80,7 +80,7 @@ class PlanCache:
         self._lock = threading.Lock()
         self._entries: dict[StreamKey, _Entry] = {}
 
-    def get(self, key: PlanKey[PayloadT, ContentT]) -> Seen[PayloadT, ContentT] | None:
+    def get(self, key: PlanKey[PayloadT, ContentT]) -> CachedTable[PayloadT, ContentT] | None:
         """What was seen last; None if the table must be looked at now.
 
         Raises:
@@ -91,37 +91,39 @@ class PlanCache:
             if entry is None or entry.key != key:
                 return None
             if entry.error is None:
-                return entry.seen
+                return entry.cached
             del self._entries[key.stream]
         raise entry.error
 
-    def put(self, key: PlanKey[PayloadT, ContentT], seen: Seen[PayloadT, ContentT]) -> None:
+    def put(self, key: PlanKey[PayloadT, ContentT], cached: CachedTable[PayloadT, ContentT]) -> None:
         with self._lock:
             self._entries.pop(key.stream, None)
-            self._entries[key.stream] = _Entry(key, seen, self._clock())
+            self._entries[key.stream] = _Entry(key, cached, self._clock())
             if len(self._entries) > PLANS_MAX:
                 del self._entries[next(iter(self._entries))]
 
-    def refresh(self, key: PlanKey[PayloadT, ContentT], look: Callable[[], Seen[PayloadT, ContentT]]) -> None:
+    def refresh(
+        self, key: PlanKey[PayloadT, ContentT], load: Callable[[], CachedTable[PayloadT, ContentT]]
+    ) -> None:
         """Look again in the background, if it is time; one look per stream at once."""
         with self._lock:
             entry = self._entries.get(key.stream)
-            if entry is None or entry.is_looking or self._clock() - entry.seen_at < REFRESH_S:
+            if entry is None or entry.is_loading or self._clock() - entry.loaded_at < REFRESH_S:
                 return
-            entry.is_looking = True
-        self._start(lambda: self._look_again(entry, look))
+            entry.is_loading = True
+        self._start(lambda: self._reload(entry, load))
 
-    def _look_again(self, entry: _Entry, look: Callable[[], Seen[Any, Any]]) -> None:
-        seen, failure = entry.seen, None
+    def _reload(self, entry: _Entry, load: Callable[[], CachedTable[Any, Any]]) -> None:
+        cached, failure = entry.cached, None
         try:
-            seen = look()
+            cached = load()
         except RetryableError as error:
             logger.warning("The next batches of %s go by what was known of it: %s", entry.key.stream, error)
         except BaseException as error:  # noqa: BLE001 - the next batch raises it
             failure = error
         with self._lock:
-            entry.seen, entry.error = seen, failure
-            entry.seen_at, entry.is_looking = self._clock(), False
+            entry.cached, entry.error = cached, failure
+            entry.loaded_at, entry.is_loading = self._clock(), False
 
 
 PLANS = PlanCache()

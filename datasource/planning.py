@@ -11,11 +11,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ..committers.batch_writes import batch_write_id
-from ..committers.checkpoint_copies import DigestOf
-from ..committers.contract import Batch, ContentT, PayloadT, Planned, StreamKey
+from ..committers.checkpoint_forks import DigestOf
+from ..committers.commit_runner import Retry
+from ..committers.contract import Batch, ContentT, PayloadT, PlannedBatch, StreamKey
 from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, TableChangedError
-from ..committers.landing import Retry
 from ..committers.store.sql import sqlite_url
 from ..committers.two_phase import TwoPhaseCommitter
 from ..writers.local_path import local_path
@@ -26,7 +26,7 @@ from .event_time import event_time_column
 from .new_query import check_new_query
 from .options.stream import StreamOptions
 from .plan_cache import PLANS, PlanCache, PlanKey
-from .settings import register
+from .settings import register_stream
 from .sink import Destination, Sink, check_same_table, mode_of
 from .stores import borrow_store
 from .types import arrow_schema
@@ -78,14 +78,14 @@ def plan_batch(
         planned = _plan_coupled(key, store, batch, digest_of)
     if planned is None:
         return BatchPlan(batch)
-    register(sink, store, batch.stream, planned.target_id)
+    register_stream(sink, store, batch.stream, planned.target_id)
     before = digest_of(batch.batch_id - 1) if is_decoupled and batch.batch_id > 0 else None
     return BatchPlan(batch, planned.writers, planned.content, event_time=event_time, digest_before=before)
 
 
 def _plan_coupled(
     key: PlanKey[PayloadT, ContentT], store: SqlManifestStore, batch: Batch, digest_of: DigestOf
-) -> Planned[PayloadT, ContentT] | None:
+) -> PlannedBatch[PayloadT, ContentT] | None:
     """None if the batch is not to be written."""
     sink = key.sink
     table, written = sink.open_table(), store.written_table(batch.stream)
@@ -96,7 +96,7 @@ def _plan_coupled(
         check_same_table(table, batch.stream, written)  # recovery has looked anew, and gives way to a replay
     except TableChangedError:
         # A store that was lost does not know the stream, and the operator could not accept the table.
-        register(sink, store, batch.stream)
+        register_stream(sink, store, batch.stream)
         raise
     if decision is Action.SKIP:
         return None

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
 
 
-def register(sink: Destination, store: SqlManifestStore, stream: StreamKey, table_id: str = "") -> None:
+def register_stream(
+    sink: Destination, store: SqlManifestStore, stream: StreamKey, table_id: str = ""
+) -> None:
     """Make the stream known, with all that its delivery needs. Driver only."""
     options = sink.options
-    store.register(stream, sink.kind, options.query_name, table_id, settings=settings_of(options))
+    store.register_stream(stream, sink.kind, options.query_name, table_id, settings=settings_of(options))
 
 
 def settings_of(options: DeliveryOptions) -> str:

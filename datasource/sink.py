@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from ..committers.file_tables.manifest import LakeManifest
     from ..committers.maintenance import MaintenancePolicy, Step
     from ..committers.store.sql import SqlManifestStore, WrittenTable
-    from ..writers.parquet.plan import WritePlan
+    from ..writers.parquet.write_config import WriteConfig
     from .destinations import Cleanable
 
 
 @runtime_checkable
-class Identified(Protocol):
+class SupportsTableIdentity(Protocol):
     """A target that can be told from another one under the same address."""
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
@@ -55,10 +55,10 @@ class Identified(Protocol):
 
 
 @runtime_checkable
-class Remembering(Committer, Protocol):
+class SupportsOrigins(Committer, Protocol):
     """A target that notes which queries have written it."""
 
-    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+    def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
         """The first of the origins from which another query has committed to the table; None if none has."""
         ...
 
@@ -68,7 +68,7 @@ class Remembering(Committer, Protocol):
 
 
 @runtime_checkable
-class Ordered(Protocol[ContentT_contra]):
+class SupportsOrdering(Protocol[ContentT_contra]):
     """A target whose batches may depend on those before them that are not committed yet."""
 
     def target_id_of(self, manifest: Manifest) -> str:
@@ -145,13 +145,13 @@ class MaintenanceContext(Protocol):
     def compaction(
         self,
         table: CompactableTable,
-        rewrite_plan: Callable[[LakeManifest], WritePlan | None],
+        rewrite_config: Callable[[LakeManifest], WriteConfig | None],
         target_file_bytes: int,
     ) -> Step:
         """Small data files that readers see already become larger ones.
 
         Args:
-            rewrite_plan: see `Compactable`
+            rewrite_config: see `Compactable`
         """
         ...
 
@@ -210,7 +210,7 @@ def check_same_table(table: Committer, stream: StreamKey, written: WrittenTable 
     Raises:
         TableChangedError: it is another one, or was put back to before the stream's last batch.
     """
-    if not isinstance(table, Identified):
+    if not isinstance(table, SupportsTableIdentity):
         return
     if written is None:  # the store may have been lost: the table itself knows
         table.check_unchanged(stream.query_id, None, None)

@@ -14,16 +14,16 @@ _known_modules = 0
 """How many there were when this process last left what is loaded out of the search for garbage."""
 
 
-def tidy_up() -> None:
+def release_caches() -> None:
     """Planner, task and commit process, at the end of their work.
 
     What this is worth is in docs/benchmarks/profiles.md.
     """
-    forget_finders()
-    keep_loaded()
+    drop_import_caches()
+    freeze_loaded()
 
 
-def forget_finders() -> None:
+def drop_import_caches() -> None:
     """Spare Python its search of Spark's own archives.
 
     Before each piece of work Spark 4.0 to 4.2 calls `importlib.invalidate_caches()`, with which Python 3.10
@@ -37,7 +37,7 @@ def forget_finders() -> None:
             del sys.path_importer_cache[path]
 
 
-def keep_loaded() -> None:
+def freeze_loaded() -> None:
     """Spare Python its search of modules for garbage. What comes when all are loaded is searched as ever.
 
     After each piece of work Spark's worker calls `gc.collect()` (pyspark's `daemon.py`), which looks at every

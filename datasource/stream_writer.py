@@ -20,7 +20,7 @@ from ..committers.errors import PenstockError
 from .batch_plan import BatchPlan, CommittableMessage, committables_in
 from .pickling import NotPickled
 from .sink import Sink
-from .spark_workers import tidy_up
+from .spark_workers import release_caches
 from .task import current_task
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class StreamWriter:
             )
         self._plan.check_task(task)
         message = self._plan.write(batches, task)
-        tidy_up()
+        release_caches()
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -59,7 +59,7 @@ class StreamWriter:
         from .committing import commit_stream_batch
 
         commit_stream_batch(self._sink.get(), _checked(messages, batchId))
-        tidy_up()
+        release_caches()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""

@@ -33,7 +33,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "TimestampNTZType": pa.timestamp("us"),
 }
 
-WAYS_OUT = {
+REMEDIES = {
     "TimeType": "cast({0} AS STRING)",
     "DayTimeIntervalType": "cast({0} AS STRING)",
     "YearMonthIntervalType": "cast({0} AS STRING)",
@@ -116,8 +116,8 @@ class _Place:
             lambda inner: self.wrap(f"{function}({self.expression}, {parameters} -> {inner})"),
         )
 
-    def refuse(self, what: str, way_out: str) -> str:
-        expression = self.wrap(way_out.format(self.expression))
+    def refuse(self, what: str, remedy: str) -> str:
+        expression = self.wrap(remedy.format(self.expression))
         return f"{self.path} ({what}). Write this instead: {expression}"
 
 
@@ -133,7 +133,7 @@ def _fields_problems(schema: StructType, place: _Place) -> Iterator[str]:
         at = place.field(field.name)
         declared = field.metadata.get(CHAR_VARCHAR_KEY) if field.metadata else None
         if declared:
-            yield at.refuse(f"{declared}: tables do not keep the length", _char_way_out(field.dataType))
+            yield at.refuse(f"{declared}: tables do not keep the length", _char_remedy(field.dataType))
         else:
             yield from _type_problems(field.dataType, at)
 
@@ -157,14 +157,14 @@ def _refuse_names(schema: StructType, place: _Place, refused: Sequence[str], wha
     if place.path:
         fields = zip(new_names, schema.fields, strict=True)
         struct = ", ".join(f"`{name}`: {field.dataType.simpleString()}" for name, field in fields)
-        way_out = place.wrap(f"cast({place.expression} AS STRUCT<{struct}>)")
+        remedy = place.wrap(f"cast({place.expression} AS STRUCT<{struct}>)")
     else:
-        way_out = f"df.toDF({', '.join(map(repr, new_names))})"
+        remedy = f"df.toDF({', '.join(map(repr, new_names))})"
     paths = ", ".join(place.field(name).path for name in refused)
-    return f"{paths} ({what}). Rename, e.g.: {way_out}"
+    return f"{paths} ({what}). Rename, e.g.: {remedy}"
 
 
-def _char_way_out(kind: DataType) -> str:
+def _char_remedy(kind: DataType) -> str:
     return f"cast({{0}} AS {kind.simpleString().upper()})"
 
 
@@ -172,7 +172,7 @@ def _type_problems(kind: DataType, place: _Place) -> Iterator[str]:
     name = _class_name(kind)
     if name == "StructType":
         if not kind.fields:  # type: ignore[attr-defined]
-            yield place.refuse("a struct without fields", WAYS_OUT["empty struct"])
+            yield place.refuse("a struct without fields", REMEDIES["empty struct"])
         yield from _fields_problems(kind, place)  # type: ignore[arg-type]
     elif name == "ArrayType":
         yield from _type_problems(kind.elementType, place.inside("element", "transform", "x", "x"))  # type: ignore[attr-defined]
@@ -185,6 +185,6 @@ def _type_problems(kind: DataType, place: _Place) -> Iterator[str]:
         if not 0 <= kind.scale <= kind.precision <= 38:  # type: ignore[attr-defined]
             yield place.refuse(kind.simpleString(), "cast({0} AS DECIMAL(38, 0))")
     elif kind.simpleString().startswith("string collate"):
-        yield place.refuse(f"{kind.simpleString()}: tables compare by bytes", WAYS_OUT["collated string"])
+        yield place.refuse(f"{kind.simpleString()}: tables compare by bytes", REMEDIES["collated string"])
     elif name not in ARROW_TYPES:
-        yield place.refuse(kind.simpleString(), WAYS_OUT.get(name, "cast({0} AS STRING)"))
+        yield place.refuse(kind.simpleString(), REMEDIES.get(name, "cast({0} AS STRING)"))

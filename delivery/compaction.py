@@ -1,7 +1,7 @@
 """Compaction: small files become a few, before a table names any of them, or after.
 
 Runs in the delivery process. `DeliveryCompactor` works between the merging of batches and the delivery's
-prepare, `VisibleRewriter` for the maintenance of a table.
+prepare, `TableFileRewriter` for the maintenance of a table.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..committers.file_tables.manifest import LakeManifest, build_manifest, deco
 from ..committers.safe_text import get_logger
 from ..writers.parquet.compaction import RewriteGroup, choose_groups
 from ..writers.parquet.file import Encodings, OpenParquetFile
-from ..writers.parquet.plan import FileNames, WritePlan
-from .rewriting import Rewriter
+from ..writers.parquet.write_config import FileNames, WriteConfig
+from .rewriting import GroupRewriter
 
 if TYPE_CHECKING:
     from ..datasource.file_table import Compactable
@@ -43,7 +43,7 @@ class DeliveryCompactor:
 
     table: Compactable
     """The target, from `open_table`."""
-    rewrite: Rewriter
+    rewrite: GroupRewriter
 
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
         """The manifest with its small files rewritten; None if nothing is worth rewriting.
@@ -52,7 +52,7 @@ class DeliveryCompactor:
             run_id: unique to this try: it makes the names of the files
 
         Raises:
-            PenstockError: see `Rewriter`.
+            PenstockError: see `GroupRewriter`.
         """
         content = decode(manifest)
         plan = self._plan(manifest, content)
@@ -66,12 +66,12 @@ class DeliveryCompactor:
         reach("compact.done", batch.batch_id)
         return _with_files(manifest, content, groups, new_files)
 
-    def _plan(self, manifest: Manifest, content: LakeManifest) -> WritePlan | None:
+    def _plan(self, manifest: Manifest, content: LakeManifest) -> WriteConfig | None:
         """None if nothing can be rewritten: that is no reason not to deliver the files as they are."""
         if len(content.files) < 2:
             return None
         try:
-            return self.table.rewrite_plan(content)
+            return self.table.rewrite_config(content)
         except ConfigurationError as error:
             uri = manifest.batch.stream.table_uri
             logger.warning("The files of %s are delivered as they are, not compacted: %s", uri, error)
@@ -101,7 +101,7 @@ def _with_files(
 
 
 @dataclass(frozen=True, slots=True)
-class VisibleRewriter:
+class TableFileRewriter:
     """Rewrites the small files of a table, see `file_tables.compaction.Rewriter`.
 
     Files with other columns than the table has now, or with the same ones stored otherwise, stay as they are:
@@ -109,9 +109,9 @@ class VisibleRewriter:
     """
 
     query_id: str
-    plan_of: Callable[[LakeManifest], WritePlan | None]
+    plan_of: Callable[[LakeManifest], WriteConfig | None]
     """How files for exactly this schema and partitioning are written; None if the table takes none."""
-    rewrite: Rewriter
+    rewrite: GroupRewriter
     stop: Callable[[], bool] = lambda: False
     """True leaves the groups whose files were not looked at yet."""
     new_run_id: Callable[[], str] = lambda: uuid.uuid4().hex
@@ -137,7 +137,7 @@ class VisibleRewriter:
             Rewritten(fitting[number], files) for number, files in self.rewrite(plan, names, chosen).items()
         ]
 
-    def _fitting(self, plan: WritePlan, files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+    def _fitting(self, plan: WriteConfig, files: Sequence[DataFile]) -> tuple[DataFile, ...]:
         """
         Raises:
             RetryableError: a file cannot be read now.
@@ -172,7 +172,7 @@ def _layout_in(filesystem: FileSystem, path: str) -> str:
         ) from error
 
 
-def _layout_of(plan: WritePlan) -> str:
+def _layout_of(plan: WriteConfig) -> str:
     """The Parquet schema that the writer gives its files."""
     sink = pa.BufferOutputStream()
     OpenParquetFile(sink, plan.file_schema, plan, Encodings([], [], [], rows=0)).close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..committers.store.database import Clock
 from ..committers.store.sql import SqlManifestStore, StreamStatus, utc_now
 from ..datasource.table_access import TableAccess
-from .turns import Landing, ServiceSettings, Watcher
+from .attempts import DeliveryListener, DeliveryReport, ServiceSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ class DeliveryContext:
 
     access: TableAccess
     settings: ServiceSettings
-    watchers: Sequence[Watcher] = ()
+    listeners: Sequence[DeliveryListener] = ()
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends everything, once the deliveries that run have landed."""
     spark: OpenSpark | None = None
@@ -42,18 +42,18 @@ class DeliveryContext:
     holder: str = field(default_factory=new_holder)
     """Of leases."""
 
-    def saw(self, store: SqlManifestStore, streams: Sequence[StreamStatus], now: datetime) -> None:
-        for watcher in self.watchers:
-            watcher.saw(store.name, streams, now)
+    def on_poll(self, store: SqlManifestStore, streams: Sequence[StreamStatus], now: datetime) -> None:
+        for listener in self.listeners:
+            listener.on_poll(store.name, streams, now)
 
-    def store_failed(self, store: str, error: Exception) -> None:
-        for watcher in self.watchers:
-            watcher.store_failed(store, error)
+    def on_store_failure(self, store: str, error: Exception) -> None:
+        for listener in self.listeners:
+            listener.on_store_failure(store, error)
 
-    def landed(self, landing: Landing) -> None:
-        for watcher in self.watchers:
-            watcher.landed(landing)
+    def on_delivery(self, report: DeliveryReport) -> None:
+        for listener in self.listeners:
+            listener.on_delivery(report)
 
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
-        for watcher in self.watchers:
-            watcher.failed(stream, error, wait_s)
+    def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+        for listener in self.listeners:
+            listener.on_failure(stream, error, wait_s)

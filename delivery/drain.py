@@ -10,8 +10,8 @@ from functools import partial
 
 from ..committers.errors import AccessRefusedError, PenstockError
 from ..committers.store.sql import SqlManifestStore, StreamStatus
+from .attempts import DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
-from .turns import DeliveryOrder, Landing
 from .worker import StreamWorker
 
 TRIES_MAX = 5
@@ -48,7 +48,7 @@ def drain(
         PenstockError: the store cannot be read.
     """
     streams = [stream for stream in store.streams() if is_chosen(stream)]
-    context.saw(store, streams, context.clock())
+    context.on_poll(store, streams, context.clock())
     with ThreadPoolExecutor(context.settings.parallel, "delivery") as pool:
         drained = pool.map(partial(_drain_stream, store, context), streams)
         return [one for one in drained if one is not None]
@@ -56,26 +56,26 @@ def drain(
 
 def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: StreamStatus) -> Drained | None:
     """None for a coupled stream."""
-    worker, landings, failures = StreamWorker(stream, store, context), list[Landing](), 0
+    worker, reports, failures = StreamWorker(stream, store, context), list[DeliveryReport](), 0
     failure: PenstockError | None = None
     error: PenstockError | None = None
     last = -1 if stream.last is None else stream.last.batch.batch_id
-    order = DeliveryOrder("drain", last)
+    request = DeliveryRequest("drain", last)
     busy_since: float | None = None
     try:
         worker.see(stream)
         if not worker.is_decoupled:
             return None
         while _left(store, stream, last) and not context.stop.is_set():
-            turn = worker.turn(order)
-            landings += turn.landings
-            if not turn.is_busy:
+            attempt = worker.attempt(request)
+            reports += attempt.reports
+            if not attempt.is_busy:
                 busy_since = None
             elif busy_since is None:
                 busy_since = time.monotonic()
-            if turn.failure is not None:
-                failure, failures = turn.failure.error, 1 if turn.landings else failures + 1
-                retry_at = turn.failure.retry_at
+            if attempt.failure is not None:
+                failure, failures = attempt.failure.error, 1 if attempt.reports else failures + 1
+                retry_at = attempt.failure.retry_at
                 if retry_at is None or failures == TRIES_MAX or isinstance(failure, AccessRefusedError):
                     break
                 context.stop.wait(max((retry_at - context.clock()).total_seconds(), 0.0))
@@ -84,19 +84,19 @@ def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: Str
                 if wait_s <= 0:
                     break
                 context.stop.wait(min(wait_s, context.settings.poll_s))
-            elif not turn.landings:  # parked, or not in Spark's commits log yet
+            elif not attempt.reports:  # parked, or not in Spark's commits log yet
                 break
         if context.settings.maintains and not context.stop.is_set():
-            worker.turn(DeliveryOrder(is_upkeep=True))
+            worker.attempt(DeliveryRequest(is_maintenance=True))
     except PenstockError as raised:
         error = raised
     left = _left(store, stream, last)
     state = store.deliveries.state(stream.key)
     return Drained(
         stream,
-        deliveries=len(landings),
-        batches=sum(len(landing.delivered.delivery.manifest.batches) for landing in landings),
-        rows=sum(landing.delivered.delivery.manifest.rows for landing in landings),
+        deliveries=len(reports),
+        batches=sum(len(report.delivered.delivery.manifest.batches) for report in reports),
+        rows=sum(report.delivered.delivery.manifest.rows for report in reports),
         left=left,
         failure=failure if left else None,
         error=error,

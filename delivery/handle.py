@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.safe_text import get_logger
 from ..datasource.table_access import TableAccess
+from .attempts import ServiceSettings
 from .context import DeliveryContext
-from .runners import STOP_S, InThisProcess, MetricsAddress, Runner, Subprocess
-from .running import Assignment, store_of_checkpoint
+from .listeners import LOOPBACK
+from .runners import STOP_S, InProcessRunner, MetricsAddress, Runner, SubprocessRunner
+from .running import DeliveryScope, store_of_checkpoint
 from .service import Pauses
-from .turns import ServiceSettings
-from .watchers import LOOPBACK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,11 +83,11 @@ def start_delivery(
         {key.upper(): value for key, value in (storage or {}).items()},
         {key.lower(): value for key, value in (catalog or {}).items()},
     )
-    assignment = Assignment(stores=(url,), stream=stream, waits_for_stores=True)
+    scope = DeliveryScope(stores=(url,), stream=stream, waits_for_stores=True)
     open_spark = None if spark is None else lambda: spark
     context = DeliveryContext(access=access, settings=settings, spark=open_spark)
-    runner = Subprocess if process else InThisProcess
-    return DeliveryHandle(runner(assignment, context, MetricsAddress(metrics_port, metrics_address)))
+    runner = SubprocessRunner if process else InProcessRunner
+    return DeliveryHandle(runner(scope, context, MetricsAddress(metrics_port, metrics_address)))
 
 
 class DeliveryHandle:

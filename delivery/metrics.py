@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from ..committers.safe_text import one_line
 from ..committers.store.database import Clock
 from ..committers.store.sql import StreamStatus, utc_now
-from .turns import Landing, Watcher
+from .attempts import DeliveryListener, DeliveryReport
 
 Value: TypeAlias = Callable[[StreamStatus, datetime], float]
 Family: TypeAlias = type[GaugeMetricFamily] | type[CounterMetricFamily]
@@ -31,7 +31,7 @@ SECONDS = (0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 75, 90, 120, 300, 600, 1800, 3600
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFigure:
+class StreamMetric:
     """A figure of each stream, as the store has it."""
 
     name: str
@@ -55,39 +55,39 @@ def _prepared_at(stream: StreamStatus, now: datetime) -> float:
     return (stream.created_at if stream.last is None else stream.last.prepared_at).timestamp()
 
 
-FIGURES = (
-    StreamFigure(
+STREAM_METRICS = (
+    StreamMetric(
         "penstock_backlog_batches",
         "Batches that are prepared and not in the table yet.",
         lambda stream, now: stream.backlog.batches,
         _plus,
     ),
-    StreamFigure(
+    StreamMetric(
         "penstock_backlog_bytes",
         "Bytes of the data files that are not in the table yet.",
         lambda stream, now: stream.backlog.size_bytes,
         _plus,
     ),
-    StreamFigure(
+    StreamMetric(
         "penstock_backlog_age_seconds", "How long the oldest batch of the backlog has waited.", _age_s
     ),
-    StreamFigure(
+    StreamMetric(
         "penstock_parked",
         "1 if nothing is delivered until an operator says so.",
         lambda stream, now: stream.delivery.parked_at is not None,
     ),
-    StreamFigure(
+    StreamMetric(
         "penstock_query_waiting",
         "1 if the query waits for its backlog to shrink.",
         lambda stream, now: stream.waiting_since is not None,
     ),
-    StreamFigure(
+    StreamMetric(
         "penstock_last_prepare_timestamp_seconds",
         "When the newest batch was prepared; before the first one, when the query was started.",
         _prepared_at,
     ),
     *(
-        StreamFigure(f"penstock_committed_{unit}", help_text, value, _plus, CounterMetricFamily)
+        StreamMetric(f"penstock_committed_{unit}", help_text, value, _plus, CounterMetricFamily)
         for unit, help_text, value in (
             ("batches", "Batches in the table.", lambda stream, now: stream.committed_batches),
             ("rows", "Rows of these batches.", lambda stream, now: stream.committed_rows),
@@ -97,24 +97,27 @@ FIGURES = (
 )
 
 
-class StreamFigures(Collector):
+class StreamMetricsCollector(Collector):
     """Made when they are scraped, so that streams that are gone leave none behind."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen: dict[str, Sequence[StreamStatus]] = {}
+        self._streams: dict[str, Sequence[StreamStatus]] = {}
 
-    def saw(self, store: str, streams: Sequence[StreamStatus]) -> None:
-        self._seen[store] = streams
+    def on_poll(self, store: str, streams: Sequence[StreamStatus]) -> None:
+        self._streams[store] = streams
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        now, seen = self._clock(), [stream for streams in list(self._seen.values()) for stream in streams]
-        for figure in FIGURES:
+        now, streams = (
+            self._clock(),
+            [stream for streams in list(self._streams.values()) for stream in streams],
+        )
+        for metric in STREAM_METRICS:
             values: dict[tuple[str, str], float] = {}
-            for stream in seen:
-                labels, value = labels_of(stream), float(figure.value(stream, now))
-                values[labels] = figure.join(values[labels], value) if labels in values else value
-            family = figure.family(figure.name, figure.help, labels=LABELS)
+            for stream in streams:
+                labels, value = labels_of(stream), float(metric.value(stream, now))
+                values[labels] = metric.join(values[labels], value) if labels in values else value
+            family = metric.family(metric.name, metric.help, labels=LABELS)
             for labels, value in values.items():
                 family.add_metric(labels, value)
             yield family
@@ -124,7 +127,7 @@ def labels_of(stream: StreamStatus) -> tuple[str, str]:
     return (one_line(stream.query_name or stream.key.query_id), one_line(stream.key.table_uri))
 
 
-class Metrics(Watcher):
+class Metrics(DeliveryListener):
     """Counts. One for all stores of a process.
 
     Args:
@@ -133,8 +136,8 @@ class Metrics(Watcher):
 
     def __init__(self, stores: Sequence[str] = (), clock: Clock = utc_now) -> None:
         self.registry = CollectorRegistry()
-        self._figures = StreamFigures(clock)
-        self.registry.register(self._figures)
+        self._stream_metrics = StreamMetricsCollector(clock)
+        self.registry.register(self._stream_metrics)
         self._store_up = self._of_store(Gauge, "up", "1 if the last look at the store has read it.")
         self._store_read_at = self._of_store(
             Gauge, "last_poll_timestamp_seconds", "When the store was read last."
@@ -170,32 +173,32 @@ class Metrics(Watcher):
     def _histogram(self, name: str, help_text: str) -> Histogram:
         return Histogram(f"penstock_{name}", help_text, LABELS, registry=self.registry, buckets=SECONDS)
 
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        self._figures.saw(store, streams)
+    def on_poll(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+        self._stream_metrics.on_poll(store, streams)
         self._store_up.labels(store).set(1)
         self._store_read_at.labels(store).set(now.timestamp())
         self._store_errors.labels(store)
         for stream in streams:  # a counter that is not there yet cannot be alerted on
             self._failures.labels(*labels_of(stream))
 
-    def store_failed(self, store: str, error: Exception) -> None:
+    def on_store_failure(self, store: str, error: Exception) -> None:
         self._store_up.labels(store).set(0)
         self._store_errors.labels(store).inc()
 
-    def landed(self, landing: Landing) -> None:
-        labels, delivered = labels_of(landing.stream), landing.delivered
-        delivery, landed_at = delivered.delivery, delivered.landed_at
+    def on_delivery(self, report: DeliveryReport) -> None:
+        labels, delivered = labels_of(report.stream), report.delivered
+        delivery, committed_at = delivered.delivery, delivered.committed_at
         self._deliveries.labels(*labels, delivery.trigger).inc()
         self._rows.labels(*labels).inc(delivery.manifest.rows)
         self._batches.labels(*labels).inc(len(delivery.manifest.batches))
-        self._seconds.labels(*labels).observe(landing.seconds)
-        self._last_success.labels(*labels).set(landed_at.timestamp())
+        self._seconds.labels(*labels).observe(report.seconds)
+        self._last_success.labels(*labels).set(committed_at.timestamp())
         for histogram, since in (
-            (self._freshness, landing.oldest_prepared_at),
+            (self._freshness, report.oldest_prepared_at),
             (self._event_freshness, delivery.manifest.oldest_event_at),
         ):
             if since is not None:
-                histogram.labels(*labels).observe(max((landed_at - since).total_seconds(), 0.0))
+                histogram.labels(*labels).observe(max((committed_at - since).total_seconds(), 0.0))
 
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+    def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         self._failures.labels(*labels_of(stream)).inc()

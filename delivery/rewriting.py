@@ -21,14 +21,14 @@ import pyarrow as pa
 from ..committers.contract import DataFile
 from ..committers.errors import PenstockError, RetryableError
 from ..writers.parquet.compaction import RewriteGroup, delete_files, rewrite_group
-from ..writers.parquet.compaction_process import Outcome, RewriteProcess, try_rewrite
-from ..writers.parquet.plan import FileNames, WritePlan
+from ..writers.parquet.compaction_process import RewriteProcess, RewriteResult, try_rewrite
+from ..writers.parquet.write_config import FileNames, WriteConfig
 
 if TYPE_CHECKING:
     from .context import OpenSpark
 
-HERE_BYTES_MAX = 32 * 1024 * 1024
-HERE_FILES_MAX = 200
+INLINE_BYTES_MAX = 32 * 1024 * 1024
+INLINE_FILES_MAX = 200
 """Up to so much is rewritten in the delivery process itself: starting others takes longer, and it is little
 memory."""
 
@@ -42,7 +42,7 @@ TASKS_MAX = 10_000
 class RewriteTask:
     """What the groups of one compaction have in common. Pickles, and runs on Spark's executors."""
 
-    plan: WritePlan
+    plan: WriteConfig
     names: FileNames
 
     def names_of(self, group: RewriteGroup) -> FileNames:
@@ -62,11 +62,11 @@ class RewriteTask:
                 yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["data"])
 
 
-NewFiles: TypeAlias = "dict[int, tuple[DataFile, ...]]"
+RewrittenFiles: TypeAlias = "dict[int, tuple[DataFile, ...]]"
 """By the number of the group that they take the place of."""
 
 Steps: TypeAlias = "Generator[int, None, None]"
-Executor: TypeAlias = Callable[[RewriteTask, Sequence[RewriteGroup], NewFiles], Steps]
+Executor: TypeAlias = Callable[[RewriteTask, Sequence[RewriteGroup], RewrittenFiles], Steps]
 """Rewrites groups and notes the new files of each. Yields how many groups are done, now and then; closing it
 ends the work. It returns early if the rest is to stay as it is."""
 
@@ -75,14 +75,14 @@ OnProgress: TypeAlias = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rewriter:
+class GroupRewriter:
     """Rewrites groups of files. After an error no new file is left, as far as the storage answers."""
 
     execute: Executor
     on_progress: OnProgress = lambda done, groups: None
 
     def __call__(
-        self, plan: WritePlan, names: FileNames, groups: Sequence[RewriteGroup]
+        self, plan: WriteConfig, names: FileNames, groups: Sequence[RewriteGroup]
     ) -> Mapping[int, tuple[DataFile, ...]]:
         """
         Args:
@@ -92,7 +92,7 @@ class Rewriter:
             RetryableError: a file is gone, or the storage cannot be reached.
             PenstockError: a file is not what was written.
         """
-        done: NewFiles = {}
+        done: RewrittenFiles = {}
         try:
             with closing(self.execute(RewriteTask(plan, names), groups, done)) as steps:
                 for count in steps:
@@ -107,13 +107,13 @@ class Rewriter:
 
 
 @dataclass(frozen=True, slots=True)
-class InThisProcess:
+class InlineExecutor:
     """One group after the other."""
 
     stop: Callable[[], bool] = lambda: False
     """True leaves the groups that are not rewritten yet."""
 
-    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
+    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
         for group in groups:
             if self.stop():
                 return
@@ -122,7 +122,7 @@ class InThisProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Locally:
+class LocalExecutor:
     """On this machine, in a few processes of its own unless it is little.
 
     Memory: a process takes 450 MB at most while it sorts, less if it does not; more if `bufferBytes` is
@@ -132,13 +132,13 @@ class Locally:
     processes: int = min(os.cpu_count() or 1, PROCESSES_MAX)
     """At a time. 0: always in this process."""
 
-    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
+    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
         sources = sum(len(group.sources) for group in groups)
-        is_little = sources <= HERE_FILES_MAX and sum(g.size_bytes for g in groups) <= HERE_BYTES_MAX
-        execute = InThisProcess() if self.processes == 0 or is_little else self._in_processes
+        is_little = sources <= INLINE_FILES_MAX and sum(g.size_bytes for g in groups) <= INLINE_BYTES_MAX
+        execute = InlineExecutor() if self.processes == 0 or is_little else self._in_processes
         return execute(task, groups, done)
 
-    def _in_processes(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
+    def _in_processes(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
         """Each thread waits for one process. After an error those that are at work finish their group, or
         nobody would know the names of their files.
         """
@@ -163,7 +163,7 @@ class Locally:
 
 
 @dataclass(frozen=True, slots=True)
-class OnSpark:
+class SparkExecutor:
     """As one Spark job, a group of files per task. Works with Spark Connect too.
 
     When the job itself fails, what its tasks have made so far is left to clean-up.
@@ -174,7 +174,7 @@ class OnSpark:
     supervised: Callable[[], AbstractContextManager[None]] = nullcontext
     """Entered for the job, which may take any time: Spark watches over its own tasks."""
 
-    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
+    def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
         """
         Raises:
             RetryableError: also when Spark could not run the job.
@@ -187,7 +187,7 @@ class OnSpark:
                 raise error
         yield len(done)
 
-    def _run(self, task: RewriteTask, groups: Sequence[RewriteGroup]) -> list[tuple[int, Outcome]]:
+    def _run(self, task: RewriteTask, groups: Sequence[RewriteGroup]) -> list[tuple[int, RewriteResult]]:
         """From one partition the groups are dealt out in turn, so that no task gets several by chance."""
         tasks = min(len(groups), TASKS_MAX)
         try:

@@ -15,8 +15,8 @@ from ..committers import errors
 from ..committers.errors import PenstockError
 from ..writers import child_process
 from .context import DeliveryContext
-from .running import Assignment, deliver
-from .watchers import LastError, LogWatcher, with_metrics
+from .listeners import LastError, LogListener, with_metrics
+from .running import DeliveryScope, deliver
 
 STOP_S = 60.0
 """How long an end waits for the delivery that runs."""
@@ -51,18 +51,18 @@ class MetricsAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class InThisProcess:
+class InProcessRunner:
     """See `Runner`."""
 
-    assignment: Assignment
+    scope: DeliveryScope
     context: DeliveryContext
     metrics: MetricsAddress
 
     def run(self, stop: threading.Event, on_error: OnError) -> None:
-        watchers = [LogWatcher(), LastError(on_error)]
-        stores = self.assignment.stores
-        with with_metrics(watchers, self.metrics.port, self.metrics.address, stores) as told:
-            deliver(self.assignment, replace(self.context, watchers=told, stop=stop))
+        listeners = [LogListener(), LastError(on_error)]
+        stores = self.scope.stores
+        with with_metrics(listeners, self.metrics.port, self.metrics.address, stores) as all_listeners:
+            deliver(self.scope, replace(self.context, listeners=all_listeners, stop=stop))
 
 
 # In a process of its own ----------------------------------------------------------------------------
@@ -73,29 +73,29 @@ LAST_ERROR = "penstock.last_error "
 
 def error_line(error: Exception | None) -> str:
     """The line for an error; None: there is none any more."""
-    said = None if error is None else {"type": type(error).__name__, "message": str(error)}
-    return f"{LAST_ERROR}{json.dumps(said)}\n"
+    fields = None if error is None else {"type": type(error).__name__, "message": str(error)}
+    return f"{LAST_ERROR}{json.dumps(fields)}\n"
 
 
 def parsed_error(line: str) -> Exception | None:
     """The error of such a line, of its own class if that is one of Penstock's."""
-    said = json.loads(line.removeprefix(LAST_ERROR))
-    if said is None:
+    fields = json.loads(line.removeprefix(LAST_ERROR))
+    if fields is None:
         return None
-    kind = getattr(errors, said["type"], None)
+    kind = getattr(errors, fields["type"], None)
     if isinstance(kind, type) and issubclass(kind, PenstockError):
-        return kind(said["message"])
-    return PenstockError(f"{said['type']}: {said['message']}")
+        return kind(fields["message"])
+    return PenstockError(f"{fields['type']}: {fields['message']}")
 
 
-class Subprocess:
+class SubprocessRunner:
     """`penstock deliver` as a child, which ends when its standard input does. See `Runner`.
 
     Everything secret goes through that pipe, not into the environment or the arguments, which others see.
     """
 
-    def __init__(self, assignment: Assignment, context: DeliveryContext, metrics: MetricsAddress) -> None:
-        stream, settings, port = assignment.stream, context.settings, metrics.port
+    def __init__(self, scope: DeliveryScope, context: DeliveryContext, metrics: MetricsAddress) -> None:
+        stream, settings, port = scope.stream, context.settings, metrics.port
         served = ["--metrics-port", str(port), "--metrics-address", metrics.address]
         self._words = [
             "deliver",
@@ -106,7 +106,7 @@ class Subprocess:
             *([] if port is None else served),
             *([] if settings.maintains else ["--no-maintenance"]),
         ]
-        (url,) = assignment.stores
+        (url,) = scope.stores
         storage, catalog = dict(context.access.storage), dict(context.access.catalog)
         self._secrets = {"store": url, "storage": storage, "catalog": catalog}
 

@@ -16,7 +16,7 @@ from ..committers.store.sql import SqlManifestStore, StreamStatus, open_store, s
 from ..datasource.checkpoint import STORE_FILE
 from ..writers.local_path import local_path
 from .context import DeliveryContext, new_holder
-from .service import PASSING, DeliveryService, Pauses
+from .service import TRANSIENT_ERRORS, DeliveryService, Pauses
 
 logger = get_logger(__name__)
 
@@ -25,7 +25,7 @@ LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class DeliveryScope:
     """What a delivery process is to deliver."""
 
     stores: tuple[str, ...] = field(repr=False)
@@ -54,24 +54,24 @@ def store_of_checkpoint(checkpoint: str) -> str:
     return sqlite_url(posixpath.join(directory, STORE_FILE))
 
 
-def opened(url: str, assignment: Assignment, context: DeliveryContext) -> SqlManifestStore | None:
+def opened(url: str, scope: DeliveryScope, context: DeliveryContext) -> SqlManifestStore | None:
     """The store, once it is there and answers; None if the process shall end before.
 
     Raises:
         ConfigurationError: there is none, and it is not waited for; or it cannot be opened for good.
     """
     pauses = Pauses()
-    passing = (*PASSING, StoreUnreachableError) if assignment.waits_for_stores else PASSING
+    passing = (*TRANSIENT_ERRORS, StoreUnreachableError) if scope.waits_for_stores else TRANSIENT_ERRORS
     while not context.stop.is_set():
-        if assignment.waits_for_stores and not _may_be_there(url):
+        if scope.waits_for_stores and not _may_be_there(url):
             context.stop.wait(context.settings.poll_s)
             continue
         try:
-            return open_store(url, must_exist=not assignment.waits_for_stores)
+            return open_store(url, must_exist=not scope.waits_for_stores)
         except passing as error:
             wait_s = pauses.begin()
             logger.warning("Tried again in %.0f s: %s", wait_s, error)
-            context.store_failed(displayed_url(url), error)
+            context.on_store_failure(displayed_url(url), error)
             context.stop.wait(wait_s)
     return None
 
@@ -84,7 +84,7 @@ def _may_be_there(url: str) -> bool:
         return True  # opening it says what is wrong
 
 
-def deliver(assignment: Assignment, context: DeliveryContext) -> None:
+def deliver(scope: DeliveryScope, context: DeliveryContext) -> None:
     """Deliver until the context's `stop` is set; returns once all deliveries that ran have landed.
 
     Runs in any thread.
@@ -94,7 +94,7 @@ def deliver(assignment: Assignment, context: DeliveryContext) -> None:
     """
     ended = threading.Event()  # an error sets it, and leaves `stop` alone
     within = replace(context, stop=ended)
-    services = [_StoreThread(url, assignment, within) for url in assignment.stores]
+    services = [_StoreThread(url, scope, within) for url in scope.stores]
     for service in services:
         service.start()
     while not ended.is_set() and not context.stop.wait(LOOK_S):
@@ -110,24 +110,24 @@ def deliver(assignment: Assignment, context: DeliveryContext) -> None:
 class _StoreThread(threading.Thread):
     """The service of one store. Its error ends them all."""
 
-    def __init__(self, url: str, assignment: Assignment, context: DeliveryContext) -> None:
+    def __init__(self, url: str, scope: DeliveryScope, context: DeliveryContext) -> None:
         super().__init__(name="delivery service", daemon=True)
         self._url = url
-        self._assignment = assignment
+        self._scope = scope
         self._context = context
         self.error: Exception | None = None
 
     def run(self) -> None:
-        assignment, ended = self._assignment, self._context.stop
+        scope, ended = self._scope, self._context.stop
         try:
             while not ended.is_set():
-                store = opened(self._url, assignment, self._context)
+                store = opened(self._url, scope, self._context)
                 if store is not None:
                     # Another holder of leases: a turn of the service before may still hang with its own.
                     context = replace(self._context, holder=new_holder())
                     with store:
-                        DeliveryService(store, context, assignment.is_chosen).run()
-                assignment = replace(assignment, waits_for_stores=True)  # its file was deleted or replaced
+                        DeliveryService(store, context, scope.is_chosen).run()
+                scope = replace(scope, waits_for_stores=True)  # its file was deleted or replaced
         except Exception as error:  # noqa: BLE001 - `deliver` raises it again
             self.error = error
             ended.set()

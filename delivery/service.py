@@ -16,8 +16,8 @@ from ..committers.contract import StreamKey
 from ..committers.errors import CommitStateUnknownError, PenstockError, RetryableError
 from ..committers.safe_text import get_logger
 from ..committers.store.sql import SqlManifestStore, StreamStatus
+from .attempts import DeliveryAttempt, DeliveryRequest
 from .context import DeliveryContext
-from .turns import DeliveryOrder, Turn
 from .worker import StreamWorker
 
 logger = get_logger(__name__)
@@ -26,7 +26,7 @@ PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
 """After a failure; it doubles from the first to the second."""
 IDLE_S_MAX = 5.0
 """After turns in which nothing could be delivered, though it was due: it is not in Spark's commits log."""
-PASSING = (RetryableError, CommitStateUnknownError)
+TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
 
 
 class Pauses:
@@ -51,19 +51,19 @@ class Pauses:
         return time.monotonic() < self._until
 
 
-class TurnThread(threading.Thread):
+class AttemptThread(threading.Thread):
     """One turn of one stream. A daemon: a delivery that is cut off anywhere is finished by the next one."""
 
-    def __init__(self, worker: StreamWorker, order: DeliveryOrder) -> None:
+    def __init__(self, worker: StreamWorker, request: DeliveryRequest) -> None:
         super().__init__(name=f"delivery of {worker.stream.key}", daemon=True)
         self.worker = worker
-        self.order = order
-        self.result = Turn()
+        self.request = request
+        self.result = DeliveryAttempt()
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self.result = self.worker.turn(self.order)
+            self.result = self.worker.attempt(self.request)
         except Exception as error:  # noqa: BLE001 - the service tells it, and pauses the stream
             self.error = error
 
@@ -86,7 +86,7 @@ class DeliveryService:
         self._is_chosen = is_chosen
         self._workers: dict[StreamKey, StreamWorker] = {}
         self._pauses: dict[StreamKey, Pauses] = {}
-        self._running: dict[StreamKey, TurnThread] = {}
+        self._running: dict[StreamKey, AttemptThread] = {}
 
     # For as long as the process runs ----------------------------------------------------------------
 
@@ -107,10 +107,10 @@ class DeliveryService:
                 try:
                     self._poll()
                     outage.end()
-                except PASSING as error:
+                except TRANSIENT_ERRORS as error:
                     wait_s = outage.begin()
                     logger.warning("Tried again in %.0f s: %s", wait_s, error)
-                    self._context.store_failed(self._store.name, error)
+                    self._context.on_store_failure(self._store.name, error)
                 self._context.stop.wait(wait_s)
         finally:
             self._end()
@@ -121,13 +121,13 @@ class DeliveryService:
             "again as soon as it is there: the next start of its query makes it."
         )
         logger.warning("%s", error)
-        self._context.store_failed(self._store.name, error)
+        self._context.on_store_failure(self._store.name, error)
 
     def _poll(self) -> None:
         self._reap()
         now = self._context.clock()
         streams = [stream for stream in self._store.streams() if self._is_chosen(stream)]
-        self._context.saw(self._store, streams, now)
+        self._context.on_poll(self._store, streams, now)
         if not self._context.settings.delivers:
             return
         for worker in self._decoupled(streams, now):
@@ -135,9 +135,9 @@ class DeliveryService:
                 return
             if not self._is_free(worker.stream.key):
                 continue
-            order = worker.order(now)
-            if order is not None:
-                self._start(worker, order)
+            request = worker.request(now)
+            if request is not None:
+                self._start(worker, request)
 
     @property
     def _busy(self) -> int:
@@ -163,15 +163,15 @@ class DeliveryService:
             worker.see(stream)
         except PenstockError as error:
             if self._is_free(stream.key):
-                self._context.failed(stream, error, self._pauses[stream.key].begin())
+                self._context.on_failure(stream, error, self._pauses[stream.key].begin())
             return False
         return True
 
     def _is_free(self, key: StreamKey) -> bool:
         return key not in self._running and not self._pauses.setdefault(key, Pauses()).is_on
 
-    def _start(self, worker: StreamWorker, order: DeliveryOrder) -> None:
-        thread = TurnThread(worker, order)
+    def _start(self, worker: StreamWorker, request: DeliveryRequest) -> None:
+        thread = AttemptThread(worker, request)
         self._running[worker.stream.key] = thread
         thread.start()
 
@@ -181,15 +181,15 @@ class DeliveryService:
                 del self._running[key]
                 self._judge(thread)
 
-    def _judge(self, thread: TurnThread) -> None:
+    def _judge(self, thread: AttemptThread) -> None:
         """Pause a stream whose turn came to nothing; after a failure the store says when to try again."""
-        stream, turn = thread.worker.stream, thread.result
+        stream, attempt = thread.worker.stream, thread.result
         pauses = self._pauses.setdefault(stream.key, Pauses())
         if thread.error is not None:
-            self._context.failed(stream, thread.error, pauses.begin())
-        elif turn.is_busy:
+            self._context.on_failure(stream, thread.error, pauses.begin())
+        elif attempt.is_busy:
             pass  # who holds the lease may be dead: at the next look it may have ended
-        elif turn.has_done_something or thread.order.is_upkeep:
+        elif attempt.has_done_something or thread.request.is_maintenance:
             pauses.end()
         else:
             pauses.begin(IDLE_S_MAX)

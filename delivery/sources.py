@@ -30,14 +30,14 @@ def remove_sources(
     store: SqlManifestStore,
     stream: StreamKey,
     open_table: Callable[[], CleanableTable],
-    landed_before: datetime,
+    committed_before: datetime,
     until: Callable[[], bool] = lambda: False,
 ) -> int:
     """Delete the files that deliveries have replaced, and forget which they were; how many were deleted.
 
     Args:
         open_table: the table, as one that was not looked at before
-        landed_before: the end of the grace period
+        committed_before: the end of the grace period
         until: asked between deliveries; True leaves the rest for the next time
 
     Raises:
@@ -48,7 +48,7 @@ def remove_sources(
     landed = (
         delivery
         for delivery in store.deliveries.with_sources(stream)
-        if delivery.finished_at is not None and delivery.finished_at < landed_before
+        if delivery.finished_at is not None and delivery.finished_at < committed_before
     )
     while not until() and (some := list(islice(landed, DELIVERIES_AT_ONCE))):
         deleted += _remove(store, stream, open_table(), some)

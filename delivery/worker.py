@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ..committers.commit_runner import Retry
 from ..committers.deliveries.contract import Lease
 from ..committers.deliveries.deliverer import Compactor, Delivered, Failed, StreamDelivery, policy_for
 from ..committers.deliveries.policy import DeliveryPolicy, due, is_put_off
@@ -20,23 +21,22 @@ from ..committers.errors import (
     PenstockError,
     RetryableError,
 )
-from ..committers.landing import Retry
 from ..committers.safe_text import get_logger
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.file_table import Compactable
 from ..datasource.sink import Destination, check_same_table
+from .attempts import DeliveryAttempt, DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
 from .lease import HeldLease
+from .stream_maintenance import MaintenanceThread, StreamMaintenance
 from .stream_settings import StreamSettings, build_sink
-from .turns import DeliveryOrder, Landing, Turn
-from .upkeep import Upkeep, UpkeepThread
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore, StreamStatus
 
 logger = get_logger(__name__)
 
-UPKEEP_S = 60.0
+MAINTENANCE_S = 60.0
 """How often an idle stream is looked after, at most."""
 
 
@@ -51,8 +51,8 @@ class StreamWorker:
         self._settings = StreamSettings()
         self._sink: Destination | None = None
         self._policy = DeliveryPolicy()
-        self._upkeep: Upkeep | None = None
-        self._upkeep_at = time.monotonic()
+        self._maintenance: StreamMaintenance | None = None
+        self._maintenance_at = time.monotonic()
         self._has_warned = False
         self._held: HeldLease | None = None
         self.stream = stream
@@ -69,7 +69,7 @@ class StreamWorker:
         if stream.settings != self._settings_text:
             self._settings = StreamSettings.parse(stream.settings)
             self._settings_text = stream.settings
-            self._sink = self._upkeep = None
+            self._sink = self._maintenance = None
 
     @property
     def is_decoupled(self) -> bool:
@@ -80,17 +80,17 @@ class StreamWorker:
         """True if the turn that runs hangs: its lease was given up."""
         return self._held is not None and self._held.is_stalled
 
-    def order(self, now: datetime) -> DeliveryOrder | None:
+    def request(self, now: datetime) -> DeliveryRequest | None:
         """What the stream needs now; None if nothing. Asked each second: it looks nowhere."""
         if self._is_deliverable(now):
             if self.stream.waiting_since is not None:
-                return DeliveryOrder("request")
+                return DeliveryRequest("request")
             state = self.stream.delivery
-            is_begun = state.tries > 0 or state.alone_up_to >= 0
+            is_begun = state.tries > 0 or state.isolate_until >= 0
             if is_begun or self._is_due(now):
-                return DeliveryOrder()
-        if self._context.settings.maintains and time.monotonic() >= self._upkeep_at:
-            return DeliveryOrder(is_upkeep=True)
+                return DeliveryRequest()
+        if self._context.settings.maintains and time.monotonic() >= self._maintenance_at:
+            return DeliveryRequest(is_maintenance=True)
         return None
 
     def _is_due(self, now: datetime) -> bool:
@@ -107,71 +107,73 @@ class StreamWorker:
 
     # One turn ---------------------------------------------------------------------------------------
 
-    def turn(self, order: DeliveryOrder) -> Turn:
+    def attempt(self, request: DeliveryRequest) -> DeliveryAttempt:
         """Take the lease, do what the order says, give the lease back.
 
         Raises:
             PenstockError: the stream cannot be delivered at all, such as for options that are missing here.
         """
-        store, turn, self._held = self._store, Turn(), None
+        store, attempt, self._held = self._store, DeliveryAttempt(), None
         lease = store.deliveries.acquire(self._key, self._context.holder, self._context.settings.lease_s)
         if lease is None:
-            turn.is_busy = True
-            return turn
+            attempt.is_busy = True
+            return attempt
         with HeldLease(store.deliveries, lease, self._context.settings.lease_s) as held:
             self._held = held
             try:
-                if order.is_upkeep:
-                    self._look_after(held, turn)
+                if request.is_maintenance:
+                    self._run_maintenance(held, attempt)
                 else:
-                    self._deliver(held, order, turn)
+                    self._deliver(held, request, attempt)
             except FencedError as error:
                 logger.info("Another process delivers %s now: %s", self._key, error)
-                turn.is_busy = True
+                attempt.is_busy = True
             except (RetryableError, CommitStateUnknownError):
                 raise
             except PenstockError as error:
                 self._note(held.lease, error)
                 raise
-        return turn
+        return attempt
 
-    def _deliver(self, held: HeldLease, order: DeliveryOrder, turn: Turn) -> None:
-        trigger = order.trigger
+    def _deliver(self, held: HeldLease, request: DeliveryRequest, attempt: DeliveryAttempt) -> None:
+        trigger = request.trigger
         while not self._context.stop.is_set():
             started = time.monotonic()
             result = self._round(held, trigger)
             if isinstance(result, Failed):
-                turn.failure = result
-                self._context.failed(self.stream, result.error, self._wait_s(result.retry_at))
+                attempt.failure = result
+                self._context.on_failure(self.stream, result.error, self._wait_s(result.retry_at))
             if not isinstance(result, Delivered):
                 return
-            landing = self._landing(result, time.monotonic() - started)
-            turn.landings.append(landing)
-            self._context.landed(landing)
+            report = self._landing(result, time.monotonic() - started)
+            attempt.reports.append(report)
+            self._context.on_delivery(report)
             held.check()
-            if order.up_to is not None and result.delivery.manifest.batch.batch_id >= order.up_to:
+            if request.up_to is not None and result.delivery.manifest.batch.batch_id >= request.up_to:
                 return
             if trigger == "request":
                 trigger = None
 
-    def _look_after(self, held: HeldLease, turn: Turn) -> None:
+    def _run_maintenance(self, held: HeldLease, attempt: DeliveryAttempt) -> None:
         """Upkeep, and what becomes due meanwhile: it may take minutes."""
-        self._upkeep_at = time.monotonic() + UPKEEP_S
-        thread = UpkeepThread(self._opened_upkeep())
+        self._maintenance_at = time.monotonic() + MAINTENANCE_S
+        thread = MaintenanceThread(self._opened_maintenance())
         thread.start()
         try:
             while thread.is_alive():
                 thread.join(self._context.settings.poll_s)
-                self._deliver(held, DeliveryOrder(), turn)
+                self._deliver(held, DeliveryRequest(), attempt)
         finally:
             thread.join()
         if thread.error is not None:
             raise thread.error
 
-    def _opened_upkeep(self) -> Upkeep:
-        if self._upkeep is None:
-            self._upkeep = Upkeep(self.stream, self._opened_sink(), self._store, self._context)
-        return self._upkeep
+    def _opened_maintenance(self) -> StreamMaintenance:
+        if self._maintenance is None:
+            self._maintenance = StreamMaintenance(
+                self.stream, self._opened_sink(), self._store, self._context
+            )
+        return self._maintenance
 
     def _round(self, held: HeldLease, trigger: str | None) -> Delivered | Failed | None:
         held.check()
@@ -198,16 +200,18 @@ class StreamWorker:
             compact=self._compactor(held, table) if isinstance(table, Compactable) else None,
             check=check,
             last_checkpointed=self.last_checkpointed,
-            seen_version=lambda: None if written is None else written.table_version,
+            verified_version=lambda: None if written is None else written.table_version,
             commit_retry=Retry(attempts_max=sink.options.commit_attempts_max),
             clock=context.clock,
             sleep=sleep,
         )
         return delivery.round(held.lease, trigger)
 
-    def _landing(self, delivered: Delivered, seconds: float) -> Landing:
+    def _landing(self, delivered: Delivered, seconds: float) -> DeliveryReport:
         recent = self._store.deliveries.recent(self._key, 1)
-        return Landing(self.stream, delivered, seconds, recent[0].oldest_prepared_at if recent else None)
+        return DeliveryReport(
+            self.stream, delivered, seconds, recent[0].oldest_prepared_at if recent else None
+        )
 
     def _wait_s(self, retry_at: datetime | None) -> float | None:
         return None if retry_at is None else max((retry_at - self._context.clock()).total_seconds(), 0.0)
@@ -227,7 +231,7 @@ class StreamWorker:
 
     def _compactor(self, held: HeldLease, table: Compactable) -> Compactor | None:
         from .compaction import DeliveryCompactor
-        from .rewriting import Locally, OnSpark, Rewriter
+        from .rewriting import GroupRewriter, LocalExecutor, SparkExecutor
 
         def on_progress(done: int, groups: int) -> None:
             held.check()
@@ -241,11 +245,11 @@ class StreamWorker:
         if compact_with == "none":
             return None
         if compact_with == "spark" and self._context.spark is not None:
-            on_spark = OnSpark(self._context.spark, held.supervised_elsewhere)
-            return DeliveryCompactor(table, Rewriter(on_spark))
+            on_spark = SparkExecutor(self._context.spark, held.supervised_elsewhere)
+            return DeliveryCompactor(table, GroupRewriter(on_spark))
         if compact_with == "spark":
             self._warn_of_no_spark()
-        return DeliveryCompactor(table, Rewriter(Locally(), on_progress))
+        return DeliveryCompactor(table, GroupRewriter(LocalExecutor(), on_progress))
 
     def _warn_of_no_spark(self) -> None:
         if not self._has_warned:

@@ -38,13 +38,13 @@ class Observation:
 
     def __str__(self) -> str:
         """The figures in one line, and a line for each problem."""
-        figures = (
+        summary = (
             f"{_count(self.rows, 'row')}: {self.lost:,} lost, {self.doubled:,} doubled; "
             f"{_count(len(self.added), 'data file')}: {len(self.missing):,} missing, "
             f"{self.orphans:,} orphaned; "
             f"{_count(len(self.tokens), 'token')}"
         )
-        return "\n".join([figures, *(f"- {problem}" for problem in self.problems)])
+        return "\n".join([summary, *(f"- {problem}" for problem in self.problems)])
 
 
 def find_problems(observation: Observation) -> list[str]:
@@ -61,27 +61,29 @@ def find_problems(observation: Observation) -> list[str]:
     ]
 
 
-def _row_problems(seen: Observation) -> list[str]:
+def _row_problems(observation: Observation) -> list[str]:
     problems = []
-    if seen.lost:
-        problems.append(f"{_count(seen.lost, 'row')} of the source lost: not in the table")
-    if seen.doubled:
-        problems.append(f"{_count(seen.doubled, 'row')} doubled: in the table more often than in the source")
+    if observation.lost:
+        problems.append(f"{_count(observation.lost, 'row')} of the source lost: not in the table")
+    if observation.doubled:
+        problems.append(
+            f"{_count(observation.doubled, 'row')} doubled: in the table more often than in the source"
+        )
     return problems
 
 
-def _file_problems(seen: Observation) -> list[str]:
+def _file_problems(observation: Observation) -> list[str]:
     problems = []
-    repeated = sorted(path for path, count in seen.added.items() if count > 1)
+    repeated = sorted(path for path, count in observation.added.items() if count > 1)
     if repeated:
         problems.append(
             f"{_count(len(repeated), 'data file')} named more than once by the table, "
-            f"first {repeated[0]} ({seen.added[repeated[0]]} times)"
+            f"first {repeated[0]} ({observation.added[repeated[0]]} times)"
         )
-    if seen.missing:
+    if observation.missing:
         problems.append(
-            f"{_count(len(seen.missing), 'data file')} named by the table but missing from storage, "
-            f"so that it cannot be read, first {min(seen.missing)}"
+            f"{_count(len(observation.missing), 'data file')} named by the table but missing from storage, "
+            f"so that it cannot be read, first {min(observation.missing)}"
         )
     return problems
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.committers.lakes import LAKES, IcebergLake
 from tests.tables import rows
 
-from penstock.committers.cleanup import CleanableTable, Cleanup, Found, StoredFile
+from penstock.committers.cleanup import ClassifiedFiles, CleanableTable, Cleanup, ListedFile
 from penstock.committers.contract import (
     AttemptId,
     Batch,
@@ -37,7 +37,7 @@ from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.planning import plan_batch_write
 from penstock.datasource.task import TaskAttempt
-from penstock.writers.parquet.plan import parse_file_name
+from penstock.writers.parquet.write_config import parse_file_name
 
 NOW = datetime.now(timezone.utc)
 OLD, YOUNG = timedelta(days=30), timedelta(days=1)
@@ -93,7 +93,7 @@ class Lake:
         return self.planned.content.table_id
 
     def register(self) -> None:
-        self.store.register(self.stream, self.kind, "ids", self.table_id)
+        self.store.register_stream(self.stream, self.kind, "ids", self.table_id)
 
     def plan(self, mode: Mode = "append") -> PlannedFiles:
         """Creates the table if it is not there."""
@@ -166,7 +166,7 @@ class Lake:
             table = IcebergCleanableTable(self.lake.load, uri, "main", self.store.expiries)
         return Cleanup(self.store, table, known, known, parse_file_name, paths_of)
 
-    def find(self) -> Found:
+    def find(self) -> ClassifiedFiles:
         return self.cleanup().find(NOW, GRACE)
 
     def clean_up(self) -> int:
@@ -209,5 +209,5 @@ def paths_of(manifest: Manifest) -> list[str]:
     return [file.path for file in decode(manifest).files]
 
 
-def paths(files: Iterable[DataFile | StoredFile]) -> set[str]:
+def paths(files: Iterable[DataFile | ListedFile]) -> set[str]:
     return {file.path for file in files}

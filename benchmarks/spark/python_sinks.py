@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.datasource.spark_workers import tidy_up
+from penstock.datasource.spark_workers import release_caches
 
 
 class EmptyDataSource(DataSource):
@@ -22,7 +22,7 @@ class EmptyDataSource(DataSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> EmptyWriter:
         if "tuned" in self.options:
-            tidy_up()
+            release_caches()
         return EmptyWriter(self.options)
 
 
@@ -33,7 +33,7 @@ class EmptyWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         self._take(iterator)
         if "tuned" in self._options:
-            tidy_up()
+            release_caches()
         return WriterCommitMessage()
 
     def _take(self, batches: Iterator[Any]) -> None:
@@ -61,6 +61,6 @@ class FilesWriter(EmptyWriter):
     def _take(self, batches: Iterator[Any]) -> None:
         from benchmarks.files import write_file
 
-        from penstock.datasource.gathering import gathered
+        from penstock.datasource.coalescing import coalesced
 
-        write_file(Path(self._options["path"]), gathered(batches))
+        write_file(Path(self._options["path"]), coalesced(batches))

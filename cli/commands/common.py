@@ -25,7 +25,7 @@ def opened_store(checkpoint: str | None, store: str | None) -> SqlManifestStore:
     return open_named_store(checkpoint, store)
 
 
-def deciding(who: str | None) -> str:
+def operator(who: str | None) -> str:
     """The name that is kept with a decision."""
     import getpass
 

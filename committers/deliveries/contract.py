@@ -64,7 +64,7 @@ class DeliveryState:
     retry_at: datetime | None = None
     error: str = ""
     """What the last try ended in; empty after a success."""
-    alone_up_to: int = -1
+    isolate_until: int = -1
     """Up to this batch each is delivered alone: a delivery that had it among others has failed for good."""
     parked_at: datetime | None = None
     """Since when nothing is delivered until an operator says so; None while it is not parked."""
@@ -77,7 +77,7 @@ class DeliveryState:
 class Mergeable(Committer, Protocol):
     """A target that takes several batches in one commit; others are delivered batch by batch.
 
-    Its `commit` calls `check_none_landed`.
+    Its `commit` calls `check_none_committed`.
     """
 
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
@@ -88,19 +88,19 @@ class Mergeable(Committer, Protocol):
         """
         ...
 
-    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
+    def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         """One manifest that does to the target what these do one after the other.
 
         It is that of the last batch, with all of them in `merged`.
 
         Args:
             manifests: what `mergeable` has returned
-            seen_version: version of the target up to which all that others did was looked at, if it is known
+            verified_version: the target's version up to which changes by other writers were checked, if known
         """
         ...
 
 
-def check_none_landed(manifest: Manifest, token: Token, table_uri: str) -> None:
+def check_none_committed(manifest: Manifest, token: Token, table_uri: str) -> None:
     """The batches of a delivery land together or not at all: the table must not hold some of them.
 
     It does if another process has delivered a part of them meanwhile. Called within the commit.

@@ -25,7 +25,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Protocol, TypeAlias
 
 from .. import crash_points
-from ..checkpoint_copies import CheckpointCopies
+from ..checkpoint_forks import CheckpointForks
+from ..commit_runner import CommitRunner, Retry, stored_manifest
 from ..contract import (
     AlreadyCommitted,
     Committed,
@@ -37,7 +38,7 @@ from ..contract import (
     StreamKey,
     Token,
 )
-from ..decision import Action, Position, decide, position_of
+from ..decision import Action, TokenPosition, decide, token_position
 from ..errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -46,11 +47,10 @@ from ..errors import (
     RetryableError,
     TableChangedError,
 )
-from ..landing import Lander, Retry, stored_manifest
 from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
 from .policy import DeliveryPolicy, due, is_put_off
 
-PASSING = (RetryableError, CommitStateUnknownError)
+TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
 """An outage, or too many other writers: tried again for as long as it takes, and never parked."""
 
 
@@ -75,7 +75,7 @@ class Delivered:
 
     delivery: Delivery
     outcome: Committed | AlreadyCommitted
-    landed_at: datetime
+    committed_at: datetime
     source_files: int
     """Files of its batches, before they were rewritten; 0 if another process had prepared it."""
 
@@ -112,8 +112,8 @@ class StreamDelivery:
         compact: None leaves files as they are
         check: raises if the table is no longer the one that the stream has written
         last_checkpointed: the newest batch in Spark's commits log, asked for if the policy wants it
-        seen_version: the version of the table that `check` begins at: what happened before was looked at, or
-            an operator has accepted it
+        verified_version: the table version that `check` starts at: earlier changes were checked, or accepted
+            by an operator
         clock, sleep, rng: injected, so that tests run without waiting
     """
 
@@ -128,7 +128,7 @@ class StreamDelivery:
         compact: Compactor | None = None,
         check: Callable[[], None] = lambda: None,
         last_checkpointed: Callable[[], int] = lambda: -1,
-        seen_version: Callable[[], int | None] = lambda: None,
+        verified_version: Callable[[], int | None] = lambda: None,
         commit_retry: Retry | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         sleep: Callable[[float], None] = time.sleep,
@@ -138,15 +138,15 @@ class StreamDelivery:
         self._store = store
         self._deliveries = deliveries
         self._table = table
-        self._copies = CheckpointCopies(store, table)
+        self._forks = CheckpointForks(store, table)
         self._policy = policy_for(table, policy)
         self._compact = compact
         self._check = check
         self._last_checkpointed = last_checkpointed
-        self._seen_version = seen_version
+        self._verified_version = verified_version
         self._clock = clock
         self._rng = rng or random.Random()
-        self._lander = Lander(store, table, commit_retry, sleep=sleep, rng=self._rng)
+        self._commit_runner = CommitRunner(store, table, commit_retry, sleep=sleep, rng=self._rng)
 
     def round(self, lease: Lease, trigger: str | None = None) -> Round:
         """Deliver once, if something is due.
@@ -165,7 +165,7 @@ class StreamDelivery:
             delivered = self._round(lease, state, trigger)
         except _RefusedError as refused:
             return self._refused(lease, state, refused)
-        except PASSING as error:
+        except TRANSIENT_ERRORS as error:
             return self._failed(lease, state, error)
         if delivered is not None:
             self._succeeded(lease, state, delivered)
@@ -180,18 +180,18 @@ class StreamDelivery:
         backlog = self._deliveries.backlog(self._stream)
         if not backlog.batches:
             return False
-        is_begun = trigger is not None or state.tries > 0 or state.alone_up_to >= 0
+        is_begun = trigger is not None or state.tries > 0 or state.isolate_until >= 0
         if is_begun or due(backlog, self._policy, self._clock()):
             return True
         return self._deliveries.unfinished(self._stream) is not None
 
     def _round(self, lease: Lease, state: DeliveryState, trigger: str | None) -> Delivered | None:
         unfinished = self._deliveries.unfinished(self._stream)
-        self._look(unfinished)
+        self._check_table(unfinished)
         if unfinished is not None:
-            landed = self._land_unfinished(unfinished)
-            if landed is not None:
-                return landed
+            delivered = self._commit_unfinished(unfinished)
+            if delivered is not None:
+                return delivered
         self._settle()
         chosen, why = self._choose(state, trigger)
         if not chosen:
@@ -204,16 +204,16 @@ class StreamDelivery:
             lease, compacted or merged, why, is_compacted=compacted is not None
         )
         crash_points.reach("deliver.prepared", merged.batch.batch_id)
-        return self._land(delivery, sum(manifest.files for manifest in chosen))
+        return self._commit_and_finish(delivery, sum(manifest.files for manifest in chosen))
 
-    def _look(self, unfinished: Delivery | None) -> None:
+    def _check_table(self, unfinished: Delivery | None) -> None:
         """
         Raises:
             _RefusedError: the table is not the stream's any more; that is so for every batch.
         """
         try:
             self._check()
-        except PASSING:
+        except TRANSIENT_ERRORS:
             raise
         except PenstockError as error:
             if unfinished is not None:
@@ -225,16 +225,16 @@ class StreamDelivery:
 
     # What others have left --------------------------------------------------------------------------
 
-    def _land_unfinished(self, delivery: Delivery) -> Delivered | None:
+    def _commit_unfinished(self, delivery: Delivery) -> Delivered | None:
         """Commit a delivery that somebody has prepared; None if it had to be abandoned."""
         token = self._table.token(self._stream.query_id)
-        if position_of(token, delivery.manifest.batch) is Position.BEHIND:
+        if token_position(token, delivery.manifest.batch) is TokenPosition.BEHIND:
             missing = self._table.missing(delivery.manifest)
             if missing:  # if they were rewritten, the batches still have theirs
                 reason = f"{len(missing)} of its {delivery.manifest.files} files are gone, first {missing[0]}"
                 self._deliveries.abandon(delivery, reason)
                 return None
-        return self._land(delivery, 0)
+        return self._commit_and_finish(delivery, 0)
 
     def _settle(self) -> None:
         """Mark the batches that the token has passed: the table has them, and the store does not know it."""
@@ -243,7 +243,7 @@ class StreamDelivery:
         if token is None:
             return
         for record in records:
-            action = decide(record, position_of(token, record.batch), record.batch)
+            action = decide(record, token_position(token, record.batch), record.batch)
             # A commit of what is marked adds nothing: the table says whether it is this very batch.
             outcome = None if action is Action.COMMIT else self._commit(self._manifest(record), None)
             self._check_token_is_ours(token, record, newest=records[-1].batch.batch_id)
@@ -267,7 +267,7 @@ class StreamDelivery:
                 "the table's word."
             )
         try:
-            self._copies.check_token(self._stream, token)
+            self._forks.check_token(self._stream, token)
         except CheckpointMismatchError as error:
             raise _RefusedError(error, self._manifest(waiting), None) from error
 
@@ -278,7 +278,7 @@ class StreamDelivery:
         records = self._deliverable()
         if not records:
             return [], ""
-        if records[0].batch.batch_id <= state.alone_up_to:
+        if records[0].batch.batch_id <= state.isolate_until:
             return [self._manifest(records[0])], trigger or "retry"
         why = trigger or due(_backlog_of(records), self._policy, self._clock())
         if why is None:
@@ -316,8 +316,8 @@ class StreamDelivery:
             (one,) = chosen
             return replace(one, merged=(one.batch,))
         try:
-            return self._table.merge(chosen, self._seen_version())
-        except PASSING:
+            return self._table.merge(chosen, self._verified_version())
+        except TRANSIENT_ERRORS:
             raise
         except PenstockError as error:
             batches = tuple(manifest.batch for manifest in chosen)
@@ -329,14 +329,14 @@ class StreamDelivery:
             return None
         try:
             return self._compact(manifest, f"delivery-{uuid.UUID(int=self._rng.getrandbits(128))}")
-        except PASSING:
+        except TRANSIENT_ERRORS:
             raise
         except PenstockError as error:
             raise _RefusedError(error, manifest, None) from error
 
     # Commit -----------------------------------------------------------------------------------------
 
-    def _land(self, delivery: Delivery, source_files: int) -> Delivered:
+    def _commit_and_finish(self, delivery: Delivery, source_files: int) -> Delivered:
         """Commit and mark."""
         try:
             outcome = self._commit(delivery.manifest, delivery)
@@ -349,8 +349,8 @@ class StreamDelivery:
 
     def _commit(self, manifest: Manifest, delivery: Delivery | None) -> Committed | AlreadyCommitted:
         try:
-            return self._lander.commit(manifest)
-        except (FencedError, *PASSING):
+            return self._commit_runner.commit(manifest)
+        except (FencedError, *TRANSIENT_ERRORS):
             raise
         except PenstockError as error:
             raise _RefusedError(error, manifest, delivery) from error
@@ -358,9 +358,9 @@ class StreamDelivery:
     # How it went ------------------------------------------------------------------------------------
 
     def _succeeded(self, lease: Lease, state: DeliveryState, delivered: Delivered) -> None:
-        is_past = delivered.delivery.manifest.batch.batch_id >= state.alone_up_to
+        is_past = delivered.delivery.manifest.batch.batch_id >= state.isolate_until
         done = replace(
-            state, tries=0, retry_at=None, error="", alone_up_to=-1 if is_past else state.alone_up_to
+            state, tries=0, retry_at=None, error="", isolate_until=-1 if is_past else state.isolate_until
         )
         if done != state:
             self._deliveries.set_state(lease, done)
@@ -370,8 +370,8 @@ class StreamDelivery:
         if refused.delivery is not None:
             self._deliveries.abandon(refused.delivery, str(refused.error))
         last = refused.manifest.batch.batch_id
-        if len(refused.manifest.batches) > 1 and last > state.alone_up_to:
-            self._deliveries.set_state(lease, replace(state, alone_up_to=last, error=str(refused.error)))
+        if len(refused.manifest.batches) > 1 and last > state.isolate_until:
+            self._deliveries.set_state(lease, replace(state, isolate_until=last, error=str(refused.error)))
             return Failed(refused.error, self._clock())
         if state.tries + 1 < self._policy.tries_max:
             return self._failed(lease, state, refused.error)

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..file_tables.violations import Violation, refuse
-from .table_state import TableState
+from ..file_tables.unsupported_features import UnsupportedFeature, refuse
+from .table_state import DeltaTableState
 
 ALLOWED_FEATURES = frozenset(
     {
@@ -82,7 +82,7 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def check_supported(table: TableState, overwrite: bool) -> None:
+def check_supported(table: DeltaTableState, overwrite: bool) -> None:
     """
     Raises:
         TableNotSupportedError: names everything that committing files directly would violate.
@@ -95,30 +95,34 @@ def check_supported(table: TableState, overwrite: bool) -> None:
     refuse(found, f"The Delta table {table.table_uri}", "Delta")
 
 
-def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[Violation]:
+def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[UnsupportedFeature]:
     for key, value in sorted(properties.items()):
         if key.startswith("delta.constraints."):
             name = key.removeprefix("delta.constraints.")
-            yield Violation(
+            yield UnsupportedFeature(
                 f"CHECK constraint {name!r} ({value})",
                 "rows would not be checked",
                 f"filter the rows in the query and ALTER TABLE ... DROP CONSTRAINT {name}",
             )
     mapping = properties.get("delta.columnMapping.mode", "none")
     if mapping != "none":
-        yield Violation(
+        yield UnsupportedFeature(
             f"column mapping (delta.columnMapping.mode = {mapping})",
             "files would need the table's physical column names and ids",
             "ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')",
         )
     for name in _NUMBERS:
         if name in properties and not re.fullmatch(r"-?[0-9]{1,9}", properties[name]):
-            yield Violation(f"{name} = {properties[name]}", "it is no whole number", f"set {name} to one")
+            yield UnsupportedFeature(
+                f"{name} = {properties[name]}", "it is no whole number", f"set {name} to one"
+            )
     for name in _ENABLING_PROPERTIES:
         if properties.get(name, "false").lower() == "true":
-            yield Violation(f"{name} = true", "commits would have to follow it", f"set {name} to false")
+            yield UnsupportedFeature(
+                f"{name} = true", "commits would have to follow it", f"set {name} to false"
+            )
     if overwrite and properties.get("delta.appendOnly", "false").lower() == "true":
-        yield Violation(
+        yield UnsupportedFeature(
             "append-only table (delta.appendOnly = true)",
             "overwriting removes rows",
             "use append, or ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
@@ -167,15 +171,15 @@ _COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def _of_schema(table: TableState) -> Iterator[Violation]:
+def _of_schema(table: DeltaTableState) -> Iterator[UnsupportedFeature]:
     for path, is_variant, metadata in _columns(json.loads(table.schema().to_json())):
         if is_variant:
-            yield Violation(
+            yield UnsupportedFeature(
                 f"variant column {path!r}", "variants are not written", "store the value as a string column"
             )
-        for key, (what, why, way_out) in _COLUMN_KEYS.items():
+        for key, (what, why, remedy) in _COLUMN_KEYS.items():
             if key in metadata:
-                yield Violation(f"{what} {path!r} ({metadata[key]})", why, way_out)
+                yield UnsupportedFeature(f"{what} {path!r} ({metadata[key]})", why, remedy)
 
 
 def _columns(schema: Any, prefix: str = "") -> Iterator[tuple[str, bool, Mapping[str, Any]]]:
@@ -194,19 +198,19 @@ _IDENTITY_WRITER_VERSION = 6
 """Before table features were listed by name, this writer version brought identity columns."""
 
 
-def _of_protocol(table: TableState) -> Iterator[Violation]:
+def _of_protocol(table: DeltaTableState) -> Iterator[UnsupportedFeature]:
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     if protocol.min_writer_version == _IDENTITY_WRITER_VERSION:
         features.add("identityColumns")
     for feature in sorted(features - ALLOWED_FEATURES):
-        why, way_out = _REFUSED_FEATURES.get(
+        why, remedy = _REFUSED_FEATURES.get(
             feature,
             ("what it demands of writers is not known here", f"ALTER TABLE ... DROP FEATURE {feature}"),
         )
-        yield Violation(f"table feature {feature!r}", why, way_out)
+        yield UnsupportedFeature(f"table feature {feature!r}", why, remedy)
     if protocol.min_writer_version > 7 or protocol.min_reader_version > 3:
-        yield Violation(
+        yield UnsupportedFeature(
             f"Delta protocol ({protocol.min_reader_version}, {protocol.min_writer_version})",
             "it is newer than the versions known here (3, 7)",
             "update Penstock",

@@ -19,12 +19,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 
-from ..cleanup import StoredFile
+from ..cleanup import ListedFile
 from ..contract import Token
 from ..errors import RetryableError
 from .files import delta_files
+from .snapshot_cache import SnapshotCache
 from .table import token_of
-from .view import TableViews
 
 LOG = "_delta_log"
 
@@ -46,16 +46,16 @@ class DeltaCleanableTable:
         self._seen: set[str] = set()
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
-        table = TableViews().look(self._uri, self._options)
+        table = SnapshotCache().load(self._uri, self._options)
         if table is None:
             return None, {}
         tokens = {query_id: token_of(table, query_id) for query_id in query_ids}
         found = {query_id: token for query_id, token in tokens.items() if token is not None}
         return str(table.metadata().id), found
 
-    def files(self) -> Iterator[StoredFile]:
+    def files(self) -> Iterator[ListedFile]:
         """Every file below the location, but for the log and for tables inside it."""
-        listed = [StoredFile(*file) for file in self._files.walk()]
+        listed = [ListedFile(*file) for file in self._files.walk()]
         logs = {root for file in listed if (root := _root_of_log(file.path)) is not None}
         return (file for file in listed if not _is_in_other_table(file.path, logs))
 

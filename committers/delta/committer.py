@@ -43,7 +43,7 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..deliveries.contract import check_none_landed
+from ..deliveries.contract import check_none_committed
 from ..errors import (
     NEXT_TRY,
     RetryableError,
@@ -64,23 +64,23 @@ from .library_commit import commit_by_library, is_checkpoint_due
 from .log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from .log_entry import append_entry
 from .log_files import is_local
-from .plan import NewTable, check_partitioning, create_table, in_words
+from .plan import NewDeltaTable, check_partitioning, create_table, join_names
 from .schema import DeltaTableLayout, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
+from .snapshot_cache import SNAPSHOT_CACHE, SnapshotCache, TableSnapshot
 from .table import (
     KIND,
     app_versions_of,
     check_not_restored,
     check_same_table,
+    committed_version,
     dropped,
-    landed_version,
-    noted_origin,
+    recorded_origin,
     token_of,
 )
-from .view import VIEWS, TableView, TableViews
 
 logger = get_logger(__name__)
 
-_COMMITS_LOOKED_BACK = 50
+_LOOKBACK_COMMITS = 50
 """For a batch before the last one: asked for only if its checkpoint or store was copied or put back."""
 
 
@@ -109,16 +109,16 @@ class DeltaTableCommitter:
         table_uri: str,
         storage_options: Mapping[str, str] | None = None,
         *,
-        views: TableViews = VIEWS,
+        snapshot_cache: SnapshotCache = SNAPSHOT_CACHE,
         log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
         now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options or {})
-        self._views = views
+        self._snapshot_cache = snapshot_cache
         self._log_checkpoints = log_checkpoints
         self._now_ms = now_ms
-        self._first_look: TableView | None = None
+        self._cached_table: TableSnapshot | None = None
 
     # Before the write -----------------------------------------------------------------------------
 
@@ -150,11 +150,11 @@ class DeltaTableCommitter:
             RetryableError: the table cannot be read now.
         """
         fields = delta_fields(source, self._uri)
-        table, created = self._look(), False
+        table, created = self._load_table(), False
         if table is None:
-            new = NewTable(create, partition_by or (), properties or {})
+            new = NewDeltaTable(create, partition_by or (), properties or {})
             created = create_table(self._uri, self._options, fields, new, batch_id)
-            table = self._look()
+            table = self._load_table()
         if table is None:
             raise dropped(self._uri)
         check_supported(table, overwrite)
@@ -169,8 +169,8 @@ class DeltaTableCommitter:
         Raises:
             RetryableError: the table cannot be read now.
         """
-        self._first_look = None
-        table = self._look()
+        self._cached_table = None
+        table = self._load_table()
         if table is None or str(table.metadata().id) != content.table_id:
             return None
         try:
@@ -191,13 +191,13 @@ class DeltaTableCommitter:
         Raises:
             TableChangedError: dropped, re-created, or restored to before the stream's last batch.
         """
-        table = self._look()
+        table = self._load_table()
         if table is None:
             if table_id is not None:
                 raise dropped(self._uri)
             return
         check_same_table(table, table_id)
-        known = [v for v in (last_version, landed_version(table, query_id)) if v is not None]
+        known = [v for v in (last_version, committed_version(table, query_id)) if v is not None]
         if known:
             self._check_log_since(table, max(known), max(known))
 
@@ -207,7 +207,9 @@ class DeltaTableCommitter:
         Nothing to do: a RESTORE takes back no tokens, and which version counts as known is in the store.
         """
 
-    def _check_log_since(self, table: TableView, version: int, landed: int | None) -> Sequence[CommitInfo]:
+    def _check_log_since(
+        self, table: TableSnapshot, version: int, committed: int | None
+    ) -> Sequence[CommitInfo]:
         if table.version() < version:
             raise TableChangedError(
                 f"The Delta table {self._uri} is at version {table.version()}, but the stream has seen "
@@ -215,22 +217,22 @@ class DeltaTableCommitter:
                 "the query with a new checkpoint to write the table from the beginning."
             )
         commits = commits_since(table, self._options, version)
-        check_not_restored(table, self._options, commits, landed)
+        check_not_restored(table, self._options, commits, committed)
         return commits
 
     def token(self, query_id: str) -> Token | None:
         """The last batch of the query that the table holds; None if there is no table."""
-        table = self._look()
+        table = self._load_table()
         return None if table is None else token_of(table, query_id)
 
-    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+    def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
         """The first of the origins from which another query has committed to the table; None if none has.
 
         Raises:
             RetryableError: the table cannot be read now.
         """
-        table = self._look()
-        return None if table is None else noted_origin(table, query_id, origins)
+        table = self._load_table()
+        return None if table is None else recorded_origin(table, query_id, origins)
 
     def has_rows(self) -> bool:
         """Does the table name any data file? Costs what the table has in files.
@@ -238,13 +240,13 @@ class DeltaTableCommitter:
         Raises:
             RetryableError: the table cannot be read now.
         """
-        table = self._look()
+        table = self._load_table()
         return table is not None and bool(table.handle().file_uris())
 
-    def _look(self) -> TableView | None:
-        if self._first_look is None:
-            self._first_look = self._views.look(self._uri, self._options)
-        return self._first_look
+    def _load_table(self) -> TableSnapshot | None:
+        if self._cached_table is None:
+            self._cached_table = self._snapshot_cache.load(self._uri, self._options)
+        return self._cached_table
 
     # Commit ---------------------------------------------------------------------------------------
 
@@ -266,28 +268,32 @@ class DeltaTableCommitter:
             RetryableError: the table cannot be read, or a vacuum has deleted files; the batch did not land.
             CommitStateUnknownError: the batch may have landed. Delete nothing.
         """
-        self._first_look = None
+        self._cached_table = None
         content = decode(manifest, KIND)
         attempt = self._prepare_attempt(manifest, content, check_token)
-        if isinstance(attempt, TableView) and (lacking := self._lacking(attempt, manifest.batch, content)):
-            if not self._add_columns(attempt, manifest.batch, content, lacking):
+        if isinstance(attempt, TableSnapshot) and (
+            missing_columns := self._missing_columns(attempt, manifest.batch, content)
+        ):
+            if not self._add_columns(attempt, manifest.batch, content, missing_columns):
                 return Conflict("another writer committed while the table's columns were added")
             attempt = self._prepare_attempt(manifest, content, check_token)
-            if isinstance(attempt, TableView) and self._lacking(attempt, manifest.batch, content):
+            if isinstance(attempt, TableSnapshot) and self._missing_columns(attempt, manifest.batch, content):
                 return Conflict("another writer took away the columns just added")
-        return self._land(attempt, manifest, content) if isinstance(attempt, TableView) else attempt
+        if not isinstance(attempt, TableSnapshot):
+            return attempt
+        return self._commit_once(attempt, manifest, content)
 
     def _prepare_attempt(
         self, manifest: Manifest, content: LakeManifest, check_token: CheckToken
-    ) -> TableView | Outcome:
+    ) -> TableSnapshot | Outcome:
         """A view that the batch may be committed on; or how the batch has ended."""
         batch = manifest.batch
         table = self._newest(content)
-        landed = landed_version(table, batch.stream.query_id)
-        commits = self._check_log_since(table, content.table_version, landed)
+        committed = committed_version(table, batch.stream.query_id)
+        commits = self._check_log_since(table, content.table_version, committed)
         token = token_of(table, batch.stream.query_id)
         if token is not None and self._is_in(table, token, manifest):
-            return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
+            return AlreadyCommitted(committed if token.batch_id == batch.batch_id else None)
         check_token(token)
         is_known = len(commits) == table.version() - content.table_version  # no entry was cleaned up
         if not is_known or any(commit.is_vacuum for commit in commits):
@@ -295,29 +301,29 @@ class DeltaTableCommitter:
         check_supported(table, overwrite=content.mode == "overwrite")
         return table
 
-    def _newest(self, content: LakeManifest) -> TableView:
-        table = self._views.look(self._uri, self._options)
+    def _newest(self, content: LakeManifest) -> TableSnapshot:
+        table = self._snapshot_cache.load(self._uri, self._options)
         if table is None:
             raise dropped(self._uri)
         check_same_table(table, content.table_id)
         return table
 
-    def _is_in(self, table: TableView, token: Token, manifest: Manifest) -> bool:
+    def _is_in(self, table: TableSnapshot, token: Token, manifest: Manifest) -> bool:
         """Is the batch in the table? Then the query's token there is its own, or a later batch's."""
         batch = manifest.batch
-        check_none_landed(manifest, token, self._uri)
+        check_none_committed(manifest, token, self._uri)
         if token.batch_id < batch.batch_id:
             return False
         if not self._may_be(table, token, batch):
             raise other_offsets(batch, f"Delta table {self._uri}")
         return True
 
-    def _may_be(self, table: TableView, token: Token, batch: Batch) -> bool:
+    def _may_be(self, table: TableSnapshot, token: Token, batch: Batch) -> bool:
         """Has the batch id that the table holds the same offsets? Of an earlier one only the log may tell."""
         if token.batch_id == batch.batch_id:
             return token.matches(batch.digest)
-        end = landed_version(table, batch.stream.query_id) or table.version()
-        commits = commits_since(table, self._options, max(end - _COMMITS_LOOKED_BACK, -1))
+        end = committed_version(table, batch.stream.query_id) or table.version()
+        commits = commits_since(table, self._options, max(end - _LOOKBACK_COMMITS, -1))
         digests = (commit.digest_of(batch) for commit in commits)
         return batch.digest.startswith(next(filter(None, digests), batch.digest))
 
@@ -332,32 +338,36 @@ class DeltaTableCommitter:
                 "coupled query writes it again. Vacuum with a retention that is longer than a batch takes."
             )
 
-    def _lacking(self, table: TableView, batch: Batch, content: LakeManifest) -> list[str]:
+    def _missing_columns(self, table: TableSnapshot, batch: Batch, content: LakeManifest) -> list[str]:
         """Columns of the files that the table has yet to get; an error if it cannot take the files."""
         return check_files_fit(table, content, f"batch {batch.batch_id} of query {batch.stream.query_id}")
 
     def _add_columns(
-        self, table: TableView, batch: Batch, content: LakeManifest, lacking: Sequence[str]
+        self, table: TableSnapshot, batch: Batch, content: LakeManifest, missing_columns: Sequence[str]
     ) -> bool:
         """Add the columns in a commit of their own; False if another writer took the version.
 
         The library's append does not. A crash after it leaves columns that are NULL everywhere, and the
         batch's recovery finds them there.
         """
-        new = [Field.from_json(json.dumps(f)) for f in fields_of(content.schema_json) if f["name"] in lacking]
+        new = [
+            Field.from_json(json.dumps(f))
+            for f in fields_of(content.schema_json)
+            if f["name"] in missing_columns
+        ]
         try:
             table.handle().alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
         except CommitFailedError:
             return False
         except Exception as error:
             raise RetryableError(
-                f"The columns {in_words(lacking)} could not be added to the Delta table {self._uri}: "
-                f"{in_short(error)}. The batch did not land. {NEXT_TRY}"
+                f"The columns {join_names(missing_columns)} could not be added to the Delta table "
+                f"{self._uri}: {in_short(error)}. The batch did not land. {NEXT_TRY}"
             ) from error
         crash_points.reach("evolve.done", batch.batch_id)
         return True
 
-    def _land(self, table: TableView, manifest: Manifest, content: LakeManifest) -> Outcome:
+    def _commit_once(self, table: TableSnapshot, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch, version = manifest.batch, table.version() + 1
         is_append = table.tail is not None and content.mode == "append"
         commit = self._append if is_append else self._commit_by_library
@@ -371,13 +381,13 @@ class DeltaTableCommitter:
             self._log_checkpoints.write(self._uri, self._options)
         return Committed(version)
 
-    def _append(self, table: TableView, manifest: Manifest, content: LakeManifest, version: int) -> None:
+    def _append(self, table: TableSnapshot, manifest: Manifest, content: LakeManifest, version: int) -> None:
         app_versions = app_versions_of(manifest.batch, version, content.origins)
         entry = append_entry(manifest, content, app_versions, self._now_ms())
-        self._views.append(self._uri, self._options, table, entry, app_versions)
+        self._snapshot_cache.append(self._uri, self._options, table, entry, app_versions)
 
     def _commit_by_library(
-        self, table: TableView, manifest: Manifest, content: LakeManifest, version: int
+        self, table: TableSnapshot, manifest: Manifest, content: LakeManifest, version: int
     ) -> None:
         app_versions = app_versions_of(manifest.batch, version, content.origins)
         commit_by_library(table.handle(), manifest, content, app_versions, self._now_ms())
@@ -396,7 +406,7 @@ class DeltaTableCommitter:
             batch,
             f"the Delta table {self._uri}",
             in_short(error),
-            can_land_later=not is_local(self._uri),
+            can_commit_later=not is_local(self._uri),
             cause=error,
         )
         with failed.reading_table():
@@ -412,8 +422,8 @@ class DeltaTableCommitter:
         token = token_of(table, batch.stream.query_id)
         if token is not None and self._is_in(table, token, manifest):
             crash_points.reach("commit.landed", batch.batch_id)
-            landed = landed_version(table, batch.stream.query_id)
-            return Committed(version if landed is None else landed)
+            committed = committed_version(table, batch.stream.query_id)
+            return Committed(version if committed is None else committed)
         if isinstance(error, (CommitFailedError, FileExistsError)) and table.version() >= version:
             return Conflict(f"version {version} of {self._uri} was taken by another writer")
         return None

@@ -35,13 +35,13 @@ from .library import in_short
 from .library_commit import add_actions, post_commit
 from .log_entry import logged_path
 from .log_files import is_local
+from .snapshot_cache import TableSnapshot
 from .table import KIND, load, load_if_there, token_of
-from .view import TableView
 
-SpellPartition = Callable[[Any, pa.DataType], "str | None"]
+FormatPartition = Callable[[Any, pa.DataType], "str | None"]
 """A partition value as the Delta protocol spells it."""
 
-COMMITS_LOOKED_BACK = 200
+LOOKBACK_COMMITS = 200
 """For compactions by others, at the first look; later ones see every commit since."""
 
 
@@ -59,19 +59,19 @@ class DeltaCompactableTable:
         table_uri: str,
         storage_options: Mapping[str, str],
         query_id: str,
-        spell: SpellPartition,
+        format_partition: FormatPartition,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options)
         self._query_id = query_id
-        self._spell = spell
+        self._format_partition = format_partition
         self._now_ms = now_ms
-        self._seen_version = -1
+        self._verified_version = -1
         self._others_compact = False
 
-    def look(self) -> VisibleFiles | None:
+    def visible_files(self) -> VisibleFiles | None:
         table = load_if_there(self._uri, self._options)
         token = None if table is None else self._token(table)
         if table is None or token is None:
@@ -111,14 +111,14 @@ class DeltaCompactableTable:
         return self._commit(table, content, kept)
 
     def _token(self, table: DeltaTable) -> Token | None:
-        return token_of(TableView.of(table, self._options), self._query_id)
+        return token_of(TableSnapshot.of(table, self._options), self._query_id)
 
     def _is_compacted_by_others(self, table: DeltaTable) -> bool:
         """Commits here are no `OPTIMIZE`: the library lets nobody choose the operation's name."""
-        since = max(self._seen_version, table.version() - COMMITS_LOOKED_BACK, -1)
+        since = max(self._verified_version, table.version() - LOOKBACK_COMMITS, -1)
         commits = commits_since(table, self._options, since)
         self._others_compact |= any(commit.operation == "OPTIMIZE" for commit in commits)
-        self._seen_version = table.version()
+        self._verified_version = table.version()
         return self._others_compact
 
     def _missing(self, rewritten: Iterable[Rewritten]) -> list[str]:
@@ -144,7 +144,9 @@ class DeltaCompactableTable:
                 continue
             if posixpath.basename(path) in with_vector:
                 continue
-            values = tuple((name, self._spell(row["partition"][name], kinds[name])) for name in partition_by)
+            values = tuple(
+                (name, self._format_partition(row["partition"][name], kinds[name])) for name in partition_by
+            )
             yield DataFile(path, row["size_bytes"], row["num_records"], values)
 
     # Commit ---------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ class DeltaCompactableTable:
         failed = failed_compaction(
             f"the Delta table {self._uri}",
             in_short(error),
-            can_land_later=not is_local(self._uri),
+            can_commit_later=not is_local(self._uri),
             cause=error,
         )
         with failed.reading_table():

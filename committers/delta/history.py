@@ -20,10 +20,10 @@ from deltalake.fs import DeltaStorageHandler
 from ..contract import Batch, Manifest
 from ..error_causes import retryable
 from ..errors import NEXT_TRY
-from ..file_tables.delivery_notes import merged_note, noted_digest
+from ..file_tables.merged_batches import merged_note, recorded_digest
 from .library import in_short
 from .log_files import entry_name
-from .table_state import TableState
+from .table_state import DeltaTableState
 
 NOTE_KEY = "userMetadata"
 """Where Delta keeps what users say of a commit; `DESCRIBE HISTORY` shows it."""
@@ -56,11 +56,11 @@ class CommitInfo:
                 return None
             if said["batch_id"] == batch.batch_id:
                 return str(said["digest"])
-            return noted_digest(str(said.get("merged", "")), batch.batch_id)
+            return recorded_digest(str(said.get("merged", "")), batch.batch_id)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
-    def restored_version(self, table: TableState, storage_options: Mapping[str, str]) -> int | None:
+    def restored_version(self, table: DeltaTableState, storage_options: Mapping[str, str]) -> int | None:
         """The version that a RESTORE went back to; None if nobody can tell any more.
 
         Raises:
@@ -107,7 +107,7 @@ def commit_note(manifest: Manifest) -> str:
 
 
 def commits_since(
-    table: TableState, storage_options: Mapping[str, str], version: int
+    table: DeltaTableState, storage_options: Mapping[str, str], version: int
 ) -> Sequence[CommitInfo]:
     """Commits after `version` up to the handle's own, oldest first.
 

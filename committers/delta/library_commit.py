@@ -13,7 +13,7 @@ from ..file_tables.manifest import LakeManifest
 from .history import NOTE_KEY, commit_note
 from .intervals import library_keeps_log
 from .library import CHECKPOINT_INTERVAL
-from .table_state import TableState
+from .table_state import DeltaTableState
 
 if TYPE_CHECKING:
     from deltalake.transaction import RemoveAction
@@ -63,7 +63,7 @@ def add_actions(files: Sequence[DataFile], now_ms: int, *, data_change: bool) ->
     ]
 
 
-def post_commit(table: TableState) -> PostCommitHookProperties:
+def post_commit(table: DeltaTableState) -> PostCommitHookProperties:
     """Expired log files are looked for at log checkpoints only: a long log is slow to list."""
     cleans_up = is_checkpoint_due(table, table.version() + 1) and library_keeps_log(
         table.table_uri, table.metadata().configuration
@@ -71,7 +71,7 @@ def post_commit(table: TableState) -> PostCommitHookProperties:
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if cleans_up else False)
 
 
-def is_checkpoint_due(table: TableState, version: int) -> bool:
+def is_checkpoint_due(table: DeltaTableState, version: int) -> bool:
     """As the library counts."""
     interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
     return (version + 1) % max(interval, 1) == 0

@@ -39,8 +39,8 @@ def open_object_store(table_uri: str, storage_options: Mapping[str, str]) -> Obj
     else:
         return None
     environment = {name: value for name, value in os.environ.items() if name.upper().startswith(variables)}
-    told = {name.lower() for name in (*storage_options, *environment)}
-    if any(name.endswith(_OF_THE_LIBRARY) for name in told) or not knows(told):
+    configured = {name.lower() for name in (*storage_options, *environment)}
+    if any(name.endswith(_OF_THE_LIBRARY) for name in configured) or not knows(configured):
         return None
     return _open(table_uri, _frozen(storage_options), _frozen(environment), os.getpid())
 
@@ -98,14 +98,14 @@ _OTHER_AZURE_CREDENTIALS = {
 }
 
 
-def _knows_on_s3(told: set[str]) -> bool:
+def _knows_on_s3(configured: set[str]) -> bool:
     """A profile or a machine's role it never does."""
-    found = next((name for name in _S3_CREDENTIALS if name in told), None)
-    return found is not None and ("access_key" in found or not _has_profile(told))
+    found = next((name for name in _S3_CREDENTIALS if name in configured), None)
+    return found is not None and ("access_key" in found or not _has_profile(configured))
 
 
-def _has_profile(told: set[str]) -> bool:
-    if not told.isdisjoint(_PROFILE):
+def _has_profile(configured: set[str]) -> bool:
+    if not configured.isdisjoint(_PROFILE):
         return True
     try:
         folder = Path.home() / ".aws"
@@ -114,9 +114,9 @@ def _has_profile(told: set[str]) -> bool:
     return (folder / "config").exists() or (folder / "credentials").exists()
 
 
-def _knows_on_azure(told: set[str]) -> bool:
+def _knows_on_azure(configured: set[str]) -> bool:
     """Where there is nothing to choose: the two do not prefer the same."""
-    names = {name.removeprefix("azure_").removeprefix("storage_") for name in told}
+    names = {name.removeprefix("azure_").removeprefix("storage_") for name in configured}
     kinds = sum(not kind.isdisjoint(names) for kind in _AZURE_CREDENTIALS)
     return kinds == 1 and names.isdisjoint(_OTHER_AZURE_CREDENTIALS)
 
@@ -149,8 +149,8 @@ def _open(
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    told = (*environment, *storage_options)
-    http: Any = {_http_option(name): value for name, value in told if _http_option(name)}
+    configured = (*environment, *storage_options)
+    http: Any = {_http_option(name): value for name, value in configured if _http_option(name)}
     config: Any = {name.lower(): value for name, value in storage_options if not _http_option(name)}
     try:
         retry: Any = {"max_retries": int(config.pop("max_retries"))} if "max_retries" in config else {}

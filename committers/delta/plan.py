@@ -11,13 +11,13 @@ from typing import Any
 from deltalake import CommitProperties, DeltaTable, Schema
 
 from .. import crash_points
-from ..error_causes import Cause, cause_of, retryable
+from ..error_causes import ErrorCause, cause_of, retryable
 from ..errors import NEXT_TRY, ConfigurationError
 from .library import in_short
 from .maintenance import MAINTENANCE_PROPERTY
 from .schema import check_timestamps_in_maps
 from .table import load_if_there
-from .table_state import TableState
+from .table_state import DeltaTableState
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {
     "delta.checkpointInterval": "20",
@@ -55,7 +55,7 @@ engines refuse or misread."""
 
 
 @dataclass(frozen=True, slots=True)
-class NewTable:
+class NewDeltaTable:
     """How to create a table that is not there yet."""
 
     allowed: bool
@@ -67,7 +67,7 @@ def create_table(
     table_uri: str,
     storage_options: Mapping[str, str],
     fields: Sequence[Mapping[str, Any]],
-    new: NewTable,
+    new: NewDeltaTable,
     batch_id: int,
 ) -> bool:
     """Create the table, of which there was none a moment ago; False if somebody else has done so meanwhile.
@@ -86,7 +86,10 @@ def create_table(
 
 
 def _create(
-    table_uri: str, storage_options: Mapping[str, str], fields: Sequence[Mapping[str, Any]], new: NewTable
+    table_uri: str,
+    storage_options: Mapping[str, str],
+    fields: Sequence[Mapping[str, Any]],
+    new: NewDeltaTable,
 ) -> bool:
     """False if somebody else has created the table meanwhile: then that one is used.
 
@@ -110,7 +113,7 @@ def _create(
     except Exception as error:
         if load_if_there(table_uri, storage_options) is not None:
             return False
-        if cause_of(error) is not Cause.UNKNOWN:
+        if cause_of(error) is not ErrorCause.UNKNOWN:
             raise retryable(error)(
                 f"The Delta table {table_uri} cannot be created: {in_short(error)}. Check the path, the "
                 f"storage.* options and that the storage is reachable. {NEXT_TRY}"
@@ -172,7 +175,7 @@ def _check_properties(table_uri: str, properties: Mapping[str, str]) -> None:
     refused = [name for name in properties if name.startswith("delta.") and not _is_harmless(name)]
     if refused:
         raise ConfigurationError(
-            f"The Delta table {table_uri} cannot be created with the table properties {in_words(refused)}: "
+            f"The Delta table {table_uri} cannot be created with the table properties {join_names(refused)}: "
             "they need a table feature that Penstock cannot set up, or would violate. Correct the option "
             "tableProperties."
         )
@@ -187,8 +190,8 @@ def _partition_columns(
     nested = [name for name in partition_by if name not in unknown and _is_nested(columns[name.lower()])]
     if unknown or nested:
         raise ConfigurationError(
-            f"The Delta table {table_uri} cannot be partitioned by {in_words([*unknown, *nested])}. The "
-            f"query has the columns {in_words([str(column['name']) for column in fields])}; struct, array, "
+            f"The Delta table {table_uri} cannot be partitioned by {join_names([*unknown, *nested])}. The "
+            f"query has the columns {join_names([str(column['name']) for column in fields])}; struct, array, "
             "map and binary columns make no partitions."
         )
     if partition_by and len({name.lower() for name in partition_by}) == len(columns):
@@ -203,7 +206,7 @@ def _is_nested(column: Mapping[str, Any]) -> bool:
     return isinstance(column["type"], dict) or column["type"] == "binary"
 
 
-def check_partitioning(table: TableState, partition_by: Sequence[str] | None) -> None:
+def check_partitioning(table: DeltaTableState, partition_by: Sequence[str] | None) -> None:
     """
     Raises:
         ConfigurationError: the table is partitioned otherwise. None asks for nothing.
@@ -212,11 +215,11 @@ def check_partitioning(table: TableState, partition_by: Sequence[str] | None) ->
     if partition_by is None or [name.lower() for name in has] == [name.lower() for name in partition_by]:
         return
     raise ConfigurationError(
-        f"partitionBy asks for {in_words(partition_by)}, but the Delta table {table.table_uri} is "
-        f"partitioned by {in_words(has)}. Leave partitionBy out to take the table's own, or write another "
+        f"partitionBy asks for {join_names(partition_by)}, but the Delta table {table.table_uri} is "
+        f"partitioned by {join_names(has)}. Leave partitionBy out to take the table's own, or write another "
         "table."
     )
 
 
-def in_words(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names) if names else "no column"

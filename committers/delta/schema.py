@@ -22,8 +22,8 @@ from ..file_tables.manifest import LakeManifest
 from ..schema_diff import (
     FILES,
     QUERY,
-    Column,
-    Kind,
+    DifferenceKind,
+    SchemaColumn,
     by_name,
     compare,
     files_mismatch,
@@ -31,7 +31,7 @@ from ..schema_diff import (
     query_mismatch,
 )
 from .table import KIND
-from .table_state import TableState
+from .table_state import DeltaTableState
 
 STATISTICS_COLUMNS_DEFAULT = 32
 """`delta.dataSkippingNumIndexedCols` of a table that does not say: leaf columns from the left."""
@@ -77,7 +77,7 @@ def fields_of(schema_json: str) -> list[dict[str, Any]]:
 
 
 def plan_target(
-    table: TableState, source: Sequence[Mapping[str, Any]], *, evolve: bool, created: bool
+    table: DeltaTableState, source: Sequence[Mapping[str, Any]], *, evolve: bool, created: bool
 ) -> DeltaTableLayout:
     """What a batch with these columns is written into.
 
@@ -93,7 +93,7 @@ def plan_target(
     return _target(table, schema_json, tuple(new), created=created)
 
 
-def target_of_files(table: TableState, content: LakeManifest) -> DeltaTableLayout:
+def target_of_files(table: DeltaTableState, content: LakeManifest) -> DeltaTableLayout:
     """What further files with the schema of these are written into: as the table wants files now.
 
     Raises:
@@ -104,7 +104,7 @@ def target_of_files(table: TableState, content: LakeManifest) -> DeltaTableLayou
 
 
 def _target(
-    table: TableState, schema_json: str, new_columns: tuple[str, ...], *, created: bool
+    table: DeltaTableState, schema_json: str, new_columns: tuple[str, ...], *, created: bool
 ) -> DeltaTableLayout:
     properties = table.metadata().configuration
     statistics_columns = properties.get("delta.dataSkippingStatsColumns")
@@ -215,7 +215,7 @@ def check_timestamps_in_maps(fields: Sequence[Mapping[str, Any]], table_uri: str
         )
 
 
-def _has_timestamp_ntz(column: Column[str], *, in_maps: bool) -> bool:
+def _has_timestamp_ntz(column: SchemaColumn[str], *, in_maps: bool) -> bool:
     """With `in_maps`, also inside maps."""
     inside = column.children if in_maps or column.nesting != "map" else ()
     return column.type == "timestamp_ntz" or any(_has_timestamp_ntz(one, in_maps=in_maps) for one in inside)
@@ -237,28 +237,32 @@ def match(
     problems = list(problems_in(differences, _EVOLVING if evolve else _QUERY))
     if problems:
         raise query_mismatch(f"Delta table {table_uri}", problems, given, wanted)
-    return [column.name for found in differences if found.kind is Kind.NEW for column in found.given]
+    return [
+        column.name for found in differences if found.kind is DifferenceKind.NEW for column in found.given
+    ]
 
 
-_QUERY: Mapping[Kind, str] = {
+_QUERY: Mapping[DifferenceKind, str] = {
     **QUERY,
-    Kind.CASE: "{names} and another column of the query differ by case only",
+    DifferenceKind.CASE: "{names} and another column of the query differ by case only",
 }
-_EVOLVING: Mapping[Kind, str] = {kind: words for kind, words in _QUERY.items() if kind is not Kind.NEW}
+_EVOLVING: Mapping[DifferenceKind, str] = {
+    kind: words for kind, words in _QUERY.items() if kind is not DifferenceKind.NEW
+}
 
 
-def _is_same_type(given: Column[str], wanted: Column[str]) -> bool:
+def _is_same_type(given: SchemaColumn[str], wanted: SchemaColumn[str]) -> bool:
     """Equal but for nullability inside, which the writer checks by value, and the order of struct fields."""
-    return all(found.kind is Kind.NULLS for found in compare([given], [wanted], operator.eq))
+    return all(found.kind is DifferenceKind.NULLS for found in compare([given], [wanted], operator.eq))
 
 
-def _reads_as(written: Column[str], current: Column[str]) -> bool:
+def _reads_as(written: SchemaColumn[str], current: SchemaColumn[str]) -> bool:
     """Can a reader that expects `current` read files of `written`? Nullable struct fields may be missing."""
     found = compare([written], [current], operator.eq, key=by_name)
-    return all(difference.kind is Kind.MISSING for difference in found)
+    return all(difference.kind is DifferenceKind.MISSING for difference in found)
 
 
-def check_files_fit(table: TableState, content: LakeManifest, batch: str) -> list[str]:
+def check_files_fit(table: DeltaTableState, content: LakeManifest, batch: str) -> list[str]:
     """Columns of the files that the table has yet to get.
 
     Raises:
@@ -268,9 +272,9 @@ def check_files_fit(table: TableState, content: LakeManifest, batch: str) -> lis
     current = _columns(fields_of(table.schema().to_json()))
     names = {column.name.lower(): column.name for column in current}
     problems: list[str] = []
-    lacking: list[str] = []
+    missing_columns: list[str] = []
     for found in compare(written, current, _reads_as, key=by_name):
-        if found.kind is not Kind.NEW:
+        if found.kind is not DifferenceKind.NEW:
             problems += problems_in([found], FILES)
             continue
         for column in found.given:
@@ -279,23 +283,23 @@ def check_files_fit(table: TableState, content: LakeManifest, batch: str) -> lis
             elif column.name.lower() in names:
                 problems.append(f"{column.name!r} is in the table as {names[column.name.lower()]!r} now")
             else:
-                lacking.append(column.name)
+                missing_columns.append(column.name)
     if tuple(table.metadata().partition_columns) != content.partition_by:
         problems.append(f"it is now partitioned by {table.metadata().partition_columns}")
     if problems:
         raise files_mismatch(f"Delta table {table.table_uri}", batch, problems, written, current)
-    return lacking
+    return missing_columns
 
 
-def _columns(fields: Sequence[Mapping[str, Any]]) -> list[Column[Column[str]]]:
+def _columns(fields: Sequence[Mapping[str, Any]]) -> list[SchemaColumn[SchemaColumn[str]]]:
     """Delta adds no fields to structs, and never changes their types: a column is compared as a whole."""
-    return [Column(field["name"], _tree(field["type"]), not field["nullable"]) for field in fields]
+    return [SchemaColumn(field["name"], _tree(field["type"]), not field["nullable"]) for field in fields]
 
 
-def _tree(kind: Any, name: str = "", is_required: bool = False) -> Column[str]:
+def _tree(kind: Any, name: str = "", is_required: bool = False) -> SchemaColumn[str]:
     """A type in Delta's JSON, with what is inside."""
     if not isinstance(kind, dict):
-        return Column(name, str(kind), is_required)
+        return SchemaColumn(name, str(kind), is_required)
     if kind["type"] == "struct":
         inside = [_tree(field["type"], field["name"], not field["nullable"]) for field in kind["fields"]]
     elif kind["type"] == "array":
@@ -303,4 +307,4 @@ def _tree(kind: Any, name: str = "", is_required: bool = False) -> Column[str]:
     else:
         value = _tree(kind["valueType"], "value", not kind.get("valueContainsNull", True))
         inside = [_tree(kind["keyType"], "key", True), value]
-    return Column(name, "", is_required, nesting=kind["type"], children=tuple(inside))
+    return SchemaColumn(name, "", is_required, nesting=kind["type"], children=tuple(inside))

@@ -14,7 +14,7 @@ from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..origins import query_number
 from .history import CommitInfo
 from .library import in_short
-from .table_state import TableState
+from .table_state import DeltaTableState
 
 KIND = "delta"
 
@@ -77,7 +77,7 @@ def dropped(table_uri: str) -> TableChangedError:
     )
 
 
-def check_same_table(table: TableState, table_id: str | None) -> None:
+def check_same_table(table: DeltaTableState, table_id: str | None) -> None:
     """
     Raises:
         TableChangedError: the table has another id.
@@ -113,7 +113,7 @@ def token_of(table: HasAppVersions, query_id: str) -> Token | None:
     return Token(batch_id, "" if digest is None else f"{digest:0{DIGEST_CHARS}x}")
 
 
-def landed_version(table: HasAppVersions, query_id: str) -> int | None:
+def committed_version(table: HasAppVersions, query_id: str) -> int | None:
     """Version of the table that holds the query's last batch; None if there is none.
 
     Raises:
@@ -141,7 +141,7 @@ def app_versions_of(batch: Batch, version: int, origins: Sequence[str] = ()) -> 
     }
 
 
-def noted_origin(table: HasAppVersions, query_id: str, origins: Iterable[str]) -> str | None:
+def recorded_origin(table: HasAppVersions, query_id: str, origins: Iterable[str]) -> str | None:
     """The first of the origins from which another query was the last to commit to the table.
 
     Raises:
@@ -173,10 +173,10 @@ def app_version(table: DeltaTable, app_id: str) -> int | None:
 
 
 def check_not_restored(
-    table: TableState,
+    table: DeltaTableState,
     storage_options: Mapping[str, str],
     commits: Sequence[CommitInfo],
-    landed: int | None,
+    committed: int | None,
 ) -> None:
     """Delta's RESTORE takes back rows but not tokens: the table would claim batches that it has lost.
 
@@ -191,10 +191,10 @@ def check_not_restored(
         RetryableError: the log cannot be read now.
     """
     restores = [commit for commit in commits if commit.is_restore]
-    while restores and landed is not None:
+    while restores and committed is not None:
         restore = restores.pop()
         target = restore.restored_version(table, storage_options)
-        if restore.version > landed and (target is None or target < landed):
+        if restore.version > committed and (target is None or target < committed):
             raise TableChangedError(
                 f"The Delta table {table.table_uri} was restored, in version {restore.version}, to before "
                 "batches that the stream has delivered: their rows are gone, and going on would leave a "

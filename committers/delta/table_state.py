@@ -8,7 +8,7 @@ from deltalake import Schema
 from deltalake.table import Metadata, ProtocolVersions
 
 
-class TableState(Protocol):
+class DeltaTableState(Protocol):
     """A Delta table at one version, all but its files."""
 
     @property

@@ -70,7 +70,7 @@ class Rewritten:
     files: tuple[DataFile, ...]
 
 
-class Rewriter(Protocol):
+class FileRewriter(Protocol):
     """Writes new files from old ones, with the product's own writer."""
 
     def __call__(
@@ -109,7 +109,7 @@ Replacement: TypeAlias = Replaced | Conflict | Outdated
 class CompactableTable(Protocol):
     """A table as compaction sees it. Every call looks anew."""
 
-    def look(self) -> VisibleFiles | None:
+    def visible_files(self) -> VisibleFiles | None:
         """What there is to rewrite; None while the stream has delivered nothing, or if others do it."""
         ...
 
@@ -117,7 +117,7 @@ class CompactableTable(Protocol):
         """One attempt to commit. Groups of which a source is gone or has changed are left out.
 
         Args:
-            content: from `look`
+            content: from `visible_files`
             batch_id: in the names of the new files
 
         Raises:
@@ -204,7 +204,7 @@ class Compaction:
     def __init__(
         self,
         table: CompactableTable,
-        rewrite: Rewriter,
+        rewrite: FileRewriter,
         policy: CompactionPolicy,
         *,
         recent: Callable[[], Sequence[ManifestRecord]] = tuple,
@@ -224,24 +224,24 @@ class Compaction:
         Raises:
             PenstockError: table or storage cannot be reached, or do not allow it. No row is affected.
         """
-        seen = self._table.look()
-        groups = [] if seen is None else choose_groups(seen.content.files, self._policy)
-        if seen is None or not groups:
+        visible = self._table.visible_files()
+        groups = [] if visible is None else choose_groups(visible.content.files, self._policy)
+        if visible is None or not groups:
             return Compacted()
-        batch_id = batch_ahead(seen.token_batch, self._recent())
-        rewritten = self._rewrite(seen.content, groups, batch_id)
+        batch_id = batch_ahead(visible.token_batch, self._recent())
+        rewritten = self._rewrite(visible.content, groups, batch_id)
         if not rewritten:
             return Compacted()
         try:
-            outcome, conflicts = self._replace(seen.content, rewritten, batch_id)
+            outcome, conflicts = self._replace(visible.content, rewritten, batch_id)
         except CommitStateUnknownError:
             raise
         except PenstockError:
             self._delete(rewritten)
             raise
-        landed = outcome.groups if isinstance(outcome, Replaced) else ()
-        self._delete([group for group in rewritten if group not in landed])
-        return _summary(landed, conflicts, "" if isinstance(outcome, Replaced) else outcome.reason)
+        replaced = outcome.groups if isinstance(outcome, Replaced) else ()
+        self._delete([group for group in rewritten if group not in replaced])
+        return _summary(replaced, conflicts, "" if isinstance(outcome, Replaced) else outcome.reason)
 
     def _replace(
         self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int
@@ -264,10 +264,10 @@ class Compaction:
                 self._table.delete_files(paths)
 
 
-def _summary(landed: Sequence[Rewritten], conflicts: int, given_up: str) -> Compacted:
-    files = [file for group in landed for file in group.files]
+def _summary(replaced: Sequence[Rewritten], conflicts: int, given_up: str) -> Compacted:
+    files = [file for group in replaced for file in group.files]
     return Compacted(
-        sources=sum(len(group.sources) for group in landed),
+        sources=sum(len(group.sources) for group in replaced),
         files=len(files),
         size_bytes=sum(file.size_bytes for file in files),
         conflicts=conflicts,

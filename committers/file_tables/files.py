@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from ..deletion import Gate
+from ..deletion import DeletionGuard
 from ..error_causes import retryable
 from ..errors import NEXT_TRY
 
@@ -53,7 +53,7 @@ class TableFiles:
         open_location: OpenLocation,
         in_short: Callable[[OSError], str] = str,
         delete_many: DeleteMany | None = None,
-        gate: Gate | None = None,
+        deletion_guard: DeletionGuard | None = None,
         local: str | None = None,
     ) -> None:
         self._place = place
@@ -61,7 +61,7 @@ class TableFiles:
         self._open = open_location
         self._in_short = in_short
         self._delete_many = delete_many
-        self._gate = gate or Gate([place])
+        self._deletion_guard = deletion_guard or DeletionGuard([place])
         self._local = local
 
     def missing(self, paths: Sequence[str]) -> list[str]:
@@ -79,7 +79,7 @@ class TableFiles:
         Raises:
             RetryableError: the storage cannot be asked now.
         """
-        there = sorted(self._there(self._gate.allowed_below(self._place, paths)))
+        there = sorted(self._there(self._deletion_guard.allowed_below(self._place, paths)))
         with self._filesystem() as filesystem:
             if self._delete_many is None:
                 return 0 if filesystem is None else sum(_delete(filesystem, path) for path in there)

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from ..arrow_messages import read_stream
-from ..arrow_values import numbers, texts
-from ..contract import Batch, DataFile, DataFiles, Manifest, Mode, Planned
+from ..arrow_values import numeric_array, string_array
+from ..contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
 from ..deletion import is_relative
 from ..errors import ConfigurationError, ManifestCorruptError, PenstockError
 
@@ -74,7 +74,7 @@ class LakeManifest:
         return replace(self, files=tuple(files))
 
 
-PlannedFiles: TypeAlias = Planned[DataFiles, LakeManifest]
+PlannedFiles: TypeAlias = PlannedBatch[DataFiles, LakeManifest]
 """How a batch is written into a file table."""
 
 
@@ -186,15 +186,15 @@ def _checked_body(manifest: Manifest) -> bytes:
 def _to_columns(content: LakeManifest) -> pa.RecordBatch:
     files = content.files
     columns = {
-        "path": texts([file.path for file in files]),
-        "size_bytes": numbers([file.size_bytes for file in files]),
-        "rows": numbers([file.rows for file in files]),
-        "statistics": texts([file.statistics for file in files], pa.large_string()),
+        "path": string_array([file.path for file in files]),
+        "size_bytes": numeric_array([file.size_bytes for file in files]),
+        "rows": numeric_array([file.rows for file in files]),
+        "statistics": string_array([file.statistics for file in files], pa.large_string()),
     }
     _check_partition_columns(content)
     for index in range(len(content.partition_by)):
         values = [file.partition_values[index][1] for file in files]
-        columns[f"partition.{index}"] = texts(values)
+        columns[f"partition.{index}"] = string_array(values)
     header = {
         "mode": content.mode,
         "table_id": content.table_id,

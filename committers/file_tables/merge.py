@@ -20,21 +20,21 @@ class MergeableFiles:
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
         return mergeable(manifests)
 
-    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
+    def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         """Whatever others did since the first batch was planned has to be checked. Formats whose versions
-        are in order override this: `seen_version` may be a later one.
+        are in order override this: `verified_version` may be a later one.
         """
         return merge(manifests)
 
 
-def merge(manifests: Sequence[Manifest], seen_version: int = -1) -> Manifest:
+def merge(manifests: Sequence[Manifest], verified_version: int = -1) -> Manifest:
     """One manifest that does to the table what these do one after the other.
 
     A batch that overwrites the table makes all before it needless.
 
     Args:
         manifests: of consecutive pending batches of one stream, oldest first, all of one shape
-        seen_version: version up to which all that others did was looked at, where versions are in order
+        verified_version: version up to which all that others did was looked at, where versions are in order
     """
     contents = [decode(manifest) for manifest in manifests]
     overwrites = [number for number, content in enumerate(contents) if content.mode == "overwrite"]
@@ -42,7 +42,7 @@ def merge(manifests: Sequence[Manifest], seen_version: int = -1) -> Manifest:
     whole = replace(
         contents[-1],
         mode="overwrite" if overwrites else "append",
-        table_version=max(contents[0].table_version, seen_version),
+        table_version=max(contents[0].table_version, verified_version),
         new_columns=_all_new_columns(contents),
         files=tuple(file for content in kept for file in content.files),
     )

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..error_causes import Cause, cause_of
+from ..error_causes import ErrorCause, cause_of
 from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError, PenstockError, RetryableError
 from ..safe_text import get_logger
 from .object_store import IO_PREFIXES
@@ -224,12 +224,12 @@ def catalog_error(error: Exception, what: str, config: CatalogConfig) -> Penstoc
     text = redacted(error, known_properties(config)) or type(error).__name__
     where = f"The Iceberg catalog {config.address_name!r} {what}: {text}."
     cause = cause_of(error)
-    if cause is Cause.OUTAGE:
+    if cause is ErrorCause.OUTAGE:
         return RetryableError(
             f"{where} Nothing was committed. Check that the catalog and its storage can be reached and that "
             f"their addresses are right (catalog.uri, catalog.s3.endpoint, ...). {NEXT_TRY}"
         )
-    if cause is Cause.REFUSED:
+    if cause is ErrorCause.REFUSED:
         return AccessRefusedError(
             f"{where} Nothing was committed. Access is denied: correct the credentials in the options "
             "catalog.*, or give this user the rights to the catalog and to its storage."

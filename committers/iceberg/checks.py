@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import Transform, UnknownTransform, VoidTransform
 from pyiceberg.types import DecimalType, FixedType, IcebergType, UUIDType
 
-from ..file_tables.violations import Violation, refuse
+from ..file_tables.unsupported_features import UnsupportedFeature, refuse
 from .library.snapshots import transform_name
 from .properties import value_problem
 
@@ -48,36 +48,38 @@ def check_supported(table: Table, overwrite: bool) -> None:
     refuse(found, f"The Iceberg table {'.'.join(table.name())}", "Iceberg")
 
 
-def _of_format(metadata: TableMetadata) -> Iterator[Violation]:
+def _of_format(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
     if metadata.format_version > FORMAT_VERSION_MAX:
-        yield Violation(
+        yield UnsupportedFeature(
             f"format version {metadata.format_version}",
             "its row ids and deletion vectors are kept by the writers, and pyiceberg cannot commit to it",
             f"a table of format version {FORMAT_VERSION_MAX}; a table cannot go back to a lower version",
         )
 
 
-def _of_properties(properties: Mapping[str, str]) -> Iterator[Violation]:
+def _of_properties(properties: Mapping[str, str]) -> Iterator[UnsupportedFeature]:
     for key, value in sorted(properties.items()):
-        violation = property_violation(key, value)
-        if violation is not None:
-            yield violation
+        unsupported_feature = unsupported_property(key, value)
+        if unsupported_feature is not None:
+            yield unsupported_feature
 
 
-def property_violation(key: str, value: str) -> Violation | None:
+def unsupported_property(key: str, value: str) -> UnsupportedFeature | None:
     """What is wrong with a table property, be it of a table that is there or of one to create."""
     named = f"{key} = {value}"
     if key == "write.format.default" and value.strip().lower() != "parquet":
-        return Violation(named, "Penstock writes Parquet files only", f"set {key} to parquet")
+        return UnsupportedFeature(named, "Penstock writes Parquet files only", f"set {key} to parquet")
     if key in ("write.location-provider.impl", "write.py-location-provider.impl"):
-        return Violation(named, "a class of the table's own decides where data files go", f"unset {key}")
+        return UnsupportedFeature(
+            named, "a class of the table's own decides where data files go", f"unset {key}"
+        )
     if key.startswith("encryption."):
-        return Violation(key, "files would have to be encrypted", "a table without encryption")
+        return UnsupportedFeature(key, "files would have to be encrypted", "a table without encryption")
     problem = value_problem(key, value)
-    return problem and Violation(named, problem[0], f"set {key} to {problem[1]}, or unset it")
+    return problem and UnsupportedFeature(named, problem[0], f"set {key} to {problem[1]}, or unset it")
 
 
-def _of_transforms(metadata: TableMetadata) -> Iterator[Violation]:
+def _of_transforms(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
     """Wherever they are: pyiceberg forgets their names, and writes `unknown` when it commits to the table."""
     places: list[tuple[str, Transform[Any, Any]]] = []
     for spec_id, spec in metadata.specs().items():
@@ -86,19 +88,19 @@ def _of_transforms(metadata: TableMetadata) -> Iterator[Violation]:
         places += [(f"sort order {order.order_id}", part.transform) for part in order.fields]
     for place, transform in places:
         if isinstance(transform, UnknownTransform):
-            yield Violation(
+            yield UnsupportedFeature(
                 f"transform {transform_name(transform)!r} in {place}",
                 "it is not known here, and a commit would overwrite its name in the table's metadata",
                 "a table that never had such a transform",
             )
 
 
-def _of_partitioning(metadata: TableMetadata) -> Iterator[Violation]:
+def _of_partitioning(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
     schema = metadata.schema()
     for part in metadata.spec().fields:
         problem = _problem(part, schema)
         if problem is not None:
-            yield Violation(
+            yield UnsupportedFeature(
                 f"partition field {part.name!r} ({part.transform})",
                 problem,
                 f"ALTER TABLE ... DROP PARTITION FIELD {part.name}",
@@ -116,11 +118,11 @@ def _problem(part: PartitionField, schema: Schema) -> str | None:
     return None
 
 
-def _of_alike_partitions(metadata: TableMetadata) -> Iterator[Violation]:
+def _of_alike_partitions(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
     """Of older partitionings too: merging manifests writes theirs anew."""
     for spec in metadata.specs().values():
         for parts in alike_partitions(spec, metadata.schema()):
-            yield Violation(
+            yield UnsupportedFeature(
                 f"partition fields {' and '.join(repr(part.name) for part in parts)} of one type",
                 ALIKE_PROBLEM,
                 "a table that is partitioned by one of them only, or by columns of different precision",
@@ -147,7 +149,7 @@ def alike_partitions(spec: PartitionSpec, schema: Schema) -> list[list[Partition
     return [parts for parts in alike.values() if len(parts) > 1]
 
 
-def _of_old_partitionings(table: Table, overwrite: bool) -> Iterator[Violation]:
+def _of_old_partitionings(table: Table, overwrite: bool) -> Iterator[UnsupportedFeature]:
     """Replacing rows, and merging manifests, writes manifests of older partitionings anew."""
     metadata = table.metadata
     is_merging = metadata.properties.get(MANIFEST_MERGE_KEY, "true").lower() == "true"
@@ -157,7 +159,7 @@ def _of_old_partitionings(table: Table, overwrite: bool) -> Iterator[Violation]:
         is_old = spec_id != metadata.default_spec_id
         if is_old and dropped and (overwrite or is_merging) and _is_used(table, spec_id):
             append_only = "" if overwrite else f"set {MANIFEST_MERGE_KEY} to false, or "
-            yield Violation(
+            yield UnsupportedFeature(
                 f"older partitioning {spec_id} by {', '.join(map(repr, dropped))}",
                 "its column was dropped, and pyiceberg cannot write its manifests anew without the type",
                 f"{append_only}move its files to the present one: CALL ... rewrite_data_files",

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pyiceberg.table import Table
 
-from ..cleanup import StoredFile
+from ..cleanup import ListedFile
 from ..contract import Token
 from ..errors import PenstockError, RetryableError
 from ..file_tables.files import TableFiles
+from .deletion_guard import table_deletion_guard
 from .expiry import ExpiryStore
 from .files import iceberg_files
-from .gate import table_gate
 from .plan import data_location
 from .reachability import decode_expired, live_files, manifests_of
 from .redaction import redacted
 from .table import token_of
 
-_LOOKS_MAX = 5
+_LOADS_MAX = 5
 _METADATA = ".metadata.json"
 
 
@@ -62,12 +62,12 @@ class IcebergCleanableTable:
         found = {query_id: token for query_id, token in tokens.items() if token is not None}
         return str(table.metadata.table_uuid), found
 
-    def files(self) -> Iterator[StoredFile]:
+    def files(self) -> Iterator[ListedFile]:
         """Every file below the data location, but for metadata and for tables inside it."""
         table = self._load_table()
         if table is None:
             return iter(())
-        listed = [StoredFile(*file) for file in self._files(table).walk()]
+        listed = [ListedFile(*file) for file in self._files(table).walk()]
         inner = {root for file in listed if (root := _root_of_metadata(file.path)) is not None}
         return (file for file in listed if not _is_below(file.path, inner))
 
@@ -77,7 +77,7 @@ class IcebergCleanableTable:
         Raises:
             RetryableError: a manifest cannot be read, so nobody can tell what it names.
         """
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_LOADS_MAX):
             try:
                 yield from self._new_names()
                 return
@@ -105,7 +105,7 @@ class IcebergCleanableTable:
                 self._seen.add(path)
 
     def _files(self, table: Table) -> TableFiles:
-        return iceberg_files(data_location(table), table.io.properties, table_gate(table))
+        return iceberg_files(data_location(table), table.io.properties, table_deletion_guard(table))
 
     def _unreadable(self, what: str) -> RetryableError:
         return RetryableError(

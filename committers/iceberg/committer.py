@@ -28,7 +28,7 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..deliveries.contract import check_none_landed
+from ..deliveries.contract import check_none_committed
 from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
@@ -45,21 +45,21 @@ from .address import IcebergAddress
 from .branch import ensure_branch
 from .catalog import CatalogConfig, io_properties, known_properties, redacted
 from .checks import check_supported
+from .deletion_guard import check_location, is_own_location, table_deletion_guard
+from .file_schema_check import check_files_fit
 from .files import iceberg_files
-from .fit import check_files_fit
-from .gate import check_location, is_own_location, table_gate
-from .new_table import NewTable, check_layout, open_or_create
+from .new_table import NewIcebergTable, check_layout, open_or_create
 from .plan import data_location, plan_target, target_of_files
 from .snapshot import Attempt, accept_head, prepare_attempt
 from .table import (
-    LandedBatch,
+    CommittedBatch,
     check_not_rolled_back,
     check_same_table,
+    committed_batch,
     digest_of,
-    landed_batch,
     load,
     load_if_there,
-    noted_origin,
+    recorded_origin,
     version_of,
 )
 from .target import KIND, NO_SNAPSHOT, IcebergTableLayout
@@ -79,14 +79,14 @@ class IcebergTableCommitter:
     def __init__(self, catalog: CatalogConfig, address: IcebergAddress) -> None:
         self._catalog = catalog
         self._address = address
-        self._first_look: Table | None = None
+        self._cached_table: Table | None = None
 
     # Before the write -----------------------------------------------------------------------------
 
     def plan(
         self,
         source: pa.Schema,
-        new: NewTable,
+        new: NewIcebergTable,
         *,
         evolve: bool = False,
         overwrite: bool = False,
@@ -107,13 +107,13 @@ class IcebergTableCommitter:
             TableNotSupportedError: names what direct commits would violate.
             RetryableError: the table cannot be read now.
         """
-        table, created = self._look(), False
+        table, created = self._load_table(), False
         if table is None:
             table, created = open_or_create(self._catalog, self._address, source, new, batch_id)
         check_supported(table, overwrite)
         check_layout(table, self._address, new)
-        self._first_look = ensure_branch(table, self._address)
-        return plan_target(self._first_look, source, self._address.branch, evolve=evolve, created=created)
+        self._cached_table = ensure_branch(table, self._address)
+        return plan_target(self._cached_table, source, self._address.branch, evolve=evolve, created=created)
 
     def target_of(self, content: LakeManifest) -> IcebergTableLayout | None:
         """What files like these are written into, as the table is now; None if it takes none of them.
@@ -124,8 +124,8 @@ class IcebergTableCommitter:
             ConfigurationError: a property of the table has a value that cannot be followed.
             RetryableError: the table cannot be read now.
         """
-        self._first_look = None
-        table = self._look()
+        self._cached_table = None
+        table = self._load_table()
         if table is None or str(table.metadata.table_uuid) != content.table_id:
             return None
         try:
@@ -146,13 +146,13 @@ class IcebergTableCommitter:
         Raises:
             TableChangedError: dropped, re-created, or rolled back to before the stream's last batch.
         """
-        table = self._look()
+        table = self._load_table()
         if table is None:
             if table_id is not None:
                 load(self._catalog, self._address)
             return
         check_same_table(table, self._address, table_id)
-        self._landed(table.metadata, query_id)
+        self._committed_batch(table.metadata, query_id)
 
     def accept(self, query_id: str) -> None:
         """Note the branch's head as the snapshot of the query's last batch, after a rollback that shall stay.
@@ -161,11 +161,11 @@ class IcebergTableCommitter:
             RetryableError: another writer was faster, or the catalog cannot be reached.
         """
         table = load(self._catalog, self._address)
-        landed = landed_batch(table.metadata, query_id, self._address.branch)
-        if landed is None:
+        committed = committed_batch(table.metadata, query_id, self._address.branch)
+        if committed is None:
             return
         try:
-            accept_head(table, query_id, self._address.branch, landed)
+            accept_head(table, query_id, self._address.branch, committed)
         except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
             raise RetryableError(
                 f"The Iceberg table {self._address.uri} could not be accepted as it is: "
@@ -179,20 +179,20 @@ class IcebergTableCommitter:
         Raises:
             TableChangedError: the branch was rolled back to before it.
         """
-        table = self._look()
-        landed = None if table is None else self._landed(table.metadata, query_id)
-        return None if landed is None else landed.token
+        table = self._load_table()
+        committed = None if table is None else self._committed_batch(table.metadata, query_id)
+        return None if committed is None else committed.token
 
-    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+    def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
         """The first of the origins from which another query has committed to the branch; None if none has.
 
         Raises:
             RetryableError: the table cannot be read now.
         """
-        table = self._look()
+        table = self._load_table()
         if table is None:
             return None
-        return noted_origin(table.metadata, query_id, self._address.branch, origins)
+        return recorded_origin(table.metadata, query_id, self._address.branch, origins)
 
     def has_rows(self) -> bool:
         """False if the branch's head names no data file.
@@ -200,21 +200,21 @@ class IcebergTableCommitter:
         Raises:
             RetryableError: the table cannot be read now.
         """
-        table = self._look()
+        table = self._load_table()
         head = None if table is None else table.metadata.snapshot_by_name(self._address.branch)
         if head is None:
             return False
         return head.summary is None or head.summary.additional_properties.get("total-data-files") != "0"
 
-    def _look(self) -> Table | None:
-        if self._first_look is None:
-            self._first_look = load_if_there(self._catalog, self._address)
-        return self._first_look
+    def _load_table(self) -> Table | None:
+        if self._cached_table is None:
+            self._cached_table = load_if_there(self._catalog, self._address)
+        return self._cached_table
 
-    def _landed(self, metadata: TableMetadata, query_id: str) -> LandedBatch | None:
-        landed = landed_batch(metadata, query_id, self._address.branch)
-        check_not_rolled_back(metadata, self._address, landed)
-        return landed
+    def _committed_batch(self, metadata: TableMetadata, query_id: str) -> CommittedBatch | None:
+        committed = committed_batch(metadata, query_id, self._address.branch)
+        check_not_rolled_back(metadata, self._address, committed)
+        return committed
 
     # Commit ---------------------------------------------------------------------------------------
 
@@ -236,21 +236,21 @@ class IcebergTableCommitter:
             RetryableError: catalog or storage cannot be reached; the batch did not land.
             CommitStateUnknownError: the batch may have landed. Delete nothing.
         """
-        self._first_look = None
+        self._cached_table = None
         content = decode(manifest, KIND)
         table = load(self._catalog, self._address, content.table_id)
-        landed = self._landed(table.metadata, manifest.batch.stream.query_id)
-        if landed is not None:
-            check_none_landed(manifest, landed.token, self._address.uri)
-            if self._is_in(table.metadata, landed, manifest.batch):
-                return AlreadyCommitted(landed.snapshot_id if landed.holds(manifest.batch) else None)
-        check_token(None if landed is None else landed.token)
-        return self._land(self._prepare(table, manifest, content), manifest, content)
+        committed = self._committed_batch(table.metadata, manifest.batch.stream.query_id)
+        if committed is not None:
+            check_none_committed(manifest, committed.token, self._address.uri)
+            if self._is_in(table.metadata, committed, manifest.batch):
+                return AlreadyCommitted(committed.snapshot_id if committed.holds(manifest.batch) else None)
+        check_token(None if committed is None else committed.token)
+        return self._commit_once(self._prepare(table, manifest, content), manifest, content)
 
-    def _is_in(self, metadata: TableMetadata, landed: LandedBatch, batch: Batch) -> bool:
-        if landed.batch_id < batch.batch_id:
+    def _is_in(self, metadata: TableMetadata, committed: CommittedBatch, batch: Batch) -> bool:
+        if committed.batch_id < batch.batch_id:
             return False
-        digest = digest_of(metadata, self._address.branch, landed, batch)
+        digest = digest_of(metadata, self._address.branch, committed, batch)
         if digest is not None and not batch.digest.startswith(digest):
             raise other_offsets(batch, f"Iceberg table {self._address.uri}")
         return True
@@ -266,9 +266,9 @@ class IcebergTableCommitter:
                 "main branch."
             )
         check_location(table, manifest, content)
-        lacking = check_files_fit(table.metadata, content)
+        missing_columns = check_files_fit(table.metadata, content)
         try:
-            return prepare_attempt(table, manifest, content, branch, lacking)
+            return prepare_attempt(table, manifest, content, branch, missing_columns)
         except PenstockError:
             raise
         except Exception as error:  # noqa: BLE001  nothing was sent to the catalog yet
@@ -278,7 +278,7 @@ class IcebergTableCommitter:
                 f"not land. Check that the storage can be written. {NEXT_TRY}"
             ) from None
 
-    def _land(self, attempt: Attempt, manifest: Manifest, content: LakeManifest) -> Outcome:
+    def _commit_once(self, attempt: Attempt, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch = manifest.batch
         crash_points.reach("commit.start", batch.batch_id)
         try:
@@ -296,7 +296,7 @@ class IcebergTableCommitter:
             batch,
             f"the Iceberg table {self._address.uri}",
             self._in_short(error),
-            can_land_later=not self._catalog.is_embedded,
+            can_commit_later=not self._catalog.is_embedded,
         )
         with failed.reading_table():
             found = self._outcome_in_table(error, attempt, batch, content)
@@ -308,10 +308,10 @@ class IcebergTableCommitter:
         self, error: Exception, attempt: Attempt, batch: Batch, content: LakeManifest
     ) -> Committed | Conflict | None:
         table = load(self._catalog, self._address, content.table_id)
-        landed = self._landed(table.metadata, batch.stream.query_id)
-        if landed is not None and self._is_in(table.metadata, landed, batch):
+        committed = self._committed_batch(table.metadata, batch.stream.query_id)
+        if committed is not None and self._is_in(table.metadata, committed, batch):
             crash_points.reach("commit.landed", batch.batch_id)
-            return Committed(landed.snapshot_id)
+            return Committed(committed.snapshot_id)
         if isinstance(error, CommitFailedException):
             attempt.discard()
             return Conflict(f"another writer changed {self._address.uri} meanwhile: {self._in_short(error)}")
@@ -337,7 +337,7 @@ class IcebergTableCommitter:
         """
         content = decode(manifest, KIND)
         paths = [file.path for file in content.files]
-        table = self._look()
+        table = self._load_table()
         if table is None:
             return paths
         check_location(table, manifest, content)
@@ -349,10 +349,10 @@ class IcebergTableCommitter:
 
     def delete_files(self, paths: Iterable[str]) -> int:
         """Delete uncommitted data files; the number deleted. Files already gone are no error."""
-        table = self._look()
+        table = self._load_table()
         if table is None:
             return 0
-        return iceberg_files(data_location(table), self._io(table), table_gate(table)).delete(paths)
+        return iceberg_files(data_location(table), self._io(table), table_deletion_guard(table)).delete(paths)
 
     def _io(self, table: Table) -> Mapping[str, str]:
         return io_properties(table)

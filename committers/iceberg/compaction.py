@@ -32,9 +32,9 @@ from ..file_tables.manifest import LakeManifest
 from .address import IcebergAddress
 from .catalog import CatalogConfig, io_properties, known_properties, redacted
 from .checks import check_supported
-from .data_files import iceberg_data_files, partition_texts
+from .data_files import iceberg_data_files, partition_strings
+from .deletion_guard import table_deletion_guard
 from .files import iceberg_files
-from .gate import table_gate
 from .library.snapshots import Live, ReplaceFiles, UncopiedTransaction, delete_uncommitted
 from .plan import data_location
 from .snapshot import Attempt, has_double_partitions
@@ -56,7 +56,7 @@ class IcebergCompactableTable:
         self._entries: dict[str, list[ManifestEntry]] = {}
         """Of the manifests that were seen last, which never change."""
 
-    def look(self) -> VisibleFiles | None:
+    def visible_files(self) -> VisibleFiles | None:
         table = load_if_there(self._catalog, self._address)
         if table is None:
             return None
@@ -101,7 +101,7 @@ class IcebergCompactableTable:
         return 0 if table is None else self._files(table).delete(paths)
 
     def _files(self, table: Table) -> Any:
-        return iceberg_files(data_location(table), io_properties(table), table_gate(table))
+        return iceberg_files(data_location(table), io_properties(table), table_deletion_guard(table))
 
     # Files ----------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class IcebergCompactableTable:
             for entry in entries:
                 file = entry.data_file
                 if file.file_format is FileFormat.PARQUET and file.file_path.startswith(prefix):
-                    values = partition_texts(file.partition, spec, table.schema())
+                    values = partition_strings(file.partition, spec, table.schema())
                     path = file.file_path.removeprefix(prefix)
                     yield DataFile(path, file.file_size_in_bytes, file.record_count, values)
 
@@ -193,7 +193,7 @@ class IcebergCompactableTable:
         failed = failed_compaction(
             f"the Iceberg table {self._address.uri}",
             self._in_short(error),
-            can_land_later=not self._catalog.is_embedded,
+            can_commit_later=not self._catalog.is_embedded,
         )
         with failed.reading_table():
             found = self._outcome_in_table(error, attempt, content, groups)

@@ -69,7 +69,7 @@ def _data_file(file: DataFile, location: str, spec_id: int, partition: Record) -
     return data_file
 
 
-def partition_texts(
+def partition_strings(
     partition: Record, spec: PartitionSpec, schema: Schema
 ) -> tuple[tuple[str, str | None], ...]:
     """A file's partition values as `DataFile.partition_values` has them: what `iceberg_data_files` reads."""

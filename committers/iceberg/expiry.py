@@ -19,9 +19,9 @@ after it, or an outage, leaves one whose snapshots are gone: the next run sees t
 lost with them, and the grace period starts then. A crash between deletions starts again where the store says.
 Two processes may do all this at once: both plan, one commit lands, and deleting a file twice does no harm.
 
-Not deleted: files outside of the table's folders (see `gate`), whatever the metadata or a plan in the store
-says: somebody may have added them in place and need them elsewhere. Nor files of snapshots that somebody else
-has expired. With `gc.enabled=false` nothing happens.
+Not deleted: files outside of the table's folders (see `deletion_guard`), whatever the metadata or a plan in
+the store says: somebody may have added them in place and need them elsewhere. Nor files of snapshots that
+somebody else has expired. With `gc.enabled=false` nothing happens.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from pyiceberg.utils.properties import property_as_bool
 from ..errors import PenstockError, RetryableError
 from ..safe_text import get_logger
 from ..store.expiries import Expiry
+from .deletion_guard import table_deletion_guard
 from .file_io import TableFileIO
-from .gate import table_gate
 from .reachability import ExpiredFiles, decode_expired, expired_files, needed_again
 from .redaction import redacted
 from .retention import snapshots_by_id, snapshots_to_expire
@@ -170,7 +170,7 @@ class SnapshotExpiry:
         expiring = snapshots_to_expire(table.metadata, self._policy.keep_snapshots_max, now_ms)
         if not expiring:
             return 0
-        unneeded = expired_files(table.io, table.metadata, expiring, table_gate(table).allows)
+        unneeded = expired_files(table.io, table.metadata, expiring, table_deletion_guard(table).allows)
         plan = Expiry(
             expiry_id=self._new_id(),
             table_uri=self._uri,
@@ -250,7 +250,7 @@ class SnapshotExpiry:
         return due
 
     def _delete(self, table: Table, due: Sequence[tuple[Expiry, ExpiredFiles]]) -> int:
-        deleted, gate = 0, table_gate(table)
+        deleted, deletion_guard = 0, table_deletion_guard(table)
         for expiry, files in due:
             left = self._policy.files_per_run_max - deleted
             if left <= 0:
@@ -258,7 +258,7 @@ class SnapshotExpiry:
             needed = needed_again(table.io, table.metadata, files)
             end = expiry.deleted + left
             chunk = [path for path in files.paths[expiry.deleted : end] if path not in needed]
-            deleted += delete_files(table.io, gate.allowed(chunk))
+            deleted += delete_files(table.io, deletion_guard.allowed(chunk))
             if end < len(files.paths):
                 self._store.add_deleted(expiry, end)
             else:
@@ -281,7 +281,9 @@ def delete_old_metadata(table: Table, new: TableMetadata) -> None:
         return
     kept = {entry.metadata_file for entry in new.metadata_log}
     log = table.metadata.metadata_log
-    gone = table_gate(table).allowed(entry.metadata_file for entry in log if entry.metadata_file not in kept)
+    gone = table_deletion_guard(table).allowed(
+        entry.metadata_file for entry in log if entry.metadata_file not in kept
+    )
     if isinstance(table.io, TableFileIO):
         table.io.delete_soon(gone)
     else:

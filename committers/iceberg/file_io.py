@@ -12,7 +12,7 @@ from .local_files import LocalFile, local_path
 from .object_store import AZURE_SCHEMES
 
 if TYPE_CHECKING:
-    from .stored_files import StoredFile
+    from .object_store_files import ObjectStoreFile
 
 STORED_SCHEMES = ("s3", "s3a", "s3n", *AZURE_SCHEMES)
 """As pyiceberg knows them. For Azure's it would take another library (adlfs) than for the data files (Arrow),
@@ -46,7 +46,7 @@ class TableFileIO(FileIO):
         """
         stored = [location for location in locations if _is_stored(location)]
         if stored:
-            from .stored_files import delete_soon
+            from .object_store_files import delete_soon
 
             delete_soon(stored, self.properties)
         for location in locations:
@@ -54,14 +54,14 @@ class TableFileIO(FileIO):
                 with suppress(FileNotFoundError):
                     self.delete(location)
 
-    def _file(self, location: str) -> LocalFile | StoredFile | None:
+    def _file(self, location: str) -> LocalFile | ObjectStoreFile | None:
         if local_path(location) is not None:
             return LocalFile(location)
         if not _is_stored(location):
             return None
-        from .stored_files import stored_file  # loads pandas, where that is installed
+        from .object_store_files import object_store_file  # loads pandas, where that is installed
 
-        return stored_file(location, self.properties)
+        return object_store_file(location, self.properties)
 
     def _own(self, location: str) -> FileIO:
         """As pyiceberg chooses it."""

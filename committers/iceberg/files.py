@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pyarrow.fs as pafs
 
-from ..deletion import Gate, local_root
+from ..deletion import DeletionGuard, local_root
 from ..file_tables.files import TableFiles
 from .local_files import local_path
 from .object_store import open_object_store
@@ -16,7 +16,9 @@ from .object_store import open_object_store
 DELETING_THREADS = 16
 
 
-def iceberg_files(location: str, io_properties: Mapping[str, str], gate: Gate | None = None) -> TableFiles:
+def iceberg_files(
+    location: str, io_properties: Mapping[str, str], deletion_guard: DeletionGuard | None = None
+) -> TableFiles:
     """The files below `location`: a local path, `file:` or an object store's URL.
 
     Args:
@@ -47,6 +49,6 @@ def iceberg_files(location: str, io_properties: Mapping[str, str], gate: Gate | 
         "the catalog.* options",
         open_location,
         delete_many=delete_many,
-        gate=gate,
+        deletion_guard=deletion_guard,
         local=local_root(location),
     )

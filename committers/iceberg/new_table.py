@@ -18,7 +18,7 @@ from ..errors import ConfigurationError
 from .address import IcebergAddress
 from .arrow import iceberg_struct
 from .catalog import CatalogConfig, catalog_error, is_io_property, open_catalog
-from .checks import FORMAT_VERSION_MAX, property_violation
+from .checks import FORMAT_VERSION_MAX, unsupported_property
 from .layout import iceberg_sort_order, layout_problems, partition_spec
 from .plan import metrics_modes, parquet_settings
 from .properties import EXPIRE_PROPERTY, FREE_PROPERTIES, MAINTENANCE_PROPERTY
@@ -50,7 +50,7 @@ _RESERVED_PROPERTIES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class NewTable:
+class NewIcebergTable:
     """How to create a table that is not there yet, and what one that is there has to look like."""
 
     allowed: bool
@@ -64,7 +64,7 @@ class NewTable:
 
 
 def open_or_create(
-    config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewTable, batch_id: int
+    config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewIcebergTable, batch_id: int
 ) -> tuple[Table, bool]:
     """The table, and whether this call created it.
 
@@ -86,7 +86,7 @@ def open_or_create(
     return load(config, address), created
 
 
-def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewTable) -> bool:
+def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewIcebergTable) -> bool:
     """False if somebody else has created the table meanwhile: then that one is used."""
     struct = iceberg_struct(source, address.table_name)
     check_names(struct, address.table_name)
@@ -126,7 +126,7 @@ def _with_namespace(catalog: Catalog, address: IcebergAddress, create: Callable[
         create()
 
 
-def check_layout(table: Table, address: IcebergAddress, new: NewTable) -> None:
+def check_layout(table: Table, address: IcebergAddress, new: NewIcebergTable) -> None:
     """Is the table partitioned and sorted as asked? What is not asked for is the table's own affair.
 
     Raises:
@@ -147,7 +147,7 @@ def check_layout(table: Table, address: IcebergAddress, new: NewTable) -> None:
 # Properties ---------------------------------------------------------------------------------------
 
 
-def _properties(address: IcebergAddress, new: NewTable, schema: Schema) -> dict[str, str]:
+def _properties(address: IcebergAddress, new: NewIcebergTable, schema: Schema) -> dict[str, str]:
     """
     Raises:
         ConfigurationError: names every property that cannot be, and why.
@@ -165,22 +165,22 @@ def _properties(address: IcebergAddress, new: NewTable, schema: Schema) -> dict[
     return {**DEFAULT_PROPERTIES, **new.properties, "format-version": version}
 
 
-def _format_version(new: NewTable) -> str:
+def _format_version(new: NewIcebergTable) -> str:
     if new.format_version is not None:
         return str(new.format_version)
     return new.properties.get("format-version", str(FORMAT_VERSION_MAX))
 
 
-def _property_problems(new: NewTable) -> Iterator[str]:
+def _property_problems(new: NewIcebergTable) -> Iterator[str]:
     given = new.properties.get("format-version")
     if given is not None and new.format_version is not None and given != str(new.format_version):
         yield f"format-version: it is given twice, as {given} and as {new.format_version}"
     if _format_version(new) not in ("1", "2"):
         yield f"format-version = {_format_version(new)}: Penstock writes tables of format version 1 and 2"
     for key, value in sorted(new.properties.items()):
-        violation = property_violation(key, value)
-        if violation is not None:
-            yield str(violation)
+        unsupported_feature = unsupported_property(key, value)
+        if unsupported_feature is not None:
+            yield str(unsupported_feature)
         if key in _RESERVED_PROPERTIES:
             yield f"{key}: Iceberg keeps it elsewhere, and engines refuse it as a property"
         if is_io_property(key):

@@ -53,7 +53,7 @@ def _of_azure(host: str, properties: Mapping[str, str]) -> dict[str, str]:
         ConfigurationError: the host is none of Azure's: the store or table metadata may name any.
     """
     account, _, domain = host.partition(".")
-    told = {"adls.account-name": account}
+    configured = {"adls.account-name": account}
     if domain:
         if not f".{domain}".endswith(AZURE_DOMAINS) and not properties.keys() >= _AZURE_AUTHORITIES:
             raise ConfigurationError(
@@ -61,12 +61,12 @@ def _of_azure(host: str, properties: Mapping[str, str]) -> dict[str, str]:
                 "credentials. Nothing was sent. If the host is right, name it yourself with "
                 "catalog.adls.blob-storage-authority and catalog.adls.dfs-storage-authority."
             )
-        told["adls.blob-storage-authority"] = "." + domain.replace("dfs.", "blob.", 1)
-        told["adls.dfs-storage-authority"] = "." + domain.replace("blob.", "dfs.", 1)
+        configured["adls.blob-storage-authority"] = "." + domain.replace("dfs.", "blob.", 1)
+        configured["adls.dfs-storage-authority"] = "." + domain.replace("blob.", "dfs.", 1)
     for name in (f"adls.sas-token.{host}", f"adls.sas-token.{account}"):
         if name in properties:
-            told["adls.sas-token"] = properties[name]
-    return told
+            configured["adls.sas-token"] = properties[name]
+    return configured
 
 
 def _frozen(properties: Mapping[str, str]) -> _Frozen:

@@ -17,7 +17,7 @@ from ..errors import ConfigurationError
 from ..file_tables.manifest import LakeManifest
 from .arrow import arrow_schema
 from .catalog import io_properties
-from .fit import check_files_fit
+from .file_schema_check import check_files_fit
 from .schema import fields_of, match, paths_of
 from .target import NO_SNAPSHOT, IcebergTableLayout, ParquetSettings
 

@@ -27,12 +27,21 @@ from pyiceberg.types import (
 )
 
 from ..errors import SchemaMismatchError
-from ..schema_diff import QUERY, Column, Difference, Kind, compare, dotted, problems_in, query_mismatch
+from ..schema_diff import (
+    QUERY,
+    Difference,
+    DifferenceKind,
+    SchemaColumn,
+    compare,
+    dotted,
+    problems_in,
+    query_mismatch,
+)
 from .arrow import iceberg_struct
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class IcebergMatch:
     """A query's columns laid over a table's."""
 
     schema: Schema
@@ -41,7 +50,9 @@ class Match:
     """Dotted names of the new ones in the order of their field ids; a struct stands for its fields."""
 
 
-def match(source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool, table_name: str) -> Match:
+def match(
+    source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool, table_name: str
+) -> IcebergMatch:
     """Lay the query's columns over the table's, by name, case ignored, at every level.
 
     Types are widened as Iceberg promotes them: int to long, float to double, decimals to more digits. New
@@ -64,17 +75,17 @@ def match(source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool
     new = {
         found.parent: [_new_field(column, lambda: next(ids)) for column in found.given]
         for found in differences
-        if found.kind is Kind.NEW
+        if found.kind is DifferenceKind.NEW
     }
     if not new:
-        return Match(table, ())
+        return IcebergMatch(table, ())
     struct = _with_new(table.as_struct(), new)
     check_names(struct, table_name)
     schema = Schema(
         *struct.fields, schema_id=table.schema_id, identifier_field_ids=table.identifier_field_ids
     )
     new_ids = [column.field_id for columns in new.values() for column in columns]
-    return Match(schema, tuple(_name_of(schema, field_id) for field_id in new_ids))
+    return IcebergMatch(schema, tuple(_name_of(schema, field_id) for field_id in new_ids))
 
 
 def check_names(struct: StructType, table_name: str) -> None:
@@ -102,7 +113,9 @@ def _name_of(schema: Schema, field_id: int) -> str:
     return name
 
 
-_EVOLVING: Mapping[Kind, str] = {kind: words for kind, words in QUERY.items() if kind is not Kind.NEW}
+_EVOLVING: Mapping[DifferenceKind, str] = {
+    kind: words for kind, words in QUERY.items() if kind is not DifferenceKind.NEW
+}
 
 
 def _problems(
@@ -112,7 +125,7 @@ def _problems(
         # Keys of a map never get new fields: that would change which keys are equal.
         is_refused = not evolve or found.is_in_key
         yield from problems_in([found], QUERY if is_refused else _EVOLVING)
-        if found.kind is Kind.NEW and not is_refused:
+        if found.kind is DifferenceKind.NEW and not is_refused:
             names = [dotted(found.parent, column) for column in found.given]
             yield from (
                 f"{name!r} would be called like the path to another column"
@@ -121,7 +134,7 @@ def _problems(
             )
 
 
-def _new_field(column: Column[IcebergType], next_id: Callable[[], int]) -> NestedField:
+def _new_field(column: SchemaColumn[IcebergType], next_id: Callable[[], int]) -> NestedField:
     """With field ids in the order in which pyiceberg's `UpdateSchema.add_column` gives them."""
     field_id = next_id()
     kind = cast("IcebergType", assign_fresh_schema_ids(column.type, next_id))
@@ -199,10 +212,10 @@ def _paths(fields: Sequence[NestedField], prefix: tuple[str, ...]) -> Iterator[t
         yield from _paths(fields_of(inner.field_type), path)
 
 
-def columns_of(kind: IcebergType) -> tuple[Column[IcebergType], ...]:
+def columns_of(kind: IcebergType) -> tuple[SchemaColumn[IcebergType], ...]:
     """The fields right inside a type, as they are compared."""
     return tuple(
-        Column(
+        SchemaColumn(
             inner.name,
             inner.field_type,
             inner.required,

@@ -30,8 +30,8 @@ from pyiceberg.types import DoubleType
 from ..contract import Manifest
 from ..errors import PenstockError, SchemaMismatchError
 from ..failed_commit import FailedCommit
-from ..file_tables.delivery_notes import merged_note
 from ..file_tables.manifest import LakeManifest
+from ..file_tables.merged_batches import merged_note
 from .data_files import iceberg_data_files
 from .expiry import delete_files, delete_old_metadata
 from .library.snapshots import Producer, UncopiedTransaction, delete_merged, delete_uncommitted, replace_all
@@ -41,7 +41,7 @@ from .table import (
     SUMMARY_DIGEST,
     SUMMARY_MERGED,
     SUMMARY_QUERY,
-    LandedBatch,
+    CommittedBatch,
     forgettable_tokens,
     token_property,
     token_value,
@@ -68,7 +68,7 @@ class Attempt:
 
         The manifests are deleted if the commit cannot land any more.
         """
-        if not failed.can_land_later:
+        if not failed.can_commit_later:
             self.discard()
         return failed.not_found()
 
@@ -79,7 +79,7 @@ class Attempt:
 
 
 def prepare_attempt(
-    table: Table, manifest: Manifest, content: LakeManifest, branch: str, lacking: list[str]
+    table: Table, manifest: Manifest, content: LakeManifest, branch: str, missing_columns: list[str]
 ) -> Attempt:
     """Write the manifests of a snapshot of the batch on top of `table` as it was loaded.
 
@@ -89,8 +89,8 @@ def prepare_attempt(
     metadata = table.metadata
     _choose_merging(table)
     transaction = UncopiedTransaction(table)
-    if lacking:
-        _add_columns(transaction, content, lacking)
+    if missing_columns:
+        _add_columns(transaction, content, missing_columns)
     producer = _producer(transaction, content, branch, _summary(manifest))
     files = iceberg_data_files(
         content.files,
@@ -112,7 +112,7 @@ def prepare_attempt(
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
         AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
-        *_field_ids_are_free(metadata, lacking),
+        *_field_ids_are_free(metadata, missing_columns),
         *transaction.requirements,
     )
     return Attempt(table, producer.snapshot_id, transaction.updates, requirements, producer)
@@ -141,15 +141,15 @@ def has_double_partitions(table: Table) -> bool:
     )
 
 
-def _add_columns(transaction: Transaction, content: LakeManifest, lacking: list[str]) -> None:
+def _add_columns(transaction: Transaction, content: LakeManifest, missing_columns: list[str]) -> None:
     """Add the columns in the batch's own commit, under the field ids that the files have them by."""
     planned = Schema.model_validate_json(content.schema_json)
     with transaction.update_schema() as update:
-        for name in lacking:
+        for name in missing_columns:
             column = planned.find_field(name)
             update.add_column(column_path(planned, name), column.field_type, doc=column.doc, required=False)
     schema = transaction.table_metadata.schema()
-    for name in lacking:
+    for name in missing_columns:
         if schema.find_field(name) != planned.find_field(name):
             raise SchemaMismatchError(
                 f"The column {name!r} would get other field ids than the files have. The batch did not land; "
@@ -194,7 +194,7 @@ def _set_token(
         transaction.remove_properties(*forgotten)
 
 
-def accept_head(table: Table, query_id: str, branch: str, landed: LandedBatch) -> None:
+def accept_head(table: Table, query_id: str, branch: str, committed: CommittedBatch) -> None:
     """Note the branch's head, whatever it is, as the snapshot that brought the query's last batch.
 
     On an operator's word only: rows that a rollback took back stay lost.
@@ -204,7 +204,7 @@ def accept_head(table: Table, query_id: str, branch: str, landed: LandedBatch) -
     if head is None:
         update: TableUpdate = RemovePropertiesUpdate(removals=[token_property(query_id, branch)])
     else:
-        value = token_value(landed.batch_id, landed.digest, head, landed.origins)
+        value = token_value(committed.batch_id, committed.digest, head, committed.origins)
         update = SetPropertiesUpdate(updates={token_property(query_id, branch): value})
     requirements = (
         AssertTableUUID(uuid=metadata.table_uuid),
@@ -213,7 +213,7 @@ def accept_head(table: Table, query_id: str, branch: str, landed: LandedBatch) -
     table.catalog.commit_table(table, requirements, (update,))
 
 
-def _field_ids_are_free(metadata: TableMetadata, lacking: list[str]) -> Iterator[TableRequirement]:
+def _field_ids_are_free(metadata: TableMetadata, missing_columns: list[str]) -> Iterator[TableRequirement]:
     """A column that others add and drop again takes a field id, and gives the table its old schema back."""
-    if lacking:
+    if missing_columns:
         yield AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id})

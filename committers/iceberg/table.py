@@ -22,7 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, TableChangedError
-from ..file_tables.delivery_notes import noted_digest
+from ..file_tables.merged_batches import recorded_digest
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import (
     CatalogConfig,
@@ -119,7 +119,7 @@ def check_same_table(table: Table, address: IcebergAddress, table_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class LandedBatch:
+class CommittedBatch:
     """The last batch of a query in the table, and the snapshot that brought it."""
 
     batch_id: int
@@ -145,7 +145,7 @@ def token_property(query_id: str, branch: str) -> str:
     return f"{TOKEN_PREFIX}{query_id}" + ("" if branch == MAIN_BRANCH else f"@{branch}")
 
 
-def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedBatch | None:
+def committed_batch(metadata: TableMetadata, query_id: str, branch: str) -> CommittedBatch | None:
     """The query's last batch as this metadata has it."""
     name = token_property(query_id, branch)
     text = metadata.properties.get(name)
@@ -162,55 +162,59 @@ def landed_batch(metadata: TableMetadata, query_id: str, branch: str) -> LandedB
         ) from None
 
 
-def _forgotten(metadata: TableMetadata, query_id: str, branch: str) -> LandedBatch | None:
+def _forgotten(metadata: TableMetadata, query_id: str, branch: str) -> CommittedBatch | None:
     """What the token of a batch write said, from its snapshot, which the table may keep for longer."""
     for snapshot in line_of(metadata, branch):
-        said = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        if said.get(SUMMARY_QUERY) == query_id:
-            digest, number = said.get(SUMMARY_DIGEST, ""), snapshot.sequence_number or 0
-            return LandedBatch(0, digest, snapshot.snapshot_id, number, snapshot.timestamp_ms)
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if summary.get(SUMMARY_QUERY) == query_id:
+            digest, number = summary.get(SUMMARY_DIGEST, ""), snapshot.sequence_number or 0
+            return CommittedBatch(0, digest, snapshot.snapshot_id, number, snapshot.timestamp_ms)
     return None
 
 
-def _parse_token(text: str) -> LandedBatch:
+def _parse_token(text: str) -> CommittedBatch:
     """
     Raises:
         ValueError: the text is not what `token_value` returns.
     """
     try:
         noted = json.loads(text)
-        numbers = {key: int(noted[key]) for key in LandedBatch.__slots__ if key not in ("digest", "origins")}
+        numbers = {
+            key: int(noted[key]) for key in CommittedBatch.__slots__ if key not in ("digest", "origins")
+        }
         origins = tuple(map(str, noted.get("origins", ())))
-        return LandedBatch(digest=str(noted["digest"]), **numbers, origins=origins)
+        return CommittedBatch(digest=str(noted["digest"]), **numbers, origins=origins)
     except (KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"it cannot be read: {error!r}") from None
 
 
 def token_of(metadata: TableMetadata, query_id: str, branch: str) -> Token | None:
     """The query's token as this metadata has it."""
-    landed = landed_batch(metadata, query_id, branch)
-    return None if landed is None else landed.token
+    committed = committed_batch(metadata, query_id, branch)
+    return None if committed is None else committed.token
 
 
-def digest_of(metadata: TableMetadata, branch: str, landed: LandedBatch, batch: Batch) -> str | None:
+def digest_of(metadata: TableMetadata, branch: str, committed: CommittedBatch, batch: Batch) -> str | None:
     """Digest of the offsets that the batch id was delivered from, or its beginning.
 
     None if nobody can tell any more: for a batch before the last one, once its snapshot has expired.
     """
-    if landed.batch_id == batch.batch_id:
-        return landed.digest
+    if committed.batch_id == batch.batch_id:
+        return committed.digest
     for snapshot in line_of(metadata, branch):
-        said = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        if said.get(SUMMARY_QUERY) != batch.stream.query_id:
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if summary.get(SUMMARY_QUERY) != batch.stream.query_id:
             continue
-        if said.get(SUMMARY_BATCH) == str(batch.batch_id):
-            return said.get(SUMMARY_DIGEST)
-        if digest := noted_digest(said.get(SUMMARY_MERGED, ""), batch.batch_id):
+        if summary.get(SUMMARY_BATCH) == str(batch.batch_id):
+            return summary.get(SUMMARY_DIGEST)
+        if digest := recorded_digest(summary.get(SUMMARY_MERGED, ""), batch.batch_id):
             return digest
     return None
 
 
-def noted_origin(metadata: TableMetadata, query_id: str, branch: str, origins: Sequence[str]) -> str | None:
+def recorded_origin(
+    metadata: TableMetadata, query_id: str, branch: str, origins: Sequence[str]
+) -> str | None:
     """The first of the origins from which another query has committed what the branch still has."""
     others: set[str] = set()
     for name, text in metadata.properties.items():
@@ -218,14 +222,14 @@ def noted_origin(metadata: TableMetadata, query_id: str, branch: str, origins: S
         if other_id == query_id or name != token_property(other_id, branch):
             continue
         with suppress(ValueError):  # another property, or a broken token: let it be
-            landed = _parse_token(text)
-            others.update(landed.origins if _is_behind_head(metadata, branch, landed) else ())
+            committed = _parse_token(text)
+            others.update(committed.origins if _is_behind_head(metadata, branch, committed) else ())
     return next((origin for origin in origins if origin in others), None)
 
 
 def token_value(batch_id: int, digest: str, snapshot: Snapshot, origins: Sequence[str]) -> str:
     """What the table property says once `snapshot` has brought the batch."""
-    landed = LandedBatch(
+    committed = CommittedBatch(
         batch_id,
         digest,
         snapshot.snapshot_id,
@@ -233,7 +237,7 @@ def token_value(batch_id: int, digest: str, snapshot: Snapshot, origins: Sequenc
         snapshot.timestamp_ms,
         tuple(origins),
     )
-    return json.dumps(asdict(landed))
+    return json.dumps(asdict(committed))
 
 
 def forgettable_tokens(metadata: TableMetadata, now_ms: int) -> list[str]:
@@ -257,40 +261,40 @@ def version_of(metadata: TableMetadata, branch: str) -> int:
 
 
 def check_not_rolled_back(
-    metadata: TableMetadata, address: IcebergAddress, landed: LandedBatch | None
+    metadata: TableMetadata, address: IcebergAddress, committed: CommittedBatch | None
 ) -> None:
     """A rollback takes back rows but no table property: the table would claim batches that it has lost.
 
     Raises:
         TableChangedError: the last batch's snapshot is no longer behind the branch's head.
     """
-    if landed is None or _is_behind_head(metadata, address.branch, landed):
+    if committed is None or _is_behind_head(metadata, address.branch, committed):
         return
     raise TableChangedError(
         f"The branch {address.branch!r} of the Iceberg table {address.uri} no longer leads to snapshot "
-        f"{landed.snapshot_id}, in which the stream delivered batch {landed.batch_id}: it was rolled back, "
-        "replaced "
+        f"{committed.snapshot_id}, in which the stream delivered batch {committed.batch_id}: it was rolled "
+        "back, replaced "
         "or dropped. Those rows are gone, and going on would leave a gap. Nothing was committed. Either put "
         "the "
         "snapshot back while it is not expired, with pyiceberg:\n"
-        f"    table.manage_snapshots().set_current_snapshot(snapshot_id={landed.snapshot_id}).commit()\n"
+        f"    table.manage_snapshots().set_current_snapshot(snapshot_id={committed.snapshot_id}).commit()\n"
         "or accept the table as it is, without these rows:\n"
         "    penstock recover --accept-table\n"
         "or start the query with a new checkpoint to write the table from the beginning."
     )
 
 
-def _is_behind_head(metadata: TableMetadata, branch: str, landed: LandedBatch) -> bool:
+def _is_behind_head(metadata: TableMetadata, branch: str, committed: CommittedBatch) -> bool:
     """Found behind the head; or expired, and nothing behind the head is older than it."""
     older_seen = False
     snapshot = None
     for snapshot in line_of(metadata, branch):
-        if snapshot.snapshot_id == landed.snapshot_id or _is_copy_of(snapshot, landed.snapshot_id):
+        if snapshot.snapshot_id == committed.snapshot_id or _is_copy_of(snapshot, committed.snapshot_id):
             return True
-        older_seen |= _is_older(snapshot, landed)
+        older_seen |= _is_older(snapshot, committed)
     if snapshot is None or older_seen:
         return False
-    return metadata.snapshot_by_id(landed.snapshot_id) is None
+    return metadata.snapshot_by_id(committed.snapshot_id) is None
 
 
 def line_of(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
@@ -309,8 +313,8 @@ def _is_copy_of(snapshot: Snapshot, snapshot_id: int) -> bool:
     return summary is not None and summary.additional_properties.get(CHERRY_PICKED_FROM) == str(snapshot_id)
 
 
-def _is_older(snapshot: Snapshot, landed: LandedBatch) -> bool:
+def _is_older(snapshot: Snapshot, committed: CommittedBatch) -> bool:
     """By sequence number, which nothing written in format version 1 has; there by time."""
-    if landed.sequence_number:
-        return (snapshot.sequence_number or 0) < landed.sequence_number
-    return snapshot.timestamp_ms < landed.timestamp_ms
+    if committed.sequence_number:
+        return (snapshot.sequence_number or 0) < committed.sequence_number
+    return snapshot.timestamp_ms < committed.timestamp_ms

@@ -33,7 +33,7 @@ class ParquetSettings:
     dictionary_bytes: int | None = None
     """`write.parquet.dict-size-bytes`"""
     compression: str | None = None
-    """`write.parquet.compression-codec`, in the words of `WritePlan.compression`."""
+    """`write.parquet.compression-codec`, in the words of `WriteConfig.compression`."""
     compression_level: int | None = None
     """`write.parquet.compression-level`"""
     bloom_columns: tuple[tuple[str, ...], ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..cleanup import NameParser, StoredFile
+from ..cleanup import ListedFile, NameParser
 from ..contract import StreamKey, Token
 from . import fence
 from .address import PostgresAddress, qualified
@@ -42,13 +42,13 @@ class PostgresCleanableTable:
         tokens = {query_id: row.token for query_id, row in rows.items() if row is not None and row.token}
         return None if table is None else table.oid, tokens
 
-    def files(self) -> Iterator[StoredFile]:
+    def files(self) -> Iterator[ListedFile]:
         with self._server.transaction("Nothing was dropped") as cursor:
             rows = cursor.execute(_STAGED, (PREFIX,)).fetchall()
         for schema, name, size_bytes, comment in rows:
             said = StagingComment.parse(comment)
             if StagingName.parse(name) is not None and said is not None:
-                yield StoredFile(staging_path(said.query_id, schema, name), size_bytes, said.staged_at)
+                yield ListedFile(staging_path(said.query_id, schema, name), size_bytes, said.staged_at)
 
     def names(self) -> Iterator[set[str]]:
         """None: what is committed is in the table itself, and its staging tables are gone."""

@@ -35,7 +35,7 @@ from ..errors import (
 )
 from ..failed_commit import failed_batch
 from ..safe_text import get_logger
-from ..token_check import is_landed
+from ..token_check import is_committed
 from . import fence
 from .address import PostgresAddress, quoted
 from .connection import (
@@ -51,7 +51,7 @@ from .connection import (
 from .content import PostgresContent, decode
 from .fence import FenceRow
 from .staging import StagingTables, drop, missing_tables
-from .table import TableState, check_same_table, check_supported, columns_to_add, load_if_there
+from .table import PostgresTableState, check_same_table, check_supported, columns_to_add, load_if_there
 
 logger = get_logger(__name__)
 
@@ -61,14 +61,14 @@ DROP_TIMEOUT_S = 5.0
 Longer than Postgres' deadlock_timeout, after which an autovacuum gives way.
 """
 
-_NOT_LANDED = "The batch did not land"
+_NOT_COMMITTED = "The batch did not land"
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _TableAndFence:
     """The table and the query's row of the fence, as they were when first asked for."""
 
-    table: TableState | None
+    table: PostgresTableState | None
     row: FenceRow | None
 
 
@@ -85,7 +85,7 @@ class PostgresCommitter:
     def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
         self._server = server
         self._address = address
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[str, _TableAndFence] = {}
 
     # The table as it is now -----------------------------------------------------------------------
 
@@ -99,11 +99,11 @@ class PostgresCommitter:
         Raises:
             TableChangedError: dropped, or dropped and created again.
         """
-        look = self._look(query_id)
-        in_fence = None if look.row is None or look.row.token is None else look.row.table_oid
+        found = self._load(query_id)
+        in_fence = None if found.row is None or found.row.token is None else found.row.table_oid
         for wrote in (table_id, in_fence):
             if wrote is not None:
-                check_same_table(look.table, wrote, self._address)
+                check_same_table(found.table, wrote, self._address)
 
     def accept(self, query_id: str) -> None:
         """Take the table as it is now for one that holds what the query has delivered."""
@@ -115,20 +115,20 @@ class PostgresCommitter:
 
     def token(self, query_id: str) -> Token | None:
         """The last batch of the query that the table holds."""
-        row = self._look(query_id).row
+        row = self._load(query_id).row
         return None if row is None else row.token
 
     def version(self, query_id: str) -> int:
         """How many commits the query has made to the table."""
-        row = self._look(query_id).row
+        row = self._load(query_id).row
         return 0 if row is None else row.version
 
     def table_id(self, query_id: str) -> str | None:
         """The table's OID; None if there is none."""
-        table = self._look(query_id).table
+        table = self._load(query_id).table
         return None if table is None else table.oid
 
-    def noted_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+    def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
         """The first of the origins from which another query was the last to commit to the table."""
         with self._server.transaction("Nothing was changed") as cursor:
             table = load_if_there(cursor, self._address)
@@ -147,11 +147,11 @@ class PostgresCommitter:
             row = cursor.execute(f"SELECT EXISTS (SELECT FROM {self._address.sql})").fetchone()
             return row is not None and bool(row[0])
 
-    def _look(self, query_id: str) -> _Look:
+    def _load(self, query_id: str) -> _TableAndFence:
         if query_id not in self._looks:
             with self._server.transaction("Nothing was changed") as cursor:
                 table = load_if_there(cursor, self._address)
-                self._looks[query_id] = _Look(table, fence.read(cursor, self._address, query_id))
+                self._looks[query_id] = _TableAndFence(table, fence.read(cursor, self._address, query_id))
         return self._looks[query_id]
 
     # Commit ---------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class PostgresCommitter:
             except DatabaseError as error:
                 if is_conflict(error):
                     return Conflict(in_short(error))
-                raise self._server.failed(error, _NOT_LANDED) from None  # its details show values of rows
+                raise self._server.failed(error, _NOT_COMMITTED) from None  # its details show values of rows
             if isinstance(outcome, AlreadyCommitted):
                 return outcome
             if error_at_end := _commit(connection):
@@ -194,8 +194,8 @@ class PostgresCommitter:
         """All that the transaction does, but for its COMMIT."""
         address, batch = self._address, manifest.batch
         row = self._locked_row(cursor, batch, content)
-        if landed := self._landed(row, manifest):
-            return landed
+        if done := self._already_committed(row, manifest):
+            return done
         check_token(row.token)
         table = self._locked_table(cursor, content)
         self._check_staged(cursor, manifest, content)
@@ -210,7 +210,7 @@ class PostgresCommitter:
                 raise TableNotSupportedError(
                     f"The staging table {staged.path} of batch {batch.batch_id} of {batch.stream} moved "
                     f"{cursor.rowcount} rows into the table; its task has written {staged.rows}. "
-                    f"{_NOT_LANDED}. Somebody has changed the staging table, or a trigger of the table "
+                    f"{_NOT_COMMITTED}. Somebody has changed the staging table, or a trigger of the table "
                     "drops rows."
                 )
         fence.update(cursor, address, batch, table.oid, content.origins)
@@ -242,7 +242,7 @@ class PostgresCommitter:
             )
         return fence.lock(cursor, self._address, batch.stream.query_id, content.table_id)
 
-    def _locked_table(self, cursor: Cursor, content: PostgresContent) -> TableState:
+    def _locked_table(self, cursor: Cursor, content: PostgresContent) -> PostgresTableState:
         """The table, which nobody drops or alters before this transaction ends."""
         table = load_if_there(cursor, self._address)
         check_same_table(table, content.table_id, self._address)
@@ -253,10 +253,10 @@ class PostgresCommitter:
         check_supported(table, self._address, overwrite=content.mode == "overwrite")
         return table
 
-    def _landed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:
+    def _already_committed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:
         """How the batch has ended, if the table holds it already."""
         token = row.token
-        if not is_landed(manifest, token, f"Postgres table {self._address.uri}"):
+        if not is_committed(manifest, token, f"Postgres table {self._address.uri}"):
             return None
         is_last = token is not None and token.batch_id == manifest.batch.batch_id
         return AlreadyCommitted(row.version if is_last else None)
@@ -267,7 +267,7 @@ class PostgresCommitter:
             raise RetryableError(
                 f"{len(missing)} of the {manifest.files} staging tables of batch {manifest.batch.batch_id} "
                 f"of {manifest.batch.stream} are gone, first {missing[0]}: somebody has dropped them. "
-                f"{_NOT_LANDED}. {NEXT_TRY}"
+                f"{_NOT_COMMITTED}. {NEXT_TRY}"
             )
 
     def _outcome_after(
@@ -282,20 +282,20 @@ class PostgresCommitter:
         if is_conflict(error):
             return Conflict(in_short(error))
         if is_answer(error):
-            raise self._server.failed(error, _NOT_LANDED) from None
+            raise self._server.failed(error, _NOT_COMMITTED) from None
         connection.close()  # its transaction must not hold the lock that is asked for now
         failed = failed_batch(
             manifest.batch,
             f"the Postgres table {self._address.uri}",
             in_short(error),
-            can_land_later=False,  # whoever has the lock of the row knows that the transaction has ended
+            can_commit_later=False,  # whoever has the lock of the row knows that the transaction has ended
         )
         with (
             failed.reading_table(),
             self._server.transaction("Nobody knows whether the batch landed") as cursor,
         ):
             row = self._locked_row(cursor, manifest.batch, content)
-        if self._landed(row, manifest):
+        if self._already_committed(row, manifest):
             return outcome
         raise failed.not_found()
 

@@ -11,9 +11,9 @@ from ..errors import AccessRefusedError, ConfigurationError, SchemaMismatchError
 from . import fence
 from .address import PostgresAddress
 from .table import (
-    Column,
-    Match,
-    TableState,
+    PostgresColumn,
+    PostgresMatch,
+    PostgresTableState,
     check_supported,
     columns_sql,
     load_if_there,
@@ -29,16 +29,16 @@ _CREATE_LOCK_KEY = 0x70656E73746F7067  # "penstopg" in ASCII
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresPlan:
+class PostgresTableLayout:
     table_id: str
-    columns: tuple[Column, ...]
+    columns: tuple[PostgresColumn, ...]
     """The table's column for each of the query's, the new ones included."""
     new_columns: tuple[str, ...]
     created: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlanOptions:
     """What the query asks for."""
 
     create: bool = True
@@ -47,7 +47,9 @@ class Wanted:
     staging_schema: str = ""
 
 
-def plan(cursor: Cursor, address: PostgresAddress, rows: pa.Schema, wanted: Wanted) -> PostgresPlan:
+def plan(
+    cursor: Cursor, address: PostgresAddress, rows: pa.Schema, options: PlanOptions
+) -> PostgresTableLayout:
     """Creates the table if there is none, and the fence. Adds no column yet: the commit does.
 
     Raises:
@@ -64,18 +66,20 @@ def plan(cursor: Cursor, address: PostgresAddress, rows: pa.Schema, wanted: Want
     table = load_if_there(cursor, address)
     created = table is None
     if table is None or not fence.is_there(cursor, address):
-        table = _create(cursor, address, rows, wanted)
-    check_supported(table, address, overwrite=wanted.overwrite)
-    fit = match(rows, table, address, evolve=wanted.evolve)
-    _check_rights(cursor, address, table, fit, wanted)
-    return PostgresPlan(table.oid, fit.columns, tuple(column.name for column in fit.new), created)
+        table = _create(cursor, address, rows, options)
+    check_supported(table, address, overwrite=options.overwrite)
+    fit = match(rows, table, address, evolve=options.evolve)
+    _check_rights(cursor, address, table, fit, options)
+    return PostgresTableLayout(table.oid, fit.columns, tuple(column.name for column in fit.new), created)
 
 
-def _create(cursor: Cursor, address: PostgresAddress, rows: pa.Schema, wanted: Wanted) -> TableState:
+def _create(
+    cursor: Cursor, address: PostgresAddress, rows: pa.Schema, options: PlanOptions
+) -> PostgresTableState:
     """The table, with the fence beside it. Processes that arrive meanwhile wait, then find both."""
     cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK_KEY,))
     if load_if_there(cursor, address) is None:
-        if not wanted.create:
+        if not options.create:
             raise ConfigurationError(
                 f"There is no Postgres table {address.uri}, and createTable=false. Create it, or correct "
                 "dbtable."
@@ -98,12 +102,16 @@ SELECT has_table_privilege(%(table)s::oid, 'INSERT'),
 
 
 def _check_rights(
-    cursor: Cursor, address: PostgresAddress, table: TableState, fit: Match, wanted: Wanted
+    cursor: Cursor,
+    address: PostgresAddress,
+    table: PostgresTableState,
+    fit: PostgresMatch,
+    options: PlanOptions,
 ) -> None:
     names = {
         "table": table.oid,
         "fence": address.fence_sql,
-        "staging": wanted.staging_schema or address.schema,
+        "staging": options.staging_schema or address.schema,
     }
     row = cursor.execute(_RIGHTS, names).fetchone()
     assert row is not None
@@ -112,7 +120,7 @@ def _check_rights(
         what
         for has, what in (
             (inserts, f"INSERT on {address.sql}"),
-            (deletes or not wanted.overwrite, f"DELETE on {address.sql}, to replace its rows"),
+            (deletes or not options.overwrite, f"DELETE on {address.sql}, to replace its rows"),
             (owns or not fit.new, f"ownership of {address.sql}, to add columns"),
             (fences, f"SELECT, INSERT and UPDATE on {address.fence_sql}"),
             (stages, f"CREATE on schema {names['staging']}, for staging tables"),

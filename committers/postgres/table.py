@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from .. import schema_diff
 from ..errors import SchemaMismatchError, TableChangedError, TableNotSupportedError
-from ..schema_diff import QUERY, Kind, by_name, compare, problems_in, query_mismatch, without_case
+from ..schema_diff import QUERY, DifferenceKind, by_name, compare, problems_in, query_mismatch, without_case
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
 from .types import holds, sql_type, takes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PostgresColumn:
     name: str
     sql_type: str
     """As `format_type` spells it."""
@@ -36,9 +36,9 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class PostgresTableState:
     oid: str
-    columns: tuple[Column, ...]
+    columns: tuple[PostgresColumn, ...]
     unsupported: str = ""
     """Why rows cannot be committed to it; empty if they can."""
     owner: str = ""
@@ -83,17 +83,17 @@ FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped O
 """
 
 
-def load_if_there(cursor: Cursor, address: PostgresAddress) -> TableState | None:
+def load_if_there(cursor: Cursor, address: PostgresAddress) -> PostgresTableState | None:
     """The table; None if there is none."""
     row = cursor.execute(_TABLE, (address.schema, address.table)).fetchone()
     if row is None:
         return None
     oid, owner, unsupported, delete_trigger = row
-    columns = tuple(Column(*column) for column in cursor.execute(_COLUMNS, (oid,)).fetchall())
-    return TableState(oid, columns, unsupported, owner, delete_trigger)
+    columns = tuple(PostgresColumn(*column) for column in cursor.execute(_COLUMNS, (oid,)).fetchall())
+    return PostgresTableState(oid, columns, unsupported, owner, delete_trigger)
 
 
-def check_supported(table: TableState, address: PostgresAddress, *, overwrite: bool) -> None:
+def check_supported(table: PostgresTableState, address: PostgresAddress, *, overwrite: bool) -> None:
     """
     Raises:
         TableNotSupportedError: names the feature.
@@ -110,7 +110,9 @@ def check_supported(table: TableState, address: PostgresAddress, *, overwrite: b
         )
 
 
-def check_same_table(table: TableState | None, table_id: str | None, address: PostgresAddress) -> None:
+def check_same_table(
+    table: PostgresTableState | None, table_id: str | None, address: PostgresAddress
+) -> None:
     """
     Raises:
         TableChangedError: there is none, or another one than that with `table_id`.
@@ -130,7 +132,7 @@ def check_same_table(table: TableState | None, table_id: str | None, address: Po
         )
 
 
-def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[Column, ...]:
+def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[PostgresColumn, ...]:
     """Columns for a new table, or new ones for an old table: all nullable, Spark's flags are hints.
 
     Raises:
@@ -147,36 +149,38 @@ def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[Column, .
         elif len(field.name.encode()) > IDENTIFIER_BYTES_MAX:
             problems.append(f"{field.name!r} is longer than {IDENTIFIER_BYTES_MAX} bytes: rename it")
         else:
-            columns.append(Column(field.name, kind))
+            columns.append(PostgresColumn(field.name, kind))
     if problems:
         raise query_mismatch(f"Postgres table {address.uri}", problems, _given(rows))
     return tuple(columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PostgresMatch:
     """How the columns of a query lie over those of a table."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[PostgresColumn, ...]
     """The table's column for each of the query's, the new ones included."""
-    new: tuple[Column, ...]
+    new: tuple[PostgresColumn, ...]
 
 
 _UNFILLED = "{columns} is NOT NULL in the table, has no default, and is missing in the query"
-_QUERY: Mapping[Kind, str] = {
+_QUERY: Mapping[DifferenceKind, str] = {
     **QUERY,
-    Kind.REQUIRED: _UNFILLED,
-    Kind.TYPE: "{columns} is {table} in the table, which does not hold {given} without loss",
-    Kind.MERGED: "{names} are both {columns} in the table: leave one out",
-    Kind.AMBIGUOUS: "{names} may be each of {columns} in the table: use the very name",
+    DifferenceKind.REQUIRED: _UNFILLED,
+    DifferenceKind.TYPE: "{columns} is {table} in the table, which does not hold {given} without loss",
+    DifferenceKind.MERGED: "{names} are both {columns} in the table: leave one out",
+    DifferenceKind.AMBIGUOUS: "{names} may be each of {columns} in the table: use the very name",
 }
-_STAGED: Mapping[Kind, str] = {
-    Kind.REQUIRED: _UNFILLED,
-    Kind.TYPE: "{columns} is {table} now; the rows were staged as {given}",
+_STAGED: Mapping[DifferenceKind, str] = {
+    DifferenceKind.REQUIRED: _UNFILLED,
+    DifferenceKind.TYPE: "{columns} is {table} now; the rows were staged as {given}",
 }
 
 
-def match(rows: pa.Schema, table: TableState, address: PostgresAddress, *, evolve: bool) -> Match:
+def match(
+    rows: pa.Schema, table: PostgresTableState, address: PostgresAddress, *, evolve: bool
+) -> PostgresMatch:
     """Columns by name: the very name, else without case, as Spark compares names.
 
     Raises:
@@ -184,7 +188,9 @@ def match(rows: pa.Schema, table: TableState, address: PostgresAddress, *, evolv
     """
     given, wanted = _given(rows), _wanted(table)
     differences = list(compare(given, wanted, lambda kind, column: holds(column.sql_type, kind)))
-    allowed = {Kind.CASE, Kind.NEW} if evolve else {Kind.CASE}  # columns may differ by case only
+    allowed = (
+        {DifferenceKind.CASE, DifferenceKind.NEW} if evolve else {DifferenceKind.CASE}
+    )  # columns may differ by case only
     problems = list(problems_in((found for found in differences if found.kind not in allowed), _QUERY))
     problems += [f"{name!r} is there twice" for name, count in Counter(rows.names).items() if count > 1]
     key = without_case(rows.names, (column.name for column in table.columns))
@@ -196,25 +202,27 @@ def match(rows: pa.Schema, table: TableState, address: PostgresAddress, *, evolv
     ]
     if problems:
         raise query_mismatch(f"Postgres table {address.uri}", problems, given, wanted)
-    extra = {column.name for found in differences if found.kind is Kind.NEW for column in found.given}
+    extra = {
+        column.name for found in differences if found.kind is DifferenceKind.NEW for column in found.given
+    }
     new = new_columns_of(pa.schema([field for field in rows if field.name in extra]), address)
     added = {column.name: column for column in new}
-    return Match(tuple(added.get(name) or by_key[key(name)] for name in rows.names), new)
+    return PostgresMatch(tuple(added.get(name) or by_key[key(name)] for name in rows.names), new)
 
 
-def _given(rows: pa.Schema) -> list[schema_diff.Column[pa.DataType]]:
-    return [schema_diff.Column(field.name, field.type) for field in rows]
+def _given(rows: pa.Schema) -> list[schema_diff.SchemaColumn[pa.DataType]]:
+    return [schema_diff.SchemaColumn(field.name, field.type) for field in rows]
 
 
-def _wanted(table: TableState) -> list[schema_diff.Column[Column]]:
+def _wanted(table: PostgresTableState) -> list[schema_diff.SchemaColumn[PostgresColumn]]:
     return [
-        schema_diff.Column(column.name, column, column.is_required and not column.is_filled)
+        schema_diff.SchemaColumn(column.name, column, column.is_required and not column.is_filled)
         for column in table.columns
     ]
 
 
 def columns_to_add(
-    staged: Sequence[tuple[str, str]], new: Sequence[str], table: TableState, address: PostgresAddress
+    staged: Sequence[tuple[str, str]], new: Sequence[str], table: PostgresTableState, address: PostgresAddress
 ) -> list[tuple[str, str]]:
     """Which columns of the staging tables the table has yet to get.
 
@@ -223,9 +231,9 @@ def columns_to_add(
     Raises:
         SchemaMismatchError: the table was altered since the batch was planned, and cannot take its rows.
     """
-    given = [schema_diff.Column(name, kind) for name, kind in staged]
+    given = [schema_diff.SchemaColumn(name, kind) for name, kind in staged]
     differences = list(compare(given, _wanted(table), _takes_staged, key=by_name))
-    added = [column for found in differences if found.kind is Kind.NEW for column in found.given]
+    added = [column for found in differences if found.kind is DifferenceKind.NEW for column in found.given]
     problems = [f"{column.name!r} is no longer in the table" for column in added if column.name not in new]
     problems += problems_in(differences, _STAGED)
     if problems:
@@ -239,7 +247,7 @@ def columns_to_add(
     return [(column.name, column.type) for column in added]
 
 
-def _takes_staged(kind: str, column: Column) -> bool:
+def _takes_staged(kind: str, column: PostgresColumn) -> bool:
     return takes(column.sql_type, kind) and not column.is_computed
 
 
@@ -247,5 +255,5 @@ def quoted_in_spark(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def columns_sql(columns: Sequence[Column]) -> str:
+def columns_sql(columns: Sequence[PostgresColumn]) -> str:
     return ", ".join(f"{quoted(column.name)} {column.sql_type}" for column in columns)

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
-from ..error_causes import Cause, cause_of, retryable
+from ..error_causes import ErrorCause, cause_of, retryable
 from ..errors import (
     NEXT_TRY,
     CommitStateUnknownError,
@@ -43,7 +43,7 @@ FILE_MODE = 0o600
 """Of a new SQLite store: manifests hold minima and maxima of columns, which are data."""
 
 _FAILURES = (exc.DBAPIError, exc.TimeoutError)
-_PASSING_SQLITE_ERRORS = ("database is locked", "disk I/O error", "database or disk is full")
+_TRANSIENT_SQLITE_ERRORS = ("database is locked", "disk I/O error", "database or disk is full")
 _UPGRADE_LOCK_KEY = 0x70656E73746F636B  # "penstock" in ASCII: the key of the Postgres advisory lock
 _upgrade_lock = threading.Lock()  # Alembic's `op` and `context` are globals of the process
 
@@ -117,16 +117,16 @@ class Database:
             raise
 
     @contextmanager
-    def write(self, unless_landed: type[PenstockError] = RetryableError) -> Iterator[Connection]:
+    def write(self, unless_committed: type[PenstockError] = RetryableError) -> Iterator[Connection]:
         """A transaction that is committed when the block ends without an exception.
 
         Raises:
-            RetryableError: nothing was written. `unless_landed` names another class for callers to
+            RetryableError: nothing was written. `unless_committed` names another class for callers to
                 whom the failure of the database leaves more open than that.
             CommitStateUnknownError: the answer to the database's own COMMIT was lost.
             ManifestCorruptError: the database itself is damaged.
         """
-        kind = unless_landed
+        kind = unless_committed
         try:
             with self._writer.connect() as connection, connection.begin():
                 yield connection
@@ -143,7 +143,7 @@ class Database:
                 "Restore it from a backup, then start the query again."
             ) from error
         is_outage = isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError))
-        is_outage = is_outage or cause_of(error) is Cause.OUTAGE  # a standby that is not promoted yet
+        is_outage = is_outage or cause_of(error) is ErrorCause.OUTAGE  # a standby that is not promoted yet
         if not is_outage and not (isinstance(error, exc.DBAPIError) and error.connection_invalidated):
             return
         wrote = (
@@ -166,13 +166,13 @@ class Database:
                 self._upgrade()
         except (*_FAILURES, OSError) as error:
             self.close()
-            if self._is_sqlite and any(passing in str(error) for passing in _PASSING_SQLITE_ERRORS):
+            if self._is_sqlite and any(passing in str(error) for passing in _TRANSIENT_SQLITE_ERRORS):
                 raise RetryableError(
                     f"The manifest store {self.name} cannot be opened now: {_said(error)}. Either the disk "
                     "is full, or another process holds the store: a driver that was stopped in the middle of "
                     f"a transaction. Make room, or end that process. {NEXT_TRY}"
                 ) from error
-            is_outage = not self._is_sqlite and cause_of(error) is Cause.OUTAGE
+            is_outage = not self._is_sqlite and cause_of(error) is ErrorCause.OUTAGE
             raise (StoreUnreachableError if is_outage else ConfigurationError)(
                 f"The manifest store {self.name} cannot be opened: {_said(error)}. {self._hint()}"
             ) from error

@@ -19,12 +19,12 @@ from ..contract import (
 from ..deliveries.contract import Backlog, Delivery, DeliveryState, Lease
 from ..errors import CommitStateUnknownError, ManifestCorruptError
 from . import contents, delivery_queries, pruning, queries
-from .decisions import SqlDecisions
 from .delivery_queries import DeliveryPhase, DeliveryRecord
+from .operator_actions import SqlOperatorActions
 from .tables import IS_PREPARED, IS_UNFINISHED, deliveries, leases, manifests, streams
 
 
-class SqlDeliveries(SqlDecisions):
+class SqlDeliveries(SqlOperatorActions):
     """`DeliveryStore` on SQLite and Postgres, and the decisions of operators.
 
     Every method is one short database transaction that takes the lock on the stream's row first, unless it
@@ -135,7 +135,7 @@ class SqlDeliveries(SqlDecisions):
                 Nothing may be deleted; the next round finds the delivery unfinished, and the table tells.
         """
         manifest = delivery.manifest
-        with self._database.write(unless_landed=CommitStateUnknownError) as connection:
+        with self._database.write(unless_committed=CommitStateUnknownError) as connection:
             values = {"state": DeliveryPhase.COMMITTED.value, "table_version": table_version}
             ended = self._ended(connection, delivery, values)
             if ended is None:
@@ -185,7 +185,7 @@ class SqlDeliveries(SqlDecisions):
             "tries": state.tries,
             "retry_at": state.retry_at,
             "error": queries.storable(state.error),
-            "alone_up_to": state.alone_up_to,
+            "isolate_until": state.isolate_until,
         }
         parked = {
             "parked_at": state.parked_at,

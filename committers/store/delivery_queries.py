@@ -23,7 +23,16 @@ from ..deliveries.contract import LEASE_S_MAX, Lease
 from ..deliveries.policy import is_ahead
 from ..errors import FencedError, RetryableError
 from . import queries
-from .tables import IS_PREPARED, IS_UNFINISHED, contents, decisions, deliveries, leases, manifests, streams
+from .tables import (
+    IS_PREPARED,
+    IS_UNFINISHED,
+    contents,
+    deliveries,
+    leases,
+    manifests,
+    operator_actions,
+    streams,
+)
 
 
 class DeliveryPhase(str, Enum):
@@ -309,7 +318,7 @@ def _in(delivery: Row[Any]) -> tuple[sa.ColumnElement[bool], ...]:
 # Decisions ------------------------------------------------------------------------------------------
 
 
-def put_decisions(
+def put_operator_actions(
     connection: Connection,
     stream_id: int,
     now: datetime,
@@ -320,4 +329,4 @@ def put_decisions(
 ) -> None:
     said = {"stream_id": stream_id, "at": now, "who": queries.storable(who), "what": what}
     rows = [{**said, "batch_id": batch_id, "why": queries.storable(why)} for batch_id in batch_ids]
-    connection.execute(sa.insert(decisions), rows)
+    connection.execute(sa.insert(operator_actions), rows)

@@ -140,7 +140,7 @@ def put_stream(
             settings=settings,
             tries=nothing.tries,
             error=nothing.error,
-            alone_up_to=nothing.alone_up_to,
+            isolate_until=nothing.isolate_until,
             parked_by=nothing.parked_by,
             parked_why=nothing.parked_why,
             pruned_up_to=-1,
@@ -197,7 +197,7 @@ def holder(connection: Connection, stream: StreamKey) -> str | None:
     return connection.scalar(_HOLDER, _named(stream))
 
 
-def was_seen(connection: Connection, stream_id: int, run_id: str) -> bool:
+def is_known_run(connection: Connection, stream_id: int, run_id: str) -> bool:
     query = sa.select(runs.c.fence).where(runs.c.stream_id == stream_id, runs.c.run_id == run_id)
     return connection.scalar(query) is not None
 
@@ -359,7 +359,7 @@ def to_delivery_state(row: Row[Any]) -> DeliveryState:
         tries=row.tries,
         retry_at=row.retry_at,
         error=row.error,
-        alone_up_to=row.alone_up_to,
+        isolate_until=row.isolate_until,
         parked_at=row.parked_at,
         parked_by=row.parked_by,
         parked_why=row.parked_why,

@@ -159,7 +159,7 @@ class SqlManifestStore:
 
     # The protocol -----------------------------------------------------------------------------------
 
-    def register(
+    def register_stream(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
     ) -> None:
         """Make the stream known. Idempotent; a query that was renamed is shown under its new name.
@@ -216,7 +216,7 @@ class SqlManifestStore:
             if current is None:
                 queries.put_run(connection, stream_id, 1, run_id, self._clock())
             elif current.run_id != run_id:
-                if queries.was_seen(connection, stream_id, run_id):
+                if queries.is_known_run(connection, stream_id, run_id):
                     raise _fenced(stream, run_id, current)
                 queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
 
@@ -305,7 +305,7 @@ class SqlManifestStore:
         *,
         table_version: int | None = None,
         reason: str = "",
-        seen: ManifestRecord | None = None,
+        expected: ManifestRecord | None = None,
     ) -> bool:
         """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so.
 
@@ -328,11 +328,11 @@ class SqlManifestStore:
             "reason": queries.storable(reason),
             "aborted_by": AbortedBy.REPLAY.value if is_aborted else None,
         }
-        with self._database.write(unless_landed=CommitStateUnknownError) as connection:
+        with self._database.write(unless_committed=CommitStateUnknownError) as connection:
             stream_id = queries.lock_stream(connection, batch.stream)
             if stream_id is None:
                 return False
-            if seen is not None and not _is_still(connection, stream_id, seen):
+            if expected is not None and not _is_still(connection, stream_id, expected):
                 return False
             if not queries.update_prepared(connection, stream_id, batch, values, only_free=is_aborted):
                 return False
@@ -343,7 +343,7 @@ class SqlManifestStore:
                 queries.update_stream(connection, stream_id, known)
         return True
 
-    def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
+    def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
         """Abort all PREPARED batches of the stream from this one on, in one transaction.
 
         Those after it that an operator has skipped wait for their replay from now on, like these.
@@ -351,10 +351,10 @@ class SqlManifestStore:
         False, and nothing is aborted, if the record is not as it was seen any more, or one of them is in an
         unfinished delivery.
         """
-        batch = seen.batch
+        batch = expected.batch
         with self._database.write() as connection:
             stream_id = self._lock(connection, batch.stream)
-            if not _is_still(connection, stream_id, seen):
+            if not _is_still(connection, stream_id, expected):
                 return False
             return queries.abort_from(connection, stream_id, batch.batch_id, self._clock(), reason)
 
@@ -440,9 +440,9 @@ def _followed(given_up: ManifestRecord) -> str:
     )
 
 
-def _is_still(connection: Connection, stream_id: int, seen: ManifestRecord) -> bool:
-    row = queries.find_manifest(connection, stream_id, seen.batch.batch_id)
-    return row is not None and queries.to_record(seen.batch.stream, row) == seen
+def _is_still(connection: Connection, stream_id: int, expected: ManifestRecord) -> bool:
+    row = queries.find_manifest(connection, stream_id, expected.batch.batch_id)
+    return row is not None and queries.to_record(expected.batch.stream, row) == expected
 
 
 def _fenced(stream: StreamKey, run_id: str, current: Row[Any] | None) -> FencedError:

@@ -66,7 +66,7 @@ streams = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False),
     sa.Column("retry_at", UtcDateTime),
     sa.Column("error", sa.Text, nullable=False),
-    sa.Column("alone_up_to", sa.BigInteger, nullable=False),
+    sa.Column("alone_up_to", sa.BigInteger, nullable=False, key="isolate_until"),
     sa.Column("parked_at", UtcDateTime),
     sa.Column("parked_by", sa.Text, nullable=False),
     sa.Column("parked_why", sa.Text, nullable=False),
@@ -218,7 +218,7 @@ maintenance = sa.Table(
     sa.Column("done_at", UtcDateTime, nullable=False),
 )
 
-decisions = sa.Table(
+operator_actions = sa.Table(
     "penstock_decisions",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
@@ -230,4 +230,4 @@ decisions = sa.Table(
     sa.Column("why", sa.Text, nullable=False),
 )
 
-sa.Index("penstock_decisions_of_stream", decisions.c.stream_id, decisions.c.id)
+sa.Index("penstock_decisions_of_stream", operator_actions.c.stream_id, operator_actions.c.id)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..options.declaring import declared, handed_on, optional, options_of, prefixes_of
+from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import check, columns, parse_options, storable, text
 from ..options.stream import problems_of
@@ -32,7 +32,7 @@ class DeltaOptions(FileTableOptions):
     partition_by: tuple[str, ...] | None = optional(
         "partitionBy", columns, "Partition columns of a new table: `a, b` or a JSON array."
     )
-    storage_options: Mapping[str, str] = handed_on(
+    storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,
         "Handed to the object store of the Delta library, such as `storage.AWS_REGION`.",

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Manifest, Mode, PartitionField, Planned, SortField
+from ...committers.contract import Manifest, Mode, PartitionField, PlannedBatch, SortField
 from ...committers.delta.committer import DeltaTableCommitter, now_ms
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
+from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
 from ...committers.delta.table import KIND, load_if_there
-from ...committers.delta.view import VIEWS, TableViews
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.merge import merge
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.local_path import local_path
-from ...writers.parquet.plan import ROW_GROUP_ROWS, WritePlan
+from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
@@ -85,7 +85,7 @@ class DeltaSink:
         return [
             context.compaction(
                 DeltaCompactableTable(uri, storage, context.stream.query_id, serialize),
-                lambda content: self.open_table().rewrite_plan(content),
+                lambda content: self.open_table().rewrite_config(content),
                 self.options.target_file_bytes or TARGET_FILE_BYTES,
             ),
             Step("checkpoint", CHECKPOINT_S, checkpoint),
@@ -116,19 +116,23 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
         table_uri: str,
         options: DeltaOptions,
         *,
-        views: TableViews = VIEWS,
+        snapshot_cache: SnapshotCache = SNAPSHOT_CACHE,
         log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
         now_ms: Callable[[], int] = now_ms,
     ) -> None:
         super().__init__(
-            table_uri, options.storage_options, views=views, log_checkpoints=log_checkpoints, now_ms=now_ms
+            table_uri,
+            options.storage_options,
+            snapshot_cache=snapshot_cache,
+            log_checkpoints=log_checkpoints,
+            now_ms=now_ms,
         )
         self._table_uri = table_uri
         self._query = options
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
-        partition_by = _as_spelt(options.partition_by, rows)
+        partition_by = _with_case_of(options.partition_by, rows)
         check_partition_columns(rows, partition_by or ())
         layout = self.plan(
             rows,
@@ -141,26 +145,26 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
         )
         check_partition_columns(layout.schema, layout.partition_by)
         content = replace(layout.content((), mode), origins=origins_of(options))
-        return Planned(self._write_plan(layout, options.sort_within), content, content.table_id)
+        return PlannedBatch(self._write_config(layout, options.sort_within), content, content.table_id)
 
-    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
+    def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         """See `MergeableFiles`: versions of Delta tables are in order."""
-        return merge(manifests, -1 if seen_version is None else seen_version)
+        return merge(manifests, -1 if verified_version is None else verified_version)
 
     def compact_with(self) -> CompactWith:
         return self._query.compact_with
 
-    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `Compactable`."""
         layout = self.target_of(content)
         if layout is None:
             return None
         columns = [name for name in layout.schema.names if name not in layout.partition_by]
-        return self._write_plan(layout, leading(self._query.sort_within, columns))
+        return self._write_config(layout, leading(self._query.sort_within, columns))
 
-    def _write_plan(self, layout: DeltaTableLayout, sort_within: tuple[str, ...]) -> WritePlan:
+    def _write_config(self, layout: DeltaTableLayout, sort_within: tuple[str, ...]) -> WriteConfig:
         options = self._query
-        return WritePlan(
+        return WriteConfig(
             location=self._table_uri,
             storage_options=dict(options.storage_options),
             schema=layout.schema,
@@ -172,16 +176,16 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
             compression=options.compression or COMPRESSION,
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((name,)) for name in _as_spelt(sort_within, layout.schema) or ()]),
+            sort=tuple([SortField((name,)) for name in _with_case_of(sort_within, layout.schema) or ()]),
         )
 
 
-def _as_spelt(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] | None:
+def _with_case_of(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] | None:
     """Column names as the query spells them: Spark compares names without case."""
     if names is None:
         return None
-    spelt = {name.lower(): name for name in rows.names}
-    return tuple(spelt.get(name.lower(), name) for name in names)
+    names_by_lower = {name.lower(): name for name in rows.names}
+    return tuple(names_by_lower.get(name.lower(), name) for name in names)
 
 
 # For the command line and the delivery process ------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...committers.contract import PartitionField, SortField
 from ...committers.iceberg.address import parse_table_name
 from ...committers.iceberg.terms import parse_partition_spec, parse_sort_order
-from ..options.declaring import declared, handed_on, option, optional, options_of, prefixes_of
+from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import check, count, duration_s, flag, one_of, parse_options, storable, text
 from ..options.stream import problems_of
@@ -80,7 +80,7 @@ class IcebergOptions(FileTableOptions):
         "How long files of expired snapshots stay for readers that still use them.",
         default="1h",
     )
-    catalog_properties: Mapping[str, str] = handed_on(
+    catalog_properties: Mapping[str, str] = passed_on(
         "catalog.",
         str.lower,
         "Properties of the catalog, as pyiceberg takes them: `catalog.type`, `catalog.uri`, "

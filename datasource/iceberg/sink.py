@@ -8,14 +8,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Mode, PartitionField, Planned, SortField
+from ...committers.contract import Mode, PartitionField, PlannedBatch, SortField
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, known_properties, redacted
 from ...committers.iceberg.committer import IcebergTableCommitter
 from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
-from ...committers.iceberg.new_table import NewTable
+from ...committers.iceberg.new_table import NewIcebergTable
 from ...committers.iceberg.plan import partitioning
 from ...committers.iceberg.properties import EXPIRE_PROPERTY, is_maintained
 from ...committers.iceberg.table import load, load_if_there, version_of
@@ -23,7 +23,7 @@ from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
-from ...writers.parquet.plan import ROW_GROUP_ROWS, ParquetOptions, WritePlan
+from ...writers.parquet.write_config import ROW_GROUP_ROWS, ParquetOptions, WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
@@ -53,13 +53,13 @@ class IcebergSink:
     kind: str = KIND
     _catalog: CatalogConfig = field(init=False, repr=False)
     _address: IcebergAddress = field(init=False)
-    _new: NewTable = field(init=False)
+    _new: NewIcebergTable = field(init=False)
 
     def __post_init__(self) -> None:
         options = self.options
         catalog = CatalogConfig.of(options.catalog, options.catalog_properties, options.warehouse)
         address = IcebergAddress(catalog.address_name, parse_table_name(options.table), options.branch)
-        new = NewTable(
+        new = NewIcebergTable(
             allowed=options.create_table,
             partition_spec=options.partition_spec,
             sort_order=options.sort_order,
@@ -123,7 +123,7 @@ class IcebergSink:
         return [
             context.compaction(
                 table,
-                lambda content: self.open_table().rewrite_plan(content),
+                lambda content: self.open_table().rewrite_config(content),
                 self.options.target_file_bytes or TARGET_FILE_BYTES,
             ),
             Step("expire", EXPIRE_S, expire, decides_itself=True),
@@ -145,7 +145,7 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
     """The target of a stream into an Iceberg table, with the options of its query. See `Target`."""
 
     def __init__(
-        self, catalog: CatalogConfig, address: IcebergAddress, new: NewTable, options: IcebergOptions
+        self, catalog: CatalogConfig, address: IcebergAddress, new: NewIcebergTable, options: IcebergOptions
     ) -> None:
         super().__init__(catalog, address)
         self._new = new
@@ -161,24 +161,24 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
             batch_id=batch_id,
         )
         content = replace(layout.content((), mode), origins=origins_of(options))
-        return Planned(self._write_plan(layout, options.sort_within), content, content.table_id)
+        return PlannedBatch(self._write_config(layout, options.sort_within), content, content.table_id)
 
     def compact_with(self) -> CompactWith:
         return self._query.compact_with
 
-    def rewrite_plan(self, content: LakeManifest) -> WritePlan | None:
+    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `Compactable`."""
         layout = self.target_of(content)
         if layout is None:
             return None
-        return self._write_plan(layout, leading(self._query.sort_within, layout.schema.names))
+        return self._write_config(layout, leading(self._query.sort_within, layout.schema.names))
 
-    def _write_plan(self, layout: IcebergTableLayout, sort_within: tuple[str, ...]) -> WritePlan:
+    def _write_config(self, layout: IcebergTableLayout, sort_within: tuple[str, ...]) -> WriteConfig:
         """What the query asks for goes before what the table says, and that before the defaults."""
         options, parquet = self._query, layout.parquet
         by_name = {name.lower(): name for name in layout.schema.names}
         asked = tuple([SortField((by_name.get(name.lower(), name),)) for name in sort_within])
-        return WritePlan(
+        return WriteConfig(
             location=layout.data_location,
             storage_options=dict(layout.io_properties),
             schema=layout.schema,

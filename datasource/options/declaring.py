@@ -45,7 +45,7 @@ def declared(
     return {_KEY: Option(name, "", parse, meaning, is_secret)}
 
 
-def handed_on(prefix: str, spell: Callable[[str], str], meaning: str) -> Mapping[str, str]:
+def passed_on(prefix: str, spell: Callable[[str], str], meaning: str) -> Mapping[str, str]:
     """A field with all options of a prefix. They may be secrets: never shown or stored."""
     shown = Prefix(prefix, "", spell, meaning)
     return cast("Mapping[str, str]", field(default_factory=dict, repr=False, metadata={_KEY: shown}))

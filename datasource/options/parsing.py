@@ -156,7 +156,7 @@ def columns(text: str) -> tuple[str, ...]:
     """`a, b` or, for names with commas, a JSON array."""
     if text.lstrip().startswith("["):
         names = _json(text)
-        if not isinstance(names, list) or not _are_texts(names):
+        if not isinstance(names, list) or not _are_strings(names):
             raise ValueError("must be an array of column names")
     else:
         names = [name.strip() for name in text.split(",") if name.strip()]
@@ -170,7 +170,7 @@ def columns(text: str) -> tuple[str, ...]:
 def properties(text: str) -> dict[str, str]:
     """A JSON object: option keys lose their case on the way through Spark, table properties must not."""
     parsed = _json(text)
-    if not isinstance(parsed, dict) or not _are_texts([*parsed, *parsed.values()]):
+    if not isinstance(parsed, dict) or not _are_strings([*parsed, *parsed.values()]):
         raise ValueError("""must be a JSON object of strings, such as {"delta.appendOnly": "true"}""")
     return parsed
 
@@ -183,7 +183,7 @@ def _json(text: str) -> Any:
         return None
 
 
-def _are_texts(values: Sequence[Any]) -> bool:
+def _are_strings(values: Sequence[Any]) -> bool:
     return all(isinstance(value, str) and text_problem(value) is None for value in values)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...committers.errors import ConfigurationError
 from ...committers.postgres.address import parse_schema_name, parse_table_name
-from ..options.declaring import declared, handed_on, optional, options_of, prefixes_of
+from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import Option, check, parse_options, storable, text
@@ -49,7 +49,7 @@ class PostgresOptions(DeliveryOptions):
     staging_schema: str | None = optional(
         "stagingSchema", parse_schema_name, "The schema of the staging tables.", default="that of the table"
     )
-    storage_options: Mapping[str, str] = handed_on(
+    storage_options: Mapping[str, str] = passed_on(
         "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
     )
 

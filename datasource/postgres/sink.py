@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ...committers import crash_points
-from ...committers.contract import Batch, Manifest, Mode, Planned
+from ...committers.contract import Batch, Manifest, Mode, PlannedBatch
 from ...committers.errors import RetryableError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.committer import PostgresCommitter
 from ...committers.postgres.connection import PostgresServer, settings_of
 from ...committers.postgres.content import KIND, PostgresContent, decode, manifest_of
 from ...committers.postgres.merge import merge, mergeable
-from ...committers.postgres.plan import Wanted, plan
+from ...committers.postgres.plan import PlanOptions, plan
 from ...committers.postgres.staging import StagingTables
 from ...committers.postgres.types import text_type
 from ...writers.delta.table_format import DeltaFormat
@@ -69,10 +69,10 @@ class PostgresTarget(PostgresCommitter):
 
     def plan_batch(
         self, rows: pa.Schema, mode: Mode, batch_id: int
-    ) -> Planned[StagingTables, PostgresContent]:
+    ) -> PlannedBatch[StagingTables, PostgresContent]:
         options, address = self._query, self._address
         staging_schema = options.staging_schema or address.schema
-        wanted = Wanted(options.create_table, options.add_columns, mode == "overwrite", staging_schema)
+        wanted = PlanOptions(options.create_table, options.add_columns, mode == "overwrite", staging_schema)
         with self._server.transaction("Nothing was written") as cursor:
             planned = plan(cursor, address, rows, wanted)
         if planned.created:
@@ -92,9 +92,9 @@ class PostgresTarget(PostgresCommitter):
             origins=origins_of(options),
         )
         writers = StagingWriters(self._server, staging_schema, address.sql, columns, types)
-        return Planned(writers, content, content.table_id, is_lasting=False)
+        return PlannedBatch(writers, content, content.table_id, is_lasting=False)
 
-    # Decoupled delivery: see `Ordered` and `Mergeable` -----------------------------------------------
+    # Decoupled delivery: see `SupportsOrdering` and `Mergeable` ---------------------------------------
 
     def target_id_of(self, manifest: Manifest) -> str:
         return decode(manifest).table_id
@@ -120,7 +120,7 @@ class PostgresTarget(PostgresCommitter):
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
         return mergeable(manifests)
 
-    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
+    def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         """Rows and token change together: no version has to be checked."""
         return merge(manifests)
 

@@ -7,14 +7,14 @@ import pytest
 from ...committers.contract import ManifestState
 from ...committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
 from ...committers.store.sql import SqlManifestStore
-from ...datasource.sink import Identified, Remembering
+from ...datasource.sink import SupportsOrigins, SupportsTableIdentity
 from .claims import Claims, check_rows
 from .harness import DestinationHarness
 from .query import Query, ids
 
 
 class ChangeClaims(Claims):
-    """A target that is not `Identified` promises only that nothing is doubled."""
+    """A target that is not `SupportsTableIdentity` promises only that nothing is doubled."""
 
     @pytest.mark.parametrize("change", ["dropped", "dropped and created again", "put back"])
     def test_a_destination_that_has_changed_under_its_query_takes_no_batch(
@@ -22,7 +22,7 @@ class ChangeClaims(Claims):
     ) -> None:
         query.run(store, query.batch(0), ids(0))
         query.run(store, query.batch(1), ids(1))
-        if not isinstance(query.target(), Identified):
+        if not isinstance(query.target(), SupportsTableIdentity):
             harness.drop()
             _at_most_once(query, store, harness)
             return
@@ -40,7 +40,7 @@ class ChangeClaims(Claims):
     ) -> None:
         query.run(store, query.batch(0), ids(0))
         messages = query.write(query.plan(store, query.batch(1)), [ids(1)])
-        if not isinstance(query.target(), Identified):
+        if not isinstance(query.target(), SupportsTableIdentity):
             return
         _change(harness, change)
         with pytest.raises(TableChangedError):
@@ -54,14 +54,14 @@ class ChangeClaims(Claims):
     ) -> None:
         """As `penstock recover --accept-table` does it."""
         query.run(store, query.batch(0), ids(0))
-        if not isinstance(query.target(), Identified):
+        if not isinstance(query.target(), SupportsTableIdentity):
             return
         harness.recreate()
         now = query.stored_table().now()
         assert now is not None
         store.accept_table(query.stream, now.table_id, now.version)
         committer = query.stored_table().committer()
-        assert isinstance(committer, Identified)
+        assert isinstance(committer, SupportsTableIdentity)
         committer.accept(query.query_id)
         query.run(store, query.batch(1), ids(1), run_id="r2")
 
@@ -78,7 +78,7 @@ class ChangeClaims(Claims):
         checkpoint = {"checkpointLocation": "/checkpoints/q1"}
         query.run(store, query.batch(0), ids(0))
         again = Query(harness, "q2", {**checkpoint, "newQuery": "refuse"})
-        if isinstance(query.target(), Remembering):
+        if isinstance(query.target(), SupportsOrigins):
             for one in (store, other_store):
                 with pytest.raises(CheckpointMismatchError, match="rows of an earlier query"):
                     again.plan(one, again.batch(0))

@@ -57,21 +57,21 @@ class CrashClaims(Claims):
         check_rows(harness, 1, 2, 3, 4)
         assert not store.pending(query.stream)
 
-    @pytest.mark.parametrize("has_landed", [False, True], ids=["before its commit", "after its commit"])
+    @pytest.mark.parametrize("has_committed", [False, True], ids=["before its commit", "after its commit"])
     @pytest.mark.parametrize("batch_id", [0, 1])
     def test_a_crash_around_the_commit_loses_and_doubles_nothing(
         self,
         query: Query,
         store: SqlManifestStore,
         harness: DestinationHarness,
-        has_landed: bool,
+        has_committed: bool,
         batch_id: int,
     ) -> None:
         for earlier in range(batch_id):
             query.run(store, query.batch(earlier), ids(earlier + 10))
-        with crash_around_commit(query, has_landed):
+        with crash_around_commit(query, has_committed):
             query.run(store, query.batch(batch_id), ids(1), ids(2))
-        assert (1 in harness.ids()) == has_landed or not harness.promises.is_atomic
+        assert (1 in harness.ids()) == has_committed or not harness.promises.is_atomic
         assert query.state(store, batch_id) is ManifestState.PREPARED
         plan = query.plan(store, query.batch(batch_id))
 
@@ -87,7 +87,7 @@ class CrashClaims(Claims):
     ) -> None:
         query.prepare(store, query.batch(0), ids(1), ids(2))
         if point.startswith("commit") and point not in harness.promises.crash_points:
-            with crash_around_commit(query, has_landed=point == "commit.landed"):
+            with crash_around_commit(query, has_committed=point == "commit.landed"):
                 query.plan(store, query.batch(0))
         else:
             with crash_at(point):
@@ -103,8 +103,8 @@ class CrashClaims(Claims):
     ) -> None:
         """Three batches, each of which dies once before and once after its commit."""
         for batch_id in range(3):
-            for number, has_landed in enumerate((False, True)):
-                with crash_around_commit(query, has_landed):
+            for number, has_committed in enumerate((False, True)):
+                with crash_around_commit(query, has_committed):
                     query.run(store, query.batch(batch_id), ids(batch_id), run_id=f"r{batch_id}{number}")
             query.run(store, query.batch(batch_id), ids(batch_id), run_id=f"r{batch_id}")
 
@@ -139,13 +139,13 @@ def _restart(query: Query, store: SqlManifestStore) -> None:
 
 
 @contextmanager
-def crash_around_commit(query: Query, has_landed: bool) -> Iterator[None]:
+def crash_around_commit(query: Query, has_committed: bool) -> Iterator[None]:
     """The process dies when it calls the target's `commit`, or when that returns."""
     target, crashed = type(query.target()), []
     commit = target.commit
 
     def die(self: Any, *args: Any, **kwargs: Any) -> None:
-        crashed.append(has_landed and commit(self, *args, **kwargs))
+        crashed.append(has_committed and commit(self, *args, **kwargs))
         raise Crash
 
     with mock.patch.object(target, "commit", die):

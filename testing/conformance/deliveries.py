@@ -14,9 +14,9 @@ from ...committers.contract import AlreadyCommitted, ManifestState
 from ...committers.deliveries.contract import Mergeable
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...datasource.file_table import Compactable
+from ...delivery.attempts import DeliveryListener, ServiceSettings
 from ...delivery.context import DeliveryContext
 from ...delivery.drain import Drained, drain
-from ...delivery.turns import ServiceSettings, Watcher
 from ..faults import Lost, crash_at
 from .claims import Claims, check_nothing_left, check_rows
 from .crashes import crash_around_commit
@@ -75,12 +75,12 @@ class DeliveryClaims(Claims):
         check_rows(harness, *range(6))
         assert not store.pending(decoupled.stream)
 
-    @pytest.mark.parametrize("has_landed", [False, True], ids=["before its commit", "after its commit"])
+    @pytest.mark.parametrize("has_committed", [False, True], ids=["before its commit", "after its commit"])
     def test_a_crash_around_the_commit_of_a_delivery_loses_and_doubles_nothing(
-        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness, has_landed: bool
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness, has_committed: bool
     ) -> None:
         _prepare(decoupled, store, 3)
-        with crash_around_commit(decoupled, has_landed):
+        with crash_around_commit(decoupled, has_committed):
             _deliver(store)
         _deliver(store)
 
@@ -155,21 +155,21 @@ def _prepare(decoupled: Query, store: SqlManifestStore, batches: int) -> None:
         decoupled.run(store, decoupled.batch(batch_id), ids(2 * batch_id), ids(2 * batch_id + 1))
 
 
-class _FirstFailure(Watcher):
+class _FirstFailure(DeliveryListener):
     """Ends the process instead of a try after a pause."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
 
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+    def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         self._stop.set()
 
 
 def _deliver(store: SqlManifestStore) -> Drained:
     stop = threading.Event()
     settings = ServiceSettings(maintains=False, lease_wait_s=5)
-    watchers = [_FirstFailure(stop)]
-    context = DeliveryContext(access=NO_ACCESS, settings=settings, watchers=watchers, stop=stop)
+    listeners = [_FirstFailure(stop)]
+    context = DeliveryContext(access=NO_ACCESS, settings=settings, listeners=listeners, stop=stop)
     (drained,) = drain(store, context)
     assert drained.error is None
     return drained

@@ -112,11 +112,11 @@ class DestinationHarness(ABC):
         """Somebody drops the table, and what its queries know of it with it."""
 
     def recreate(self) -> None:
-        """Somebody drops the table and creates an empty one like it. Needed if the target is `Identified`."""
+        """Somebody drops the table and creates an empty one like it. Needed with `SupportsTableIdentity`."""
         raise NotImplementedError
 
     def roll_back(self) -> None:
-        """Somebody puts the table back to before its last batch. Needed if the target is `Identified`."""
+        """Somebody puts the table back to before its last batch. Needed with `SupportsTableIdentity`."""
         raise NotImplementedError
 
     # What tasks are given -------------------------------------------------------------------------

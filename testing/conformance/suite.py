@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from .changes import ChangeClaims
 from .cleaning import CleaningClaims
+from .commits import CommitClaims
 from .concurrency import ConcurrencyClaims
 from .crashes import CrashClaims
 from .data import DataClaims
 from .deliveries import DeliveryClaims
-from .landing import LandingClaims
 from .manifests import ManifestClaims
 from .responses import ResponseClaims
 from .secrecy import SecrecyClaims
 
 
 class DestinationConformance(
-    LandingClaims,
+    CommitClaims,
     CrashClaims,
     ResponseClaims,
     ConcurrencyClaims,

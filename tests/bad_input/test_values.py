@@ -36,7 +36,7 @@ from tests.bad_input.values import Hidden, arrow_array, rows_of, types_of, value
 
 from penstock.committers.errors import SchemaMismatchError
 from penstock.datasource.types import arrow_schema
-from penstock.writers.parquet.conform import Conformer
+from penstock.writers.parquet.schema_projection import SchemaProjector
 
 pytestmark = [
     pytest.mark.parametrize("kind", TABLES),
@@ -152,7 +152,7 @@ def test_lists_of_lists_without_offsets_come_back_identically(kind: str) -> None
     type_ = ArrayType(ArrayType(LongType()))
     schema = StructType([StructField("l", type_), StructField("s", StructType([StructField("l", type_)]))])
 
-    conformed = Conformer(arrow_schema(schema), "here")(batch)
+    conformed = SchemaProjector(arrow_schema(schema), "here")(batch)
     for column in (conformed.column("l"), conformed.column("s").field(0)):
         assert column.values.buffers()[1].size >= 4
     with new_table(kind) as table:

@@ -42,7 +42,7 @@ class Campaign:
     seed: int
     folder: Path
     servers: Servers
-    watcher: Watcher
+    listener: Watcher
     keep: bool = False
     """Keep the files of lives that went well, too."""
 
@@ -65,12 +65,12 @@ class Campaign:
     ) -> Result:
         """One life, from an empty folder to a checked table. What went wrong is in its `problems`."""
         root = self.folder / f"life-{number}"
-        self.watcher.life_begins(number, place)
+        self.listener.life_begins(number, place)
         with open_site(place, root, self.servers) as site:
             with Life(number, site, plans, random.Random(f"{self.seed}/{number}/moments")) as life:
                 try:
                     for event in life.run(is_over):
-                        self.watcher.fault(number, event)
+                        self.listener.fault(number, event)
                 except LifeFailed as failed:
                     life.result.problems.append(str(failed))
                 except Exception:  # noqa: BLE001 - told in the report; the next life may go well
@@ -81,7 +81,7 @@ class Campaign:
             (root / "life.json").write_text(json.dumps(asdict(life.result), indent=1))
         else:
             shutil.rmtree(root)
-        self.watcher.life_ends(life.result)
+        self.listener.life_ends(life.result)
         return life.result
 
     @staticmethod

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from penstock.cli import output
 from penstock.cli.app import app
-from penstock.cli.commands import given
+from penstock.cli.commands import options_file
 from penstock.cli.gc import GRACE_MIN, parse_grace
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
 from penstock.committers.errors import ConfigurationError
@@ -99,7 +99,9 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", [["status"], ["status", "--json"]])
 def test_credentials_that_an_earlier_version_has_stored_are_not_shown(lake: Lake, command: list[str]) -> None:
-    lake.store.register(StreamKey("q9", f"s3://key:{SECRET}@bucket/t?X-Amz-Signature={SECRET}"), "delta")
+    lake.store.register_stream(
+        StreamKey("q9", f"s3://key:{SECRET}@bucket/t?X-Amz-Signature={SECRET}"), "delta"
+    )
     ended = Ended(*command)
     assert "bucket/t" in ended.out
     assert SECRET not in ended.out + ended.err
@@ -226,7 +228,7 @@ def test_the_beginning_of_two_query_ids_lists_both(local_lake: Lake) -> None:
 
 
 def test_show_wants_one_stream(local_lake: Lake) -> None:
-    """After `renew` two streams have the query's name."""
+    """After `reset-query-id` two streams have the query's name."""
     local_lake.query_id = OTHER
     local_lake.register()
     ended = Ended("show", "ids", "0")
@@ -251,7 +253,7 @@ def test_status_says_what_is_pending_and_what_was_written(lake: Lake) -> None:
 
 def test_status_fits_80_columns_and_shows_text_as_it_is(local_lake: Lake) -> None:
     """What looks like rich's markup in a name is part of the name."""
-    local_lake.store.register(local_lake.stream, "delta", "[red]x[/red]", local_lake.table_id)
+    local_lake.store.register_stream(local_lake.stream, "delta", "[red]x[/red]", local_lake.table_id)
     ended = Ended("status")
     assert "[red]x[/red]" in ended.out
     assert max(map(len, ended.out.splitlines())) <= 80
@@ -633,7 +635,7 @@ def test_a_query_name_forges_no_line_and_sends_no_escape_code_to_the_terminal(
     local_lake: Lake, command: str
 ) -> None:
     name = "ids\nforged\x1b[2J\u202e"
-    local_lake.store.register(local_lake.stream, local_lake.kind, name, local_lake.table_id)
+    local_lake.store.register_stream(local_lake.stream, local_lake.kind, name, local_lake.table_id)
     ended = Ended(*command.split())
     shown = ended.out + ended.err
     assert "ids\\nforged" in shown
@@ -672,7 +674,7 @@ def region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
         path.write_text(json.dumps({"storage": file}))
         monkeypatch.setenv("PENSTOCK_STORAGE", json.dumps(environment))
         params: dict[str, Any] = {"store": None, "storage": typed, "catalog": None}
-        given._add_given(params, str(path), needs_store=False)
+        options_file._add_options(params, str(path), needs_store=False)
         (value,) = TableAccess.parse(params["storage"], None).storage.values()
         return value
 
@@ -745,7 +747,7 @@ def test_a_password_in_the_store_on_the_command_line_is_warned_of() -> None:
     assert SECRET not in ended.out + ended.err
 
 
-# renew: what it does to Spark, tests/spark/test_renew.py shows ---------------------------------------
+# reset-query-id: what it does to Spark, tests/spark/test_reset_query_id.py shows ----------------------
 
 
 @pytest.fixture
@@ -767,9 +769,9 @@ def query_id(checkpoint: Path) -> str:
     return str(json.loads((checkpoint / "metadata").read_text())["id"])
 
 
-def test_renew_gives_the_checkpoint_a_new_query_id(checkpoint: tuple[Path, Lake]) -> None:
+def test_reset_query_id_gives_the_checkpoint_a_new_query_id(checkpoint: tuple[Path, Lake]) -> None:
     folder, _ = checkpoint
-    ended = Ended("renew", str(folder), "--yes", "--json")
+    ended = Ended("reset-query-id", str(folder), "--yes", "--json")
     assert ended.code == 0
     assert ended.json["old_query_id"] == QUERY
     assert query_id(folder) == ended.json["new_query_id"] == str(uuid.UUID(query_id(folder))) != QUERY
@@ -777,46 +779,55 @@ def test_renew_gives_the_checkpoint_a_new_query_id(checkpoint: tuple[Path, Lake]
     assert left == {"commits", "metadata", "offsets"}
 
 
-def test_renew_without_a_yes_changes_nothing(checkpoint: tuple[Path, Lake]) -> None:
+def test_the_earlier_name_of_the_command_works_and_is_not_listed(checkpoint: tuple[Path, Lake]) -> None:
     folder, _ = checkpoint
-    assert Ended("renew", str(folder), answer="n\n").code == 1
+    assert Ended("renew", str(folder), "--yes").code == 0
+    assert query_id(folder) != QUERY
+    assert "renew" not in Ended("--help").out
+
+
+def test_reset_query_id_without_a_yes_changes_nothing(checkpoint: tuple[Path, Lake]) -> None:
+    folder, _ = checkpoint
+    assert Ended("reset-query-id", str(folder), answer="n\n").code == 1
     assert query_id(folder) == QUERY
     assert (folder / ".metadata.crc").exists()
 
 
-def test_renew_is_refused_while_batches_are_pending(checkpoint: tuple[Path, Lake]) -> None:
+def test_reset_query_id_is_refused_while_batches_are_pending(checkpoint: tuple[Path, Lake]) -> None:
     folder, lake = checkpoint
     lake.prepare(2, lake.write(2))
-    ended = Ended("renew", str(folder), "--yes")
+    ended = Ended("reset-query-id", str(folder), "--yes")
     assert ended.code == 2
     assert f"penstock recover {QUERY}" in ended.err
     assert query_id(folder) == QUERY
 
 
-def test_renew_is_refused_if_spark_would_write_the_last_batch_again(checkpoint: tuple[Path, Lake]) -> None:
+def test_reset_query_id_is_refused_if_spark_would_write_the_last_batch_again(
+    checkpoint: tuple[Path, Lake],
+) -> None:
     """Committed, but not in Spark's commit log: the replay under a new id would double its rows."""
-    from penstock.cli.renew import read_checkpoint
+    from penstock.cli.reset_query_id import read_checkpoint
 
     folder, lake = checkpoint
     (folder / "offsets" / "2").write_text('v1\n{}\n{"t":{"0":2}}')
     lake.digests[2] = read_checkpoint(str(folder)).last_digest
     lake.commit(2, lake.write(2))
 
-    ended = Ended("renew", str(folder), "--yes")
+    ended = Ended("reset-query-id", str(folder), "--yes")
     assert ended.code == 2
     assert "run it again" in ended.err
     assert query_id(folder) == QUERY
 
-    (folder / "offsets" / "2").write_text('v1\n{}\n{"t":{"0":7}}')  # other rows: what renew is for
-    assert Ended("renew", str(folder), "--yes").code == 0
+    (folder / "offsets" / "2").write_text('v1\n{}\n{"t":{"0":7}}')  # other rows: what reset-query-id is for
+    assert Ended("reset-query-id", str(folder), "--yes").code == 0
 
 
-def test_renew_with_a_store_that_does_not_know_the_query_is_refused(
+def test_reset_query_id_with_a_store_that_does_not_know_the_query_is_refused(
     checkpoint: tuple[Path, Lake], tmp_path: Path
 ) -> None:
     folder, _ = checkpoint
     other = Lake(tmp_path / "other")
-    ended = Ended("renew", str(folder), "--store", other.store_url, "--yes")
+    ended = Ended("reset-query-id", str(folder), "--store", other.store_url, "--yes")
     assert ended.code == 2
     assert "does not know query" in ended.err
     assert query_id(folder) == QUERY
@@ -824,8 +835,8 @@ def test_renew_with_a_store_that_does_not_know_the_query_is_refused(
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/checkpoint", "/nowhere/checkpoint"])
-def test_renew_wants_a_checkpoint_on_this_machine(location: str) -> None:
-    assert Ended("renew", location, "--yes").code == 2
+def test_reset_query_id_wants_a_checkpoint_on_this_machine(location: str) -> None:
+    assert Ended("reset-query-id", location, "--yes").code == 2
 
 
 # The rest -------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def clock() -> HandClock:
 def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
     """A store that knows STREAM, whose batches run "r1" prepares."""
     with open_store(store_url, clock) as opened:
-        opened.register(STREAM, "test")
+        opened.register_stream(STREAM, "test")
         opened.claim(STREAM, "r1")
         yield opened
 

@@ -18,7 +18,7 @@ from pyarrow.fs import PyFileSystem
 from penstock.committers.contract import Batch, DataFile, Manifest, Mode, Outcome, StreamKey
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.schema import DeltaTableLayout
-from penstock.committers.delta.view import TableViews
+from penstock.committers.delta.snapshot_cache import SnapshotCache
 from penstock.committers.file_tables.manifest import build_manifest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -32,11 +32,13 @@ class DeltaStream:
     query_id: str = "query-1"
     schema: pa.Schema = SCHEMA
     storage_options: Mapping[str, str] = field(default_factory=dict)
-    views: Callable[[], TableViews] = TableViews
+    snapshot_cache: Callable[[], SnapshotCache] = SnapshotCache
 
     def committer(self, **options: str) -> DeltaTableCommitter:
-        """As a new process has it, unless `views` says otherwise."""
-        return DeltaTableCommitter(self.uri, {**self.storage_options, **options}, views=self.views())
+        """As a new process has it, unless `snapshot_cache` says otherwise."""
+        return DeltaTableCommitter(
+            self.uri, {**self.storage_options, **options}, snapshot_cache=self.snapshot_cache()
+        )
 
     def batch(self, batch_id: int, offsets: str = "") -> Batch:
         digest = hashlib.sha256(f"{batch_id} {offsets}".encode()).hexdigest()
@@ -94,14 +96,14 @@ def clean_up_log(stream: DeltaStream) -> None:
             entry.unlink()
 
 
-def _kept() -> Callable[[], TableViews]:
-    views = TableViews()
-    return lambda: views
+def _kept() -> Callable[[], SnapshotCache]:
+    snapshot_cache = SnapshotCache()
+    return lambda: snapshot_cache
 
 
-VIEWS: Mapping[str, Callable[[], Callable[[], TableViews]]] = {
+VIEWS: Mapping[str, Callable[[], Callable[[], SnapshotCache]]] = {
     "a process that goes on": _kept,
-    "a new process each time": lambda: TableViews,
-    "the library alone": lambda: lambda: TableViews(open_files=lambda _uri, _options: None),
+    "a new process each time": lambda: SnapshotCache,
+    "the library alone": lambda: lambda: SnapshotCache(open_files=lambda _uri, _options: None),
 }
 """What a committer may know of its table already, and who writes its commits."""

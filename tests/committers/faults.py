@@ -17,6 +17,7 @@ import pyarrow as pa
 from tests.committers.lakes import LakeTable
 
 from penstock.committers import crash_points
+from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     AttemptId,
     Batch,
@@ -30,13 +31,12 @@ from penstock.committers.contract import (
     Mode,
     Outcome,
     PayloadCommitter,
-    Planned,
+    PlannedBatch,
     StreamKey,
     Token,
 )
 from penstock.committers.errors import CommitStateUnknownError
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest
-from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
@@ -93,7 +93,7 @@ class Query:
         plan = plan_batch(sink, store, batch, self.schema, self.mode == "overwrite")
         if plan.writers is None or plan.content is None:
             return None
-        return Planned(plan.writers, plan.content, plan.content.table_id)
+        return PlannedBatch(plan.writers, plan.content, plan.content.table_id)
 
     def sink_plan(self, batch_id: int) -> PlannedFiles:
         """How the batch is to be written, without a look at what is pending."""
@@ -235,8 +235,8 @@ class FaultyTable:
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
         return self._table.mergeable(manifests)
 
-    def merge(self, manifests: Sequence[Manifest], seen_version: int | None) -> Manifest:
-        return self._table.merge(manifests, seen_version)
+    def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
+        return self._table.merge(manifests, verified_version)
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         self.commits += 1

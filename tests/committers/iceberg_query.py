@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     AlreadyCommitted,
     AttemptId,
@@ -22,14 +23,13 @@ from penstock.committers.contract import (
 )
 from penstock.committers.decision import Action
 from penstock.committers.file_tables.manifest import build_manifest
-from penstock.committers.landing import Retry
 from penstock.committers.recovery import Recovered
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.sink import mode_of
-from penstock.writers.parquet.plan import WritePlan
+from penstock.writers.parquet.write_config import WriteConfig
 
 
 class WrittenBatch(NamedTuple):
@@ -37,7 +37,7 @@ class WrittenBatch(NamedTuple):
 
     manifest: Manifest
     committables: list[Committable[DataFiles]]
-    plan: WritePlan
+    plan: WriteConfig
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class IcebergQuery:
             table = self.sink.open_table()
             assert TwoPhaseCommitter(store, table).begin(batch) is Action.WRITE
             planned = table.plan_batch(rows.schema, mode_of(overwrite), batch_id)
-            store.register(self.key, self.sink.kind, table_id=planned.content.table_id)
+            store.register_stream(self.key, self.sink.kind, table_id=planned.content.table_id)
         writer = planned.writers.open(AttemptId(self.query_id, "run", batch_id, 0, 0))
         for part in rows.to_batches():
             writer.write(part)
         files = writer.finish()
         manifest = build_manifest(batch, planned.content.with_files(files))
-        assert isinstance(planned.writers, WritePlan)
+        assert isinstance(planned.writers, WriteConfig)
         return WrittenBatch(manifest, [Committable(batch, "run", 0, 0, files)], planned.writers)
 
     def commit(self, written: WrittenBatch) -> Committed | AlreadyCommitted:

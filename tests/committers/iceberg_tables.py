@@ -17,7 +17,7 @@ from pyiceberg.typedef import Record
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.arrow import arrow_schema
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
-from penstock.committers.iceberg.new_table import NewTable, open_or_create
+from penstock.committers.iceberg.new_table import NewIcebergTable, open_or_create
 from penstock.committers.iceberg.plan import plan_target
 from penstock.committers.iceberg.target import IcebergTableLayout
 from penstock.committers.iceberg.terms import parse_partition_spec, parse_sort_order
@@ -45,7 +45,7 @@ class Tables:
         version: int | None = None,
         properties: dict[str, str] | None = None,
     ) -> tuple[Table, bool]:
-        new = NewTable(
+        new = NewIcebergTable(
             allowed,
             None if spec is None else parse_partition_spec(spec),
             None if order is None else parse_sort_order(order),

@@ -9,28 +9,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.committers.arrow_values import fixed_size_bytes, null, number, numbers, texts
+from penstock.committers.arrow_values import (
+    fixed_size_bytes,
+    null_scalar,
+    numeric_array,
+    numeric_scalar,
+    string_array,
+)
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.float32(), pa.float64()])
 @pytest.mark.parametrize("values", [[], [7], [-1, 0, 2**24, -(2**24)]])
 def test_numbers(kind: pa.DataType, values: list[int]) -> None:
-    made = numbers(values, kind)
+    made = numeric_array(values, kind)
     made.validate(full=True)
     assert made.equals(pa.array(values, kind))
 
 
 def test_one_number() -> None:
-    assert number(5).equals(pa.scalar(5))
-    assert math.isnan(number(math.nan, pa.float32()).as_py())
+    assert numeric_scalar(5).equals(pa.scalar(5))
+    assert math.isnan(numeric_scalar(math.nan, pa.float32()).as_py())
     with pytest.raises(OverflowError):
-        number(2**31, pa.int32())
+        numeric_scalar(2**31, pa.int32())
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 @given(values=st.lists(st.none() | st.text(max_size=5), max_size=40))
 def test_texts(kind: pa.DataType, values: list[str | None]) -> None:
-    made = texts(values, kind)
+    made = string_array(values, kind)
     made.validate(full=True)
     assert made.equals(pa.array(values, kind))
 
@@ -43,4 +49,4 @@ def test_bytes_of_a_fixed_size(values: list[bytes | None]) -> None:
 
 
 def test_null() -> None:
-    assert null(pa.string()).equals(pa.scalar(None, pa.string()))
+    assert null_scalar(pa.string()).equals(pa.scalar(None, pa.string()))

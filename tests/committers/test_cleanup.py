@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.lake import GRACE, NOW, OLD, SCHEMA, YOUNG, Lake, paths, paths_of
 
 from penstock.committers import cleanup
-from penstock.committers.cleanup import StoredFile, Verdict, judge, settled_batches
+from penstock.committers.cleanup import FileStatus, ListedFile, classify, settled_batches
 from penstock.committers.contract import (
     ManifestState,
     Mode,
@@ -25,7 +25,7 @@ from penstock.committers.contract import (
 )
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.errors import ManifestCorruptError, RetryableError
-from penstock.writers.parquet.plan import parse_file_name
+from penstock.writers.parquet.write_config import parse_file_name
 
 
 @pytest.fixture
@@ -353,18 +353,18 @@ def test_settled_is_what_table_and_store_are_past(token: int | None, newest: int
 @pytest.mark.parametrize(
     ("path", "age", "verdict"),
     [
-        ("penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", OLD, Verdict.UNNEEDED),
-        ("day=1/penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", OLD, Verdict.UNNEEDED),
-        ("penstock-q-00000000-00000006-00000-0-0000.zstd.parquet", OLD, Verdict.UNSETTLED),
-        ("penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", GRACE, Verdict.YOUNG),
-        ("penstock-other-00000000-00000005-00000-0-0000.zstd.parquet", OLD, Verdict.NOT_OURS),
-        ("part-00000-8d9a.snappy.parquet", OLD, Verdict.NOT_OURS),
-        ("_delta_log/00000000000000000000.json", OLD, Verdict.NOT_OURS),
+        ("penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", OLD, FileStatus.UNNEEDED),
+        ("day=1/penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", OLD, FileStatus.UNNEEDED),
+        ("penstock-q-00000000-00000006-00000-0-0000.zstd.parquet", OLD, FileStatus.UNSETTLED),
+        ("penstock-q-00000000-00000005-00000-0-0000.zstd.parquet", GRACE, FileStatus.YOUNG),
+        ("penstock-other-00000000-00000005-00000-0-0000.zstd.parquet", OLD, FileStatus.NOT_OURS),
+        ("part-00000-8d9a.snappy.parquet", OLD, FileStatus.NOT_OURS),
+        ("_delta_log/00000000000000000000.json", OLD, FileStatus.NOT_OURS),
     ],
 )
-def test_verdicts(path: str, age: timedelta, verdict: Verdict) -> None:
-    file = StoredFile(path, 1, NOW - age)
-    assert judge(file, parse_file_name(path), {"q": 5}, NOW - GRACE) is verdict
+def test_verdicts(path: str, age: timedelta, verdict: FileStatus) -> None:
+    file = ListedFile(path, 1, NOW - age)
+    assert classify(file, parse_file_name(path), {"q": 5}, NOW - GRACE) is verdict
 
 
 # Any history ----------------------------------------------------------------------------------------

@@ -55,10 +55,10 @@ from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.delivery.compaction import VisibleRewriter
-from penstock.delivery.rewriting import InThisProcess, Rewriter
+from penstock.delivery.compaction import TableFileRewriter
+from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.writers.delta.partitions import serialize
-from penstock.writers.parquet.plan import parse_file_name
+from penstock.writers.parquet.write_config import parse_file_name
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 POLICY = CompactionPolicy(target_file_bytes=128 * 1024**2, small_file_bytes=96 * 1024**2)
@@ -72,10 +72,10 @@ def compactable(lake: Lake) -> CompactableTable:
     return IcebergCompactableTable(sink.catalog, sink.address, lake.query_id)
 
 
-def rewriter(lake: Lake) -> VisibleRewriter:
+def rewriter(lake: Lake) -> TableFileRewriter:
     sink = lake.sink
-    here = Rewriter(InThisProcess())
-    return VisibleRewriter(lake.query_id, lambda content: sink.open_table().rewrite_plan(content), here)
+    here = GroupRewriter(InlineExecutor())
+    return TableFileRewriter(lake.query_id, lambda content: sink.open_table().rewrite_config(content), here)
 
 
 def compaction(
@@ -102,8 +102,8 @@ class Meddling:
     """Before the first attempt, the second, …"""
     attempts: int = 0
 
-    def look(self) -> Any:
-        return self.table.look()
+    def visible_files(self) -> Any:
+        return self.table.visible_files()
 
     def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
         self.attempts += 1
@@ -125,7 +125,7 @@ def lake(tmp_path: Path, kind: str) -> Lake:
 
 
 def files(lake: Lake) -> list[str]:
-    seen = compactable(lake).look()
+    seen = compactable(lake).visible_files()
     assert seen is not None
     return [file.path for file in seen.content.files]
 
@@ -644,7 +644,7 @@ def test_partition_values_come_back_as_they_were_written(tmp_path: Path, kind: s
     written = writer.finish()
     batch = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
     sink.open_table().commit(build_manifest(batch, planned.content.with_files(written)))
-    seen = table.look()
+    seen = table.visible_files()
     assert seen is not None
     assert {file.path: file.partition_values for file in seen.content.files} == {
         file.path: file.partition_values for file in written

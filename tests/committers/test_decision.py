@@ -24,12 +24,12 @@ from penstock.committers.decision import (
     DECOUPLED,
     REFUSALS,
     Action,
-    Known,
-    Position,
+    RecordStatus,
+    TokenPosition,
     decide,
     is_in_table,
-    known,
-    position_of,
+    record_status,
+    token_position,
 )
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
@@ -69,19 +69,19 @@ def test_every_batch_has_an_action(
     token: Token | None,
     is_decoupled: bool,
 ) -> None:
-    record, position = record_of(batch, end, digest), position_of(token, batch)
+    record, position = record_of(batch, end, digest), token_position(token, batch)
     action = decide(record, position, batch, is_decoupled=is_decoupled)
     assert action is not Action.READ_TOKEN, "the token was read"
-    before = decide(record, Position.NOT_READ, batch, is_decoupled=is_decoupled)
+    before = decide(record, TokenPosition.NOT_READ, batch, is_decoupled=is_decoupled)
     assert before in (Action.READ_TOKEN, action), "the token changes what the store has decided"
 
 
 @pytest.mark.parametrize("table", [COUPLED, DECOUPLED], ids=["coupled", "decoupled"])
 def test_the_table_has_one_action_for_each_record_and_each_position(
-    table: dict[Known, tuple[Action, ...]],
+    table: dict[RecordStatus, tuple[Action, ...]],
 ) -> None:
-    assert set(table) == set(Known)
-    assert {len(actions) for actions in table.values()} == {len(Position)}
+    assert set(table) == set(RecordStatus)
+    assert {len(actions) for actions in table.values()} == {len(TokenPosition)}
 
 
 @pytest.mark.parametrize("is_decoupled", [False, True])
@@ -90,20 +90,25 @@ def test_no_row_is_lost_or_doubled_by_a_decision(is_decoupled: bool) -> None:
     was given up by an operator.
     """
     writes = {Action.WRITE, Action.SUPERSEDE, Action.COMMIT}
-    for end, digest, position in itertools.product([None, *ENDS], ("same", "other"), Position):
+    for end, digest, position in itertools.product([None, *ENDS], ("same", "other"), TokenPosition):
         record = record_of(BATCH, end, BATCH.digest if digest == "same" else "cd" * 32)
         action = decide(record, position, BATCH, is_decoupled=is_decoupled)
-        what = known(record, BATCH)
+        what = record_status(record, BATCH)
         if action in writes:
-            assert position is Position.BEHIND, (what, position)
+            assert position is TokenPosition.BEHIND, (what, position)
             assert end is None or end[0] is not ManifestState.COMMITTED
-        if action is Action.SKIP and position is Position.BEHIND:
-            kept = {Known.COMMITTED, Known.SKIPPED} | ({Known.PREPARED} if is_decoupled else set())
+        if action is Action.SKIP and position is TokenPosition.BEHIND:
+            kept = {RecordStatus.COMMITTED, RecordStatus.SKIPPED} | (
+                {RecordStatus.PREPARED} if is_decoupled else set()
+            )
             assert what in kept, (what, position)
-        if what is Known.PREPARED_OTHER and action is Action.WRITE:
+        if what is RecordStatus.PREPARED_OTHER and action is Action.WRITE:
             pytest.fail("a prepared batch of other offsets stays pending behind the one that is written")
-        if position is Position.OTHER and action not in REFUSALS:
-            assert what in (Known.COMMITTED, Known.SKIPPED, Known.PREPARED), (what, position)
+        if position is TokenPosition.OTHER and action not in REFUSALS:
+            assert what in (RecordStatus.COMMITTED, RecordStatus.SKIPPED, RecordStatus.PREPARED), (
+                what,
+                position,
+            )
 
 
 def test_the_table_has_a_batch_that_its_token_names_or_has_passed() -> None:
@@ -116,14 +121,14 @@ def test_the_table_has_a_batch_that_its_token_names_or_has_passed() -> None:
 
 def as_markdown() -> str:
     """The table, as the documentation shows it; where decoupled queries differ, after a slash."""
-    positions = [position for position in Position if position is not Position.NOT_READ]
+    positions = [position for position in TokenPosition if position is not TokenPosition.NOT_READ]
     lines = [
         "| the store has | " + " | ".join(f"token: {position.value}" for position in positions) + " |",
         "|---" * (len(positions) + 1) + "|",
     ]
-    for what in Known:
+    for what in RecordStatus:
         cells = []
-        for index in range(1, len(Position)):
+        for index in range(1, len(TokenPosition)):
             coupled, decoupled = COUPLED[what][index].value, DECOUPLED[what][index].value
             cells.append(coupled if coupled == decoupled else f"{coupled} / {decoupled}")
         lines.append(f"| {what.value} | " + " | ".join(cells) + " |")

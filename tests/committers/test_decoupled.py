@@ -54,7 +54,7 @@ class Stream:
     store: SqlManifestStore
 
     def __post_init__(self) -> None:
-        self.store.register(self.query.stream, "delta")
+        self.store.register_stream(self.query.stream, "delta")
 
     def batch(self, batch_id: int, offsets: object = "") -> Batch:
         return self.query.batch(batch_id, offsets)
@@ -69,7 +69,7 @@ class Stream:
         return UnreachableTable(self.query.open_table(), Fault.NONE)
 
     def begin(self, batch: Batch, seen: Token | None = None) -> Action:
-        return self.committer().begin(batch, seen=seen)
+        return self.committer().begin(batch, cached_token=seen)
 
     def write(self, batch: Batch, run_id: str, ids: list[int]) -> Written:
         sink = self.query.lake.sink()
@@ -400,7 +400,7 @@ def test_nothing_is_given_up_by_a_record_that_has_changed(stream: Stream) -> Non
     seen = stream.store.record(stream.query.stream, 0)
     assert seen is not None
     stream.store.set_reason(seen.batch, "changed")
-    assert not stream.store.give_up_from(seen, "rewound")
+    assert not stream.store.abort_from(seen, "rewound")
     assert stream.states() == {0: PREPARED}
 
 

@@ -15,13 +15,13 @@ from tests.lake import Lake
 
 import penstock
 from penstock.committers.contract import DataFile
-from penstock.committers.deletion import Gate, has_folder, is_relative
+from penstock.committers.deletion import DeletionGuard, has_folder, is_relative
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.iceberg.files import iceberg_files
 from penstock.writers.parquet.compaction import delete_files
-from penstock.writers.parquet.plan import WritePlan
+from penstock.writers.parquet.write_config import WriteConfig
 
 OUTSIDE = ("../v1", "/v1", "a/../../v1", "%2e%2e/v1", "%252E%252e/v1", "./../v1", "../t2/a", "")
 
@@ -41,7 +41,7 @@ OUTSIDE = ("../v1", "/v1", "a/../../v1", "%2e%2e/v1", "%252E%252e/v1", "./../v1"
     ],
 )
 def test_a_location_passes_only_below_the_folder(folder: str, inside: list[str], outside: list[str]) -> None:
-    assert Gate([folder]).allowed([*inside, *outside]) == inside
+    assert DeletionGuard([folder]).allowed([*inside, *outside]) == inside
 
 
 @pytest.mark.parametrize("location", ["/x", "file:/x", "file:///x", "//x", "x", "file:x"])
@@ -50,7 +50,9 @@ def test_a_file_in_the_root_of_the_disk_is_not_in_the_working_directory(
 ) -> None:
     (tmp_path / "a").mkdir()
     monkeypatch.chdir(tmp_path / "a")
-    assert Gate([str(tmp_path)]).allowed([location, "./b/../x", f"{tmp_path}/x"]) == [f"{tmp_path}/x"]
+    assert DeletionGuard([str(tmp_path)]).allowed([location, "./b/../x", f"{tmp_path}/x"]) == [
+        f"{tmp_path}/x"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_a_compaction_takes_back_only_files_of_the_table(tmp_path: Path) -> None
     (tmp_path / "v1").touch()
     (lake.table / "new").touch()
     paths = ["../v1", f"{tmp_path}/v1", "new"]
-    assert isinstance(lake.planned.writers, WritePlan)
+    assert isinstance(lake.planned.writers, WriteConfig)
     delete_files(lake.planned.writers, [DataFile(path, 1, 1) for path in paths])
     assert (tmp_path / "v1").exists()
     assert not (lake.table / "new").exists()
@@ -165,14 +167,14 @@ CALLERS = {
     "committers/iceberg/files.py": "behind the gate of `TableFiles`",
     "committers/iceberg/expiry.py": "`delete_files`, whose callers ask the gate",
     "committers/iceberg/file_io.py": "called by `delete_files`, and by pyiceberg for files of its own",
-    "committers/iceberg/stored_files.py": "called by `TableFileIO`",
+    "committers/iceberg/object_store_files.py": "called by `TableFileIO`",
     "committers/iceberg/local_files.py": "called by `TableFileIO`",
     "writers/parquet/compaction.py": "behind the gate",
     "writers/parquet/new_files.py": "files that this task attempt has written",
     "writers/parquet/objects.py": "called by `Uploads`",
     "writers/parquet/uploads.py": "files that this task attempt has written",
     "writers/delta/filesystem.py": "called by `Uploads`",
-    "cli/renew.py": "the checksum of a checkpoint's file",
+    "cli/reset_query_id.py": "the checksum of a checkpoint's file",
     "datasource/pickling.py": "its own temporary file",
     "datasource/delta/sink.py": "calls Penstock's own `vacuum`",
 }

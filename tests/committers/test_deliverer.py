@@ -19,6 +19,7 @@ from tests.committers.lakes import LAKES, DeltaLake, LakeTable
 from tests.tables import rows
 
 from penstock import testing
+from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     AlreadyCommitted,
     CheckToken,
@@ -29,7 +30,7 @@ from penstock.committers.contract import (
     ManifestState,
     PayloadCommitter,
 )
-from penstock.committers.deliveries.contract import Lease, check_none_landed
+from penstock.committers.deliveries.contract import Lease, check_none_committed
 from penstock.committers.deliveries.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
 from penstock.committers.deliveries.policy import CLOCK_DIFFERENCE_S_MAX, DeliveryPolicy
 from penstock.committers.errors import (
@@ -41,10 +42,9 @@ from penstock.committers.errors import (
     SchemaMismatchError,
     TableChangedError,
 )
-from penstock.committers.file_tables.delivery_notes import merged_note, noted_digest
 from penstock.committers.file_tables.manifest import build_manifest, columns_bytes, decode
 from penstock.committers.file_tables.merge import merge
-from penstock.committers.landing import Retry
+from penstock.committers.file_tables.merged_batches import merged_note, recorded_digest
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.file_table import FileTable
 from penstock.datasource.sink import check_same_table, mode_of
@@ -86,7 +86,7 @@ class Stream:
         is_overwrite = self.query.mode == "overwrite"
         planned = sink.open_table().plan_batch(self.query.schema, mode_of(is_overwrite), batch_id)
         written = self.query.write(planned, batch, run_id, [ids])
-        self.store.register(batch.stream, sink.kind, "", planned.content.table_id, SETTINGS)
+        self.store.register_stream(batch.stream, sink.kind, "", planned.content.table_id, SETTINGS)
         self.store.claim(batch.stream, run_id)
         self.store.prepare(written.manifest, run_id)
         return written
@@ -108,7 +108,7 @@ class Stream:
             self.policy,
             compact=compact,
             check=lambda: check_same_table(opened, self.query.stream, written),
-            seen_version=lambda: None if written is None else written.table_version,
+            verified_version=lambda: None if written is None else written.table_version,
             commit_retry=Retry(attempts_max=3),
             clock=self.clock,
             sleep=lambda _seconds: None,
@@ -335,7 +335,7 @@ def test_empty_batches_are_delivered_without_a_table_commit(stream: Stream) -> N
 def test_the_tables_history_names_each_merged_batch_with_its_digest(stream: Stream) -> None:
     manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in (7, 8, 9)]
     note = merged_note(merge(manifests))
-    assert [noted_digest(note, one) for one in (7, 8, 9, 1)] == [
+    assert [recorded_digest(note, one) for one in (7, 8, 9, 1)] == [
         *(manifest.batch.digest[:16] for manifest in manifests),
         None,
     ]
@@ -370,7 +370,7 @@ def test_a_commit_that_lands_after_its_delivery_was_abandoned_adds_no_row_twice(
         assert unfinished is not None
         assert stream.store.deliveries.abandon(unfinished, "by the test")
         state = stream.store.deliveries.state(stream.query.stream)
-        stream.store.deliveries.set_state(stream.lease(), replace(state, alone_up_to=2))
+        stream.store.deliveries.set_state(stream.lease(), replace(state, isolate_until=2))
         stream.clock.forward(100)
         assert isinstance(stream.deliver(), Delivered)  # batch 0 alone
         late[0].resume()
@@ -428,7 +428,7 @@ def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -
     token = table.token("q1")
     assert token is not None
     with pytest.raises(FencedError):
-        check_none_landed(merge(manifests), token, "t")
+        check_none_committed(merge(manifests), token, "t")
 
 
 # Failing ----------------------------------------------------------------------------------------------

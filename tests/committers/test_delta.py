@@ -28,7 +28,7 @@ from penstock.testing.faults import at_point, crash_at
 
 @pytest.fixture(params=sorted(VIEWS))
 def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
-    return stream_in(tmp_path, views=VIEWS[request.param]())
+    return stream_in(tmp_path, snapshot_cache=VIEWS[request.param]())
 
 
 def ids(stream: DeltaStream) -> list[object]:

@@ -29,7 +29,7 @@ from penstock.testing.faults import at_point
 @pytest.fixture(params=sorted(VIEWS))
 def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
     """With batch 0 in version 1."""
-    stream = stream_in(tmp_path, views=VIEWS[request.param]())
+    stream = stream_in(tmp_path, snapshot_cache=VIEWS[request.param]())
     assert stream.commit(0, [1]) == Committed(1)
     return stream
 

@@ -53,7 +53,7 @@ def stream(network: LossyProxy, request: pytest.FixtureRequest) -> DeltaStream:
     if "AZURITE_BLOB_STORAGE_URL" not in os.environ:
         uri = f"s3://lake/{uuid.uuid4()}"
         _, options = request.getfixturevalue("s3")
-    return DeltaStream(uri, storage_options=options, views=VIEWS[request.param]())
+    return DeltaStream(uri, storage_options=options, snapshot_cache=VIEWS[request.param]())
 
 
 def through(network: LossyProxy, stream: DeltaStream, **options: str) -> DeltaTableCommitter:

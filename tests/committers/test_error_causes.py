@@ -24,7 +24,7 @@ from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.delta.table import load_if_there
-from penstock.committers.error_causes import Cause, cause_of, retryable
+from penstock.committers.error_causes import ErrorCause, cause_of, retryable
 from penstock.committers.errors import (
     AccessRefusedError,
     ConfigurationError,
@@ -35,7 +35,7 @@ from penstock.committers.errors import (
 from penstock.committers.iceberg.catalog import CatalogConfig, catalog_error
 from penstock.committers.store.sql import open_store
 
-OUTAGE, REFUSED, UNKNOWN = Cause.OUTAGE, Cause.REFUSED, Cause.UNKNOWN
+OUTAGE, REFUSED, UNKNOWN = ErrorCause.OUTAGE, ErrorCause.REFUSED, ErrorCause.UNKNOWN
 CLOSED = "http://127.0.0.1:1"
 
 
@@ -54,7 +54,7 @@ def error_of(action: Callable[[], object]) -> Exception:
 class Storage:
     options: dict[str, str]
     bucket: str
-    cause: Cause
+    cause: ErrorCause
 
 
 @pytest.fixture(scope="module", params=["closed port", "no access", "no bucket"])
@@ -194,7 +194,7 @@ def test_a_metastore_that_is_down_is_an_outage() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.value,
 )
-def test_other_errors(error: Exception, cause: Cause) -> None:
+def test_other_errors(error: Exception, cause: ErrorCause) -> None:
     assert cause_of(error) is cause
     assert retryable(error) is (AccessRefusedError if cause is REFUSED else RetryableError)
 

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from servers.s3 import s3_client, s3_properties, s3_server
 from tests.readers import iceberg_rows
 
-from penstock.committers.cleanup import Cleanup, Found
+from penstock.committers.cleanup import ClassifiedFiles, Cleanup
 from penstock.committers.contract import Batch, DataFile, ManifestState, StreamKey
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.manifest import LakeManifest, build_manifest, decode
@@ -29,7 +29,7 @@ from penstock.committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from penstock.committers.iceberg.files import iceberg_files
 from penstock.committers.iceberg.table import token_property
 from penstock.committers.store.sql import open_store_in_memory
-from penstock.writers.parquet.plan import FileNames, parse_file_name
+from penstock.writers.parquet.write_config import FileNames, parse_file_name
 
 NOW = datetime.now(timezone.utc)
 OLD, YOUNG, GRACE = timedelta(days=30), timedelta(days=1), timedelta(days=7)
@@ -54,7 +54,7 @@ class IcebergLake:
         schema = pa.schema([("id", pa.int64())])
         self.catalog.create_table(NAME, schema, properties=properties or {})
         self.store = open_store_in_memory()
-        self.store.register(STREAM, "iceberg")
+        self.store.register_stream(STREAM, "iceberg")
         self.attempts = 0
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class IcebergLake:
             lambda manifest: [file.path for file in decode(manifest).files],
         )
 
-    def find(self) -> Found:
+    def find(self) -> ClassifiedFiles:
         return self.cleanup().find(NOW, GRACE)
 
     def clean_up(self) -> int:

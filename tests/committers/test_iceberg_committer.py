@@ -161,7 +161,7 @@ def test_a_property_of_another_query_that_cannot_be_read_stops_no_commit(
 ) -> None:
     stream.commit(0, [1])
     set_properties(stream, {f"penstock.{query_id}": text})
-    assert stream.committer().noted_origin("query-3", ["checkpoint:x"]) is None
+    assert stream.committer().recorded_origin("query-3", ["checkpoint:x"]) is None
     assert isinstance(stream.commit(1, [2]), Committed)
     assert stream.ids() == [1, 2]
     assert stream.load().properties[f"penstock.{query_id}"] == text

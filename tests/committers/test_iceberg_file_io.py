@@ -28,7 +28,7 @@ from penstock.committers.iceberg.file_io import TableFileIO
 from penstock.committers.iceberg.files import iceberg_files
 from penstock.committers.iceberg.local_files import local_path
 from penstock.committers.iceberg.object_store import open_object_store
-from penstock.committers.iceberg.stored_files import KEPT_FILE_BYTES_MAX, KeptFiles, StoredFile
+from penstock.committers.iceberg.object_store_files import KEPT_FILE_BYTES_MAX, KeptFiles, ObjectStoreFile
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 
@@ -285,16 +285,16 @@ def test_nobody_waits_until_old_metadata_is_deleted(
 ) -> None:
     """On the local disk, where that takes nothing, it is gone at once."""
     may_go, tried = threading.Event(), threading.Semaphore(0)
-    delete = StoredFile.delete
+    delete = ObjectStoreFile.delete
 
-    def late(file: StoredFile) -> None:
+    def late(file: ObjectStoreFile) -> None:
         may_go.wait(30)
         try:
             delete(file)
         finally:
             tried.release()
 
-    monkeypatch.setattr(StoredFile, "delete", late)
+    monkeypatch.setattr(ObjectStoreFile, "delete", late)
     local = str(tmp_path / "old.json")
     for name in (location, local):
         put(s3.ours, name, b"1")

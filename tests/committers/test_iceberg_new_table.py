@@ -24,7 +24,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.iceberg.branch import ATTEMPTS_MAX, ensure_branch
 from penstock.committers.iceberg.catalog import open_catalog
-from penstock.committers.iceberg.new_table import NewTable, check_layout
+from penstock.committers.iceberg.new_table import NewIcebergTable, check_layout
 from penstock.committers.iceberg.terms import parse_partition_spec, parse_sort_order
 
 EVENTS = pa.schema(
@@ -244,8 +244,8 @@ def test_a_catalog_that_fails_is_an_error_of_ours_without_its_secrets(
 # What is there -----------------------------------------------------------------------------------------
 
 
-def _asking(spec: str | None = None, order: str | None = None, version: int | None = None) -> NewTable:
-    return NewTable(
+def _asking(spec: str | None = None, order: str | None = None, version: int | None = None) -> NewIcebergTable:
+    return NewIcebergTable(
         True,
         None if spec is None else parse_partition_spec(spec),
         None if order is None else parse_sort_order(order),
@@ -262,7 +262,7 @@ def _asking(spec: str | None = None, order: str | None = None, version: int | No
         _asking(version=2),
     ],
 )
-def test_a_table_that_is_as_asked_is_taken(tables: Tables, asking: NewTable) -> None:
+def test_a_table_that_is_as_asked_is_taken(tables: Tables, asking: NewIcebergTable) -> None:
     table, _ = tables.create(spec="day(ts), bucket(4, id)", order="id desc")
     check_layout(table, tables.address(), asking)
 
@@ -280,7 +280,7 @@ def test_a_table_that_is_as_asked_is_taken(tables: Tables, asking: NewTable) -> 
     ],
 )
 def test_a_table_that_is_not_as_asked_is_refused_with_both(
-    tables: Tables, asking: NewTable, says: str
+    tables: Tables, asking: NewIcebergTable, says: str
 ) -> None:
     table, _ = tables.create(spec="day(ts), bucket(4, id)", order="id desc")
     with pytest.raises(ConfigurationError, match=says):

@@ -36,7 +36,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.committers.iceberg.library import catalogs
-from penstock.committers.iceberg.library.rest import PatientRestCatalog
+from penstock.committers.iceberg.library.rest import RestCatalogWithTimeouts
 from penstock.committers.store.sql import open_store
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.testing.faults import at_point
@@ -432,7 +432,7 @@ def test_a_commit_that_is_never_answered_leaves_the_state_unknown(
 def test_every_session_of_a_rest_catalog_has_the_timeout(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """`_config_headers` and `_session` are pyiceberg's own affair: this notices when they change."""
     catalog = open_catalog(lake.stream().sink._catalog)
-    assert isinstance(catalog, PatientRestCatalog)
+    assert isinstance(catalog, RestCatalogWithTimeouts)
     asked: list[object] = []
 
     def send(*_: object, **options: object) -> requests.Response:
@@ -460,17 +460,17 @@ def test_every_session_of_a_rest_catalog_has_the_timeout(lake: Lake, monkeypatch
 def test_what_pyiceberg_takes_for_a_rest_catalog_gets_the_timeout(
     monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], is_rest: bool
 ) -> None:
-    monkeypatch.setattr(PatientRestCatalog, "_fetch_config", lambda _: None)
+    monkeypatch.setattr(RestCatalogWithTimeouts, "_fetch_config", lambda _: None)
     catalog = open_catalog(CatalogConfig.of("c", {**properties, "for": "this test"}))
-    assert isinstance(catalog, PatientRestCatalog) is is_rest
+    assert isinstance(catalog, RestCatalogWithTimeouts) is is_rest
 
 
 def test_a_rest_catalog_of_pyicebergs_own_configuration_gets_the_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(PatientRestCatalog, "_fetch_config", lambda _: None)
+    monkeypatch.setattr(RestCatalogWithTimeouts, "_fetch_config", lambda _: None)
     monkeypatch.setenv("PYICEBERG_CATALOG__CONFIGURED__URI", "http://127.0.0.1:1")
-    assert isinstance(open_catalog(CatalogConfig.of("configured", {})), PatientRestCatalog)
+    assert isinstance(open_catalog(CatalogConfig.of("configured", {})), RestCatalogWithTimeouts)
 
 
 # Others at the same table ---------------------------------------------------------------------------------

@@ -38,10 +38,10 @@ from tests.readers import iceberg_rows
 from penstock.committers.errors import SchemaMismatchError
 from penstock.committers.iceberg.arrow import FIELD_ID_KEY
 from penstock.committers.iceberg.catalog import open_catalog
-from penstock.committers.iceberg.fit import check_files_fit
+from penstock.committers.iceberg.file_schema_check import check_files_fit
 from penstock.committers.iceberg.schema import column_path
 from penstock.committers.iceberg.target import IcebergTableLayout
-from penstock.writers.parquet.conform import check_fits
+from penstock.writers.parquet.schema_projection import check_fits
 
 
 @pytest.fixture

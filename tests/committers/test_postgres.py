@@ -341,7 +341,7 @@ def test_names_may_have_a_percent_sign(query: PostgresQuery, store: SqlManifestS
     for batch_id in range(2):
         there.run(store, there.batch(batch_id), pa.table({"%(c)s": [batch_id]}))
     there.sink().open_table().accept("q1")
-    there.sink().open_table().noted_origin("q1", ["there"])
+    there.sink().open_table().recorded_origin("q1", ["there"])
 
     assert query.sql(f'SELECT * FROM "{schema}"."a%b" ORDER BY 1') == [(0,), (1,)]
 

@@ -135,7 +135,7 @@ def test_streams_do_not_see_each_others_batches(store: SqlManifestStore) -> None
     others = [StreamKey(STREAM.query_id, "s3://lake/other"), StreamKey("other", STREAM.table_uri)]
     store.prepare(manifest(), "r1")
     for other in others:
-        store.register(other, "test")
+        store.register_stream(other, "test")
         store.claim(other, "r1")
         assert store.record(other, 0) is None
         assert store.prepare(manifest(content=other.table_uri.encode(), stream=other), "r1").is_ours
@@ -166,8 +166,8 @@ def test_damaged_content_is_an_error_that_says_what_to_do(
 def test_register_is_idempotent(store: SqlManifestStore, clock: HandClock) -> None:
     store.prepare(manifest(), "r1")
     clock.advance(60)
-    store.register(STREAM, "test")
-    store.register(STREAM, "test", "renamed")
+    store.register_stream(STREAM, "test")
+    store.register_stream(STREAM, "test", "renamed")
     [status] = store.streams()
     assert (status.key, status.kind, status.query_name) == (STREAM, "test", "renamed")
     assert (status.created_at, status.pending) == (START, 1)
@@ -207,7 +207,7 @@ def test_prepare_needs_a_claim(store: SqlManifestStore) -> None:
     with pytest.raises(FencedError, match="r9"):
         store.prepare(manifest(), "r9")
     other = StreamKey("other", "s3://lake/other")
-    store.register(other, "test")
+    store.register_stream(other, "test")
     with pytest.raises(FencedError, match="has not claimed"):
         store.prepare(manifest(stream=other), "r1")
 
@@ -303,7 +303,7 @@ def test_manifests_of_one_state_come_whole_and_in_order(store: SqlManifestStore)
 
 def test_status_sums_up_each_stream(store: SqlManifestStore, clock: HandClock) -> None:
     other = StreamKey("other", "s3://lake/other")
-    store.register(other, "test", "other query")
+    store.register_stream(other, "test", "other query")
     for batch_id in range(5):
         clock.advance(1)
         store.prepare(manifest(batch_id), "r1")
@@ -321,7 +321,7 @@ def test_status_sums_up_each_stream(store: SqlManifestStore, clock: HandClock) -
 
 def test_times_are_utc_whatever_the_clocks_zone(store_url: str) -> None:
     with open_store(store_url, lambda: START.astimezone(timezone(timedelta(hours=5)))) as store:
-        store.register(STREAM, "test")
+        store.register_stream(STREAM, "test")
         store.claim(STREAM, "r1")
         store.prepare(manifest(), "r1")
         store.finish(manifest().batch, ABORTED)
@@ -413,7 +413,7 @@ def test_a_crash_between_insert_and_commit_leaves_nothing(store: SqlManifestStor
 
 def test_a_store_in_memory_keeps_the_same_promises_until_it_is_closed() -> None:
     with open_store_in_memory() as store:
-        store.register(STREAM, "test")
+        store.register_stream(STREAM, "test")
         store.claim(STREAM, "r1")
         assert store.prepare(manifest(), "r1").is_ours
         assert store.finish(manifest().batch, COMMITTED)

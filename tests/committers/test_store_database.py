@@ -205,7 +205,7 @@ def test_a_role_with_a_schema_of_its_own_neither_sees_nor_changes_another_store(
     urls = [own.set(username=role, password="x").render_as_string(hide_password=False) for role in roles]
     for url, role in zip(urls, roles, strict=True):
         with open_store(url) as store:
-            store.register(StreamKey(role, "/table"), "delta", role)
+            store.register_stream(StreamKey(role, "/table"), "delta", role)
     for url, role, other in zip(urls, roles, reversed(roles), strict=True):
         with open_store(url, must_exist=True) as store:
             assert [stream.query_name for stream in store.streams()] == [role]

@@ -140,7 +140,7 @@ def test_old_batches_are_forgotten_by_age(store: SqlManifestStore, lease: Lease,
     assert store.deliveries.recent(STREAM, 10) == []
     [status] = store.streams()
     assert (status.pruned_up_to, status.committed_batches) == (3, 4)
-    assert len(store.deliveries.decisions(STREAM)) == 1
+    assert len(store.deliveries.operator_actions(STREAM)) == 1
     assert store.deliveries.prune(STREAM, START + HOUR / 2, 100) == 0
 
 

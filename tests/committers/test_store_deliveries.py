@@ -35,7 +35,7 @@ from tests.committers.stores import (
 )
 
 from penstock.committers.contract import AbortedBy
-from penstock.committers.decision import Action, Position, decide
+from penstock.committers.decision import Action, TokenPosition, decide
 from penstock.committers.deliveries.contract import Backlog, DeliveryState, Lease
 from penstock.committers.errors import (
     CommitStateUnknownError,
@@ -95,7 +95,7 @@ def test_the_database_itself_refuses_a_second_unfinished_delivery(
     """Whatever the code does. Finished ones and those of other streams are no obstacle."""
     fill(store, 1)
     deliver(store, lease, 0)
-    store.register(replace(STREAM, query_id="other"), "test")
+    store.register_stream(replace(STREAM, query_id="other"), "test")
     columns = (
         "last_batch_id, digest, batches, trigger, is_compacted, files, rows, size_bytes, source_files, "
         "source_bytes, oldest_prepared_at, fence, prepared_at, reason, kind, version, is_empty, "
@@ -179,7 +179,7 @@ def test_a_batch_that_an_earlier_version_has_given_up_waits_for_its_replay(
     store.finish(batch(1), ABORTED, reason="superseded")
     run_sql(store, "UPDATE penstock_manifests SET aborted_by = NULL")
     record = store.record(STREAM, 1)
-    assert decide(record, Position.BEHIND, batch(1), is_decoupled=True) is Action.SUPERSEDE
+    assert decide(record, TokenPosition.BEHIND, batch(1), is_decoupled=True) is Action.SUPERSEDE
     assert store.deliveries.deliverable(STREAM) == []
     with pytest.raises(RetryableError, match=r"Batch 1 .*for its replay, and comes first"):
         deliver(store, lease, 2, 3)
@@ -374,7 +374,7 @@ def test_a_process_that_does_not_know_of_it_yet_does_not_end_an_operators_park(
 def test_retry_starts_over_and_keeps_the_error_in_sight(deliveries: SqlDeliveries, lease: Lease) -> None:
     deliveries.set_state(lease, DeliveryState(5, START, "schema", 3, START, "", "refused 5 times"))
     deliveries.retry(STREAM, "ann", "column added")
-    assert deliveries.state(STREAM) == DeliveryState(error="schema", alone_up_to=3)
+    assert deliveries.state(STREAM) == DeliveryState(error="schema", isolate_until=3)
 
 
 def test_what_operators_decided_is_kept_with_who_and_why(store: SqlManifestStore, clock: HandClock) -> None:
@@ -384,27 +384,27 @@ def test_what_operators_decided_is_kept_with_who_and_why(store: SqlManifestStore
     assert store.deliveries.skip(STREAM, 0, "bob", "bad rows")
     store.deliveries.abort_pending(STREAM, 1, "ann", "checkpoint lost \udcff")
     store.deliveries.retry(STREAM, "ann", "")
-    said = [(one.who, one.what, one.batch_id, one.why) for one in store.deliveries.decisions(STREAM)]
+    said = [(one.who, one.what, one.batch_id, one.why) for one in store.deliveries.operator_actions(STREAM)]
     assert said == [
         ("ann", "park", None, "look at it"),
         ("bob", "skip", 0, "bad rows"),
         ("ann", "abort", 2, "checkpoint lost ?"),
         ("ann", "retry", None, ""),
     ]
-    assert store.deliveries.decisions(STREAM)[1].at == clock.now
-    assert store.deliveries.decisions(UNKNOWN) == []
+    assert store.deliveries.operator_actions(STREAM)[1].at == clock.now
+    assert store.deliveries.operator_actions(UNKNOWN) == []
 
 
 def test_a_skipped_batch_is_given_up_with_the_reason(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 2)
-    assert not store.deliveries.skip(STREAM, 0, "ann", "bad rows", seen=batch(0, "other rows"))
-    assert store.deliveries.skip(STREAM, 0, "ann", "bad rows", seen=batch(0))
+    assert not store.deliveries.skip(STREAM, 0, "ann", "bad rows", expected=batch(0, "other rows"))
+    assert store.deliveries.skip(STREAM, 0, "ann", "bad rows", expected=batch(0))
     assert not store.deliveries.skip(STREAM, 0, "ann", "bad rows")
     assert not store.deliveries.skip(STREAM, 7, "ann", "bad rows")
     record = store.record(STREAM, 0)
     assert record is not None
     assert (record.state, record.reason) == (ABORTED, "skipped by ann: bad rows")
-    assert len(store.deliveries.decisions(STREAM)) == 1
+    assert len(store.deliveries.operator_actions(STREAM)) == 1
     assert deliver(store, lease, 1).manifest.batches == (batch(1),)
 
 
@@ -420,7 +420,7 @@ def test_a_batch_in_a_delivery_can_be_neither_skipped_nor_aborted(
         with pytest.raises(RetryableError, match=r"Batch 1 .*penstock deliver --once"):
             attempt()
     assert set(states(store).values()) == {PREPARED}
-    assert store.deliveries.decisions(STREAM) == []
+    assert store.deliveries.operator_actions(STREAM) == []
     store.deliveries.abandon(delivery, "overtaken")
     assert store.deliveries.skip(STREAM, 1, "ann", "why")
 
@@ -437,7 +437,7 @@ def test_batches_after_a_lost_checkpoint_are_aborted_together(
     assert states(store) == {0: PREPARED, 1: PREPARED, 2: ABORTED, 3: ABORTED, 4: ABORTED}
     assert store.record(STREAM, 3) != aborted[0]
     assert store.deliveries.abort_pending(STREAM, 1, "ann", "again") == []
-    assert len(store.deliveries.decisions(STREAM)) == 2
+    assert len(store.deliveries.operator_actions(STREAM)) == 2
 
 
 def test_the_status_shows_backlog_state_and_waiting(
@@ -462,10 +462,10 @@ def test_the_status_shows_backlog_state_and_waiting(
 def test_settings_stay_until_others_are_registered(store: SqlManifestStore) -> None:
     """A start that fails early registers the stream without any."""
     assert store.settings(STREAM) == store.settings(UNKNOWN) == ""
-    store.register(STREAM, "test", settings='{"delivery": "decoupled"}')
-    store.register(STREAM, "test", "renamed")
+    store.register_stream(STREAM, "test", settings='{"delivery": "decoupled"}')
+    store.register_stream(STREAM, "test", "renamed")
     assert store.settings(STREAM) == store.streams()[0].settings == '{"delivery": "decoupled"}'
-    store.register(STREAM, "test", "renamed", settings='{"delivery": "coupled"}')
+    store.register_stream(STREAM, "test", "renamed", settings='{"delivery": "coupled"}')
     assert store.settings(STREAM) == '{"delivery": "coupled"}'
 
 

@@ -174,7 +174,7 @@ def test_of_two_processes_that_want_a_stream_one_gets_it(store_url: str, is_expi
     streams = [StreamKey(f"q{number}", "s3://lake/flights") for number in range(40)]
     with open_store(store_url, HandClock()) as store:  # long ago
         for stream in streams:
-            store.register(stream, "test")
+            store.register_stream(stream, "test")
             if is_expired:
                 assert store.deliveries.acquire(stream, "dead", 10) is not None
     one, other = Processes(["acquire", store_url, "one"], ["acquire", store_url, "other"]).results()

@@ -13,7 +13,7 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 
 def test_the_last_time_of_each_step_is_kept_for_each_stream(store: SqlManifestStore, store_url: str) -> None:
     other = StreamKey("another", STREAM.table_uri)
-    store.register(other, "test")
+    store.register_stream(other, "test")
     for step, at in (("compact", START), ("vacuum", START), ("compact", START + HOUR)):
         store.maintenance.note(STREAM, step, at)
     with open_store(store_url) as again:

@@ -33,6 +33,7 @@ from tests.committers.lakes import LAKES, DeltaLake, IcebergLake, LakeTable
 from tests.tables import rows
 
 from penstock import testing
+from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     AlreadyCommitted,
     Committed,
@@ -56,7 +57,6 @@ from penstock.committers.errors import (
     TableChangedError,
 )
 from penstock.committers.file_tables.merge import merge
-from penstock.committers.landing import Retry
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.testing.faults import at_point, crash_at
@@ -408,7 +408,7 @@ def test_a_batch_behind_the_table_stops_the_query_if_nobody_knows_its_offsets(
 
 def assert_says_what_to_do(error: CheckpointMismatchError) -> None:
     assert "penstock show q1 0" in str(error)
-    assert "penstock renew <checkpoint>" in str(error)
+    assert "penstock reset-query-id <checkpoint>" in str(error)
 
 
 def test_offsets_that_change_between_plan_and_prepare_stop_the_query(
@@ -591,7 +591,7 @@ def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_ro
     """
     query.run(sqlite_store, query.batch(0, "theirs"), PARTS, "r1")
     with open_store(f"sqlite:///{tmp_path}/ours.db") as ours:
-        ours.register(query.stream, query.lake.sink().kind)
+        ours.register_stream(query.stream, query.lake.sink().kind)
         ours.claim(query.stream, "r2")
         target = query.sink_plan(0)
         for number in range(2):
@@ -762,7 +762,7 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
     theirs = query.write(query.plan(sqlite_store, batch), batch, "r2", [[4]])
     query.run(sqlite_store, query.batch(0, "ours"), PARTS, "r1")
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
-        new.register(query.stream, query.lake.sink().kind)
+        new.register_stream(query.stream, query.lake.sink().kind)
         with pytest.raises(CheckpointMismatchError):
             query.commit_or_abort(new, theirs)
         assert state(new, query) is ABORTED

@@ -21,7 +21,7 @@ from tests.plug_in.harness import JsonLinesHarness
 
 from penstock.committers import cleanup, decision, token_check
 from penstock.committers.contract import Committed, DataFile, Manifest, Token
-from penstock.committers.decision import Action, Known
+from penstock.committers.decision import Action, RecordStatus
 from penstock.committers.delta import committer as delta_committer
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import ManifestCorruptError, RetryableError, SchemaMismatchError
@@ -163,9 +163,9 @@ def _decode_leniently(decode: Any, manifests: FileManifests, manifest: Manifest)
 
 
 def _commit_with_old_look(commit: Any, table: DeltaTableCommitter, *args: Any) -> Any:
-    look = table._first_look
+    look = table._cached_table
     outcome = commit(table, *args)
-    table._first_look = look
+    table._cached_table = look
     return outcome
 
 
@@ -185,7 +185,7 @@ def _add_no_columns(plan: Any, table: DeltaTableCommitter, rows: Any, **options:
     return plan(table, rows, **{**options, "evolve": False})
 
 
-def _decide(known: Known, action: Action) -> Patch:
+def _decide(known: RecordStatus, action: Action) -> Patch:
     return lambda: mock.patch.dict(decision.COUPLED, {known: (action,) * 5})
 
 
@@ -246,7 +246,7 @@ MUTATIONS = (
     Mutation(
         "a_replay_is_skipped",
         "committed batches that are written again",
-        _decide(Known.COMMITTED, Action.WRITE),
+        _decide(RecordStatus.COMMITTED, Action.WRITE),
     ),
     Mutation("a_replay_after_the_store_was_lost_adds_nothing", **NO_TOKEN),
     Mutation("a_commit_that_is_repeated_adds_nothing", **NOT_IN_TABLE),
@@ -301,7 +301,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a_crash_around_the_commit_loses_and_doubles_nothing",
-        given={"has_landed": True, "batch_id": 0},
+        given={"has_committed": True, "batch_id": 0},
         **TWO_STEPS,
     ),
     Mutation("a_crash_in_recovery_loses_and_doubles_nothing", given={"point": "commit.landed"}, **TWO_STEPS),
@@ -351,17 +351,17 @@ MUTATIONS = (
     Mutation(
         "other_offsets_under_a_committed_batch_id_are_refused",
         "rows from other offsets that are dropped silently",
-        _decide(Known.COMMITTED_OTHER, Action.SKIP),
+        _decide(RecordStatus.COMMITTED_OTHER, Action.SKIP),
     ),
     Mutation(
         "other_offsets_are_refused_in_the_commit",
         "a commit that does not compare digests",
-        returning(token_check, "is_landed", True),
+        returning(token_check, "is_committed", True),
     ),
     Mutation(
         "a_pending_batch_with_other_offsets_gives_way",
         "a pending batch that is not given up",
-        _decide(Known.PREPARED_OTHER, Action.WRITE),
+        _decide(RecordStatus.PREPARED_OTHER, Action.WRITE),
     ),
     Mutation(
         "rows_of_other_writers_stay",
@@ -525,7 +525,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a_crash_around_the_commit_of_a_delivery_loses_and_doubles_nothing",
-        given={"has_landed": True},
+        given={"has_committed": True},
         **TWO_STEPS,
     ),
     Mutation(
@@ -550,13 +550,13 @@ MUTATIONS = (
     Mutation(
         "clean_up_deletes_what_lost_attempts_have_left",
         "a clean-up that takes everything for young",
-        returning(cleanup, "judge", cleanup.Verdict.YOUNG),
+        returning(cleanup, "classify", cleanup.FileStatus.YOUNG),
         DeltaHarness,
     ),
     Mutation(
         "clean_up_keeps_what_is_pending_or_young_or_of_others",
         "a clean-up that takes nothing for unsettled or of others",
-        returning(cleanup, "judge", cleanup.Verdict.UNNEEDED),
+        returning(cleanup, "classify", cleanup.FileStatus.UNNEEDED),
         DeltaHarness,
     ),
 )

@@ -14,7 +14,7 @@ from tests.conformance.harnesses import (
 )
 
 from penstock.committers.delta.committer import DeltaTableCommitter
-from penstock.committers.delta.view import TableViews
+from penstock.committers.delta.snapshot_cache import SnapshotCache
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.delta.sink import DeltaTarget
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
@@ -31,10 +31,10 @@ class TestDeltaByTheLibrary(DestinationConformance):
 
     @pytest.fixture
     def harness(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
-        views = TableViews(open_files=lambda _uri, _options: None)
+        snapshot_cache = SnapshotCache(open_files=lambda _uri, _options: None)
         for init in (DeltaTarget.__init__, DeltaTableCommitter.__init__):
             assert init.__kwdefaults__ is not None
-            monkeypatch.setitem(init.__kwdefaults__, "views", views)
+            monkeypatch.setitem(init.__kwdefaults__, "snapshot_cache", snapshot_cache)
         return DeltaLibraryHarness(tmp_path)
 
 

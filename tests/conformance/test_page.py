@@ -11,7 +11,7 @@ from tests.conformance.harnesses import DeltaHarness, IcebergHarness, PostgresHa
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.destinations import Cleanable
 from penstock.datasource.file_table import Compactable
-from penstock.datasource.sink import Identified, Maintainable, Remembering
+from penstock.datasource.sink import Maintainable, SupportsOrigins, SupportsTableIdentity
 from penstock.testing.conformance import DestinationConformance, DestinationHarness, Query
 
 PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
@@ -45,8 +45,10 @@ ROWS: dict[str, Callable[[DestinationHarness], str]] = {
     "Adds columns": lambda one: _yes(one.promises.adds_columns),
     "Refuses rows of another type": lambda one: _yes(one.promises.checks_schema),
     "Tasks are sent secrets, to connect with": lambda one: _yes(one.promises.shows_secrets_to_tasks),
-    "Notices a table that was dropped, replaced or put back": lambda one: _yes(_target_is(one, Identified)),
-    "Warns of a new query over old rows": lambda one: _yes(_target_is(one, Remembering)),
+    "Notices a table that was dropped, replaced or put back": lambda one: _yes(
+        _target_is(one, SupportsTableIdentity)
+    ),
+    "Warns of a new query over old rows": lambda one: _yes(_target_is(one, SupportsOrigins)),
     "Clean-up (`penstock gc`)": lambda one: _yes(isinstance(Query(one).stored_table(), Cleanable)),
     "Delivery merges batches": lambda one: _yes(_target_is(one, Mergeable)),
     "Delivery rewrites small files": lambda one: _yes(_target_is(one, Compactable)),

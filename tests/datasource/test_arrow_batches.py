@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import DeltaDataSource, IcebergDataSource, PostgresDataSource
-from penstock.datasource import gathering
+from penstock.datasource import coalescing
 from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_GIB, cut_by_rows
-from penstock.datasource.gathering import GATHERED_ROWS, gathered
+from penstock.datasource.coalescing import COALESCED_ROWS, coalesced
 from penstock.datasource.registration import register
 
 
@@ -91,26 +91,26 @@ def batches(count: int, rows: int, text: str = "x") -> list[pa.RecordBatch]:
 
 def test_small_batches_are_gathered_in_order() -> None:
     given = batches(45, 500)
-    taken = list(gathered(given))
+    taken = list(coalesced(given))
 
-    assert [batch.num_rows for batch in taken] == [GATHERED_ROWS, GATHERED_ROWS, 2500]
+    assert [batch.num_rows for batch in taken] == [COALESCED_ROWS, COALESCED_ROWS, 2500]
     assert pa.Table.from_batches(taken).equals(pa.Table.from_batches(given), check_metadata=True)
 
 
 def test_gathered_rows_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the task would hold 10,000 wide rows, whatever Spark was told."""
-    monkeypatch.setattr(gathering, "GATHERED_BYTES", 2_000_000)
-    taken = list(gathered(batches(6, 10, text="x" * 100_000)))
+    monkeypatch.setattr(coalescing, "COALESCED_BYTES", 2_000_000)
+    taken = list(coalesced(batches(6, 10, text="x" * 100_000)))
 
     assert [batch.num_rows for batch in taken] == [20, 20, 20]
 
 
 def test_no_batches_stay_none_and_a_batch_without_rows_stays_one() -> None:
-    assert list(gathered([])) == []
-    assert [batch.num_rows for batch in gathered(batches(1, 0))] == [0]
+    assert list(coalesced([])) == []
+    assert [batch.num_rows for batch in coalesced(batches(1, 0))] == [0]
 
 
 def test_nested_batches_stay_as_they_come() -> None:
     """Joining what Spark 4.0 makes of empty lists would end the process."""
     batches = [pa.record_batch({"a": [[1], []]}), pa.record_batch({"a": pa.array([], pa.list_(pa.int64()))})]
-    assert list(gathered(batches)) == batches
+    assert list(coalesced(batches)) == batches

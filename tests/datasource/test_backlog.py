@@ -53,7 +53,7 @@ def clock() -> Clock:
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> Iterator[SqlManifestStore]:
     with open_store(f"sqlite:///{tmp_path}/store.db", clock) as opened:
-        opened.register(STREAM, "delta")
+        opened.register_stream(STREAM, "delta")
         opened.claim(STREAM, "r")
         yield opened
 

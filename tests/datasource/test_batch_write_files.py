@@ -15,11 +15,11 @@ from tests.lake import NOW, OLD, Lake, paths
 
 from penstock.cli.gc import CleanedTable, clean_table
 from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER, batch_write_id, batch_write_of
+from penstock.committers.commit_runner import CommitRunner
 from penstock.committers.contract import DataFiles, ManifestState
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.iceberg import table as iceberg_table
-from penstock.committers.landing import Lander
 from penstock.committers.recovery import Recovery
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
@@ -102,7 +102,7 @@ def test_files_that_a_manifest_of_the_store_names_stay(lake: Lake) -> None:
         message.committable.batch, stream=replace(message.committable.batch.stream, table_uri="/alias")
     )
     manifest = replace(manifest_of(lake.sink.open_table(), [message]), batch=batch)
-    lake.store.register(batch.stream, lake.kind)
+    lake.store.register_stream(batch.stream, lake.kind)
     lake.store.claim(batch.stream, "run")
     lake.store.prepare(manifest, "run")
     streams = [status for status in lake.store.streams() if status.key == lake.stream]
@@ -152,7 +152,7 @@ def test_a_commit_that_gets_late_between_retries_is_refused_and_its_files_are_gi
     """Another writer is faster the first time; by the second it is too late."""
     message = lake.batch_write(COMMIT_WITHIN - HOUR)
     batch = message.committable.batch
-    lake.store.register(batch.stream, lake.kind)
+    lake.store.register_stream(batch.stream, lake.kind)
     committer = TwoPhaseCommitter(
         lake.store, lake.committer(), sleep=lambda _: None, now=clock(NOW, NOW + 2 * HOUR)
     )
@@ -171,12 +171,12 @@ def test_a_commit_that_gets_late_between_retries_is_refused_and_its_files_are_gi
 def recover(lake: Lake, message: CommittableMessage[DataFiles, LakeManifest], now: datetime) -> ManifestState:
     """Recover a batch write whose driver had a store, and died between prepare and mark."""
     batch = message.committable.batch
-    lake.store.register(batch.stream, lake.kind)
+    lake.store.register_stream(batch.stream, lake.kind)
     lake.store.claim(batch.stream, "run")
     lake.store.prepare(manifest_of(lake.sink.open_table(), [message]), "run")
     table = lake.committer()
     with suppress(RetryableError):
-        Recovery(lake.store, table, Lander(lake.store, table, now=lambda: now)).recover(batch.stream)
+        Recovery(lake.store, table, CommitRunner(lake.store, table, now=lambda: now)).recover(batch.stream)
     record = lake.store.record(batch.stream, 0)
     assert record is not None
     assert ("Look for its rows" in record.reason) == (record.state is ManifestState.ABORTED)

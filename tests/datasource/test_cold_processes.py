@@ -138,7 +138,7 @@ RARE = """
 import json, sys
 import pyarrow as pa
 from penstock.committers.arrow_values import texts
-from penstock.writers.parquet.conform import Conformer
+from penstock.writers.parquet.schema_projection import Conformer
 from penstock.writers.iceberg.partitions import hash_directories
 rows = pa.RecordBatch.from_arrays([texts(["{query}", None])], names=["u"])
 assert Conformer(pa.schema([("u", pa.uuid())]), "here")(rows).num_rows == 2

@@ -13,17 +13,17 @@ from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.options.declaring import (
     declared,
-    handed_on,
     option,
     optional,
     options_of,
+    passed_on,
     prefixes_of,
 )
 from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.parsing import Option, Prefix, count, size, text
 from penstock.datasource.options.plug_in import parse_as
 from penstock.datasource.postgres.options import PostgresOptions
-from penstock.writers.parquet.plan import ROW_GROUP_ROWS
+from penstock.writers.parquet.write_config import ROW_GROUP_ROWS
 
 ALL = pytest.mark.parametrize("kind", [DeltaOptions, IcebergOptions, PostgresOptions])
 
@@ -34,7 +34,7 @@ class Mine(DeliveryOptions):
     buffer: int = option("bufferSize", size(1, 1024), "How much.", default="1kb")
     limit: int | None = optional("limit", count(1, 9), "At most.", default="none")
     password: str | None = optional("password", text, "Secret.", is_secret=True)
-    headers: object = handed_on("header.", str.lower, "Sent along.")
+    headers: object = passed_on("header.", str.lower, "Sent along.")
 
 
 def test_a_declaration_says_how_an_option_is_parsed_told_and_what_holds_without_it() -> None:

@@ -14,12 +14,12 @@ from penstock.committers.errors import RetryableError, TableChangedError
 from penstock.committers.store.sql import SqlManifestStore, WrittenTable, open_store
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_batch
-from penstock.datasource.decoupled_planning import patiently
+from penstock.datasource.decoupled_planning import with_retry
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.plan_cache import REFRESH_S, PlanCache
 from penstock.datasource.planning import plan_batch
-from penstock.datasource.settings import register
+from penstock.datasource.settings import register_stream
 from penstock.datasource.sink import check_same_table
 from penstock.delivery.stream_settings import StreamSettings
 
@@ -90,7 +90,7 @@ def test_who_waits_for_deliveries_has_said_that_they_are_wanted(planner: Planner
     """A coupled start came in between, and failed: delivery left the stream alone."""
     planner.run(0)
     stream = StreamKey("q", planner.sink.table_uri)
-    register(DeltaSink(DeltaOptions.parse({"path": str(planner.table)})), planner.store, stream)
+    register_stream(DeltaSink(DeltaOptions.parse({"path": str(planner.table)})), planner.store, stream)
     planner.restart(backlogBatches="1")
     with pytest.raises(RetryableError, match="backlogBatches=1"):
         planner.run(1)
@@ -116,7 +116,7 @@ class Hands:
 
 def test_a_restart_waits_for_a_table_that_does_not_answer() -> None:
     hands = Hands()
-    assert patiently(hands.failing(5), 600, clock=lambda: hands.now, sleep=hands.sleep) == "up"
+    assert with_retry(hands.failing(5), 600, clock=lambda: hands.now, sleep=hands.sleep) == "up"
     assert hands.now == 10
 
 
@@ -124,5 +124,5 @@ def test_a_restart_waits_for_a_table_that_does_not_answer() -> None:
 def test_and_fails_when_it_has_waited_long_enough(wait_s: float) -> None:
     hands = Hands()
     with pytest.raises(RetryableError, match="down"):
-        patiently(hands.failing(100), wait_s, clock=lambda: hands.now, sleep=hands.sleep)
+        with_retry(hands.failing(100), wait_s, clock=lambda: hands.now, sleep=hands.sleep)
     assert hands.now == wait_s

@@ -26,7 +26,7 @@ LATER = datetime(2026, 1, 2, 3, 4, 6, tzinfo=timezone.utc)
 def oldest_of(*columns: pa.Array) -> datetime | None:
     events = OldestEvent("t")
     batches = [pa.record_batch({"id": pa.nulls(len(column)), "t": column}) for column in columns]
-    assert list(events.watch(batches)) == batches
+    assert list(events.observe(batches)) == batches
     return events.at
 
 

@@ -21,13 +21,13 @@ from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
 from penstock.committers.iceberg.properties import MAINTENANCE_PROPERTY as ICEBERG_MAINTENANCE_PROPERTY
 from penstock.committers.maintenance import MaintenancePolicy, Step
 from penstock.delivery import compaction, rewriting
-from penstock.delivery.maintenance import (
-    Maintenance,
+from penstock.delivery.maintenance_steps import (
+    MaintenanceRunner,
     StepResult,
-    maintenance_of,
+    maintenance_runner,
 )
 from penstock.writers.parquet.compaction import rewrite_group
-from penstock.writers.parquet.plan import parse_file_name
+from penstock.writers.parquet.write_config import parse_file_name
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 BATCHES = 6
@@ -69,8 +69,8 @@ class Log(dict[str, datetime]):
 
 def maintenance(
     *steps: Step, is_wanted: Callable[[], bool] = lambda: True, log: Log | None = None
-) -> Maintenance:
-    return Maintenance(steps, is_wanted, Log() if log is None else log, monotonic=lambda: 0.0)
+) -> MaintenanceRunner:
+    return MaintenanceRunner(steps, is_wanted, Log() if log is None else log, monotonic=lambda: 0.0)
 
 
 def test_each_step_has_an_interval_of_its_own() -> None:
@@ -167,7 +167,7 @@ def run(
     lake: Lake, policy: MaintenancePolicy | None = None, later: timedelta = timedelta()
 ) -> list[StepResult]:
     """All steps: a day after the last run."""
-    one = maintenance_of(
+    one = maintenance_runner(
         lake.sink, lake.store, lake.stream, policy or MaintenancePolicy(), now=lambda: NOW + later
     )
     results = one.run_due(START + timedelta(days=next(days)))
@@ -283,7 +283,7 @@ def test_snapshots_expire(lake: Lake) -> None:
 
 @KINDS
 def test_a_compaction_ends_early_for_something_more_urgent(lake: Lake) -> None:
-    one = maintenance_of(
+    one = maintenance_runner(
         lake.sink, lake.store, lake.stream, MaintenancePolicy(), now=lambda: NOW, stop=lambda: True
     )
     assert done(one.run_due(START))["compact"] == ""
@@ -316,9 +316,9 @@ def test_files_with_other_columns_are_looked_at_once(lake: Lake, monkeypatch: py
 
     monkeypatch.setattr(compaction, "_layout_in", look)
     sink = lake.sink
-    here = rewriting.Rewriter(rewriting.InThisProcess())
-    rewriter = compaction.VisibleRewriter(
-        lake.query_id, lambda content: sink.open_table().rewrite_plan(content), here
+    here = rewriting.GroupRewriter(rewriting.InlineExecutor())
+    rewriter = compaction.TableFileRewriter(
+        lake.query_id, lambda content: sink.open_table().rewrite_config(content), here
     )
     planned = lake.plan()
     files = tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
@@ -331,9 +331,9 @@ def test_files_with_other_columns_are_looked_at_once(lake: Lake, monkeypatch: py
 def test_groups_that_are_not_rewritten_yet_are_left_for_something_more_urgent(lake: Lake) -> None:
     sink, first, second = lake.sink, lake.write(BATCHES), lake.write(BATCHES)
     before = lake.on_disk()
-    here = rewriting.Rewriter(rewriting.InThisProcess(stop=lambda: lake.on_disk() != before))
-    rewriter = compaction.VisibleRewriter(
-        lake.query_id, lambda content: sink.open_table().rewrite_plan(content), here
+    here = rewriting.GroupRewriter(rewriting.InlineExecutor(stop=lambda: lake.on_disk() != before))
+    rewriter = compaction.TableFileRewriter(
+        lake.query_id, lambda content: sink.open_table().rewrite_config(content), here
     )
     groups = [(first[0], second[0]), (first[1], second[1])]
     (done,) = rewriter(lake.plan().content, groups, 99)
@@ -347,10 +347,10 @@ def test_files_are_not_looked_at_when_something_is_more_urgent(
 ) -> None:
     monkeypatch.delattr(compaction, "_layout_in")
     sink, files = lake.sink, tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
-    rewriter = compaction.VisibleRewriter(
+    rewriter = compaction.TableFileRewriter(
         lake.query_id,
-        lambda content: sink.open_table().rewrite_plan(content),
-        rewriting.Rewriter(rewriting.InThisProcess()),
+        lambda content: sink.open_table().rewrite_config(content),
+        rewriting.GroupRewriter(rewriting.InlineExecutor()),
         stop=lambda: True,
     )
     assert rewriter(lake.plan().content, [files], 99) == []
@@ -366,9 +366,9 @@ def test_a_failure_leaves_no_new_file(lake: Lake, monkeypatch: pytest.MonkeyPatc
         return calls.pop()(*args)
 
     monkeypatch.setattr(rewriting, "rewrite_group", rewrite)
-    here = rewriting.Rewriter(rewriting.InThisProcess())
-    rewriter = compaction.VisibleRewriter(
-        lake.query_id, lambda content: sink.open_table().rewrite_plan(content), here
+    here = rewriting.GroupRewriter(rewriting.InlineExecutor())
+    rewriter = compaction.TableFileRewriter(
+        lake.query_id, lambda content: sink.open_table().rewrite_config(content), here
     )
     first, second = lake.write(BATCHES), lake.write(BATCHES)
     before = lake.on_disk()

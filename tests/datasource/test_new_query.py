@@ -218,7 +218,7 @@ def test_no_warning_after_a_batch_write_with_the_same_name_and_checkpoint(querie
 
 
 def test_no_warning_for_a_checkpoint_that_was_given_a_new_query_id(queries: Queries) -> None:
-    """`penstock renew`: the query goes on at the batch where it was."""
+    """`penstock reset-query-id`: the query goes on at the batch where it was."""
     queries.run("q1")
     SinkStream(queries.sink(newQuery="refuse"), "q2", next_batch=1).run(ROWS)
     assert not queries.warned
@@ -259,7 +259,7 @@ def test_the_check_is_made_for_the_first_batch_only(
         asked.append("store")
         return []
 
-    monkeypatch.setattr(committer, "noted_origin", lambda *_: asked.append("table"))
+    monkeypatch.setattr(committer, "recorded_origin", lambda *_: asked.append("table"))
     monkeypatch.setattr(SqlManifestStore, "other_queries", other_queries)
     stream.run(ROWS)
     assert not asked

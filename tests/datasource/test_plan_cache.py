@@ -13,7 +13,7 @@ from penstock.committers.errors import RetryableError, TableChangedError
 from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
-from penstock.datasource.plan_cache import PLANS_MAX, REFRESH_S, PlanCache, PlanKey, Seen
+from penstock.datasource.plan_cache import PLANS_MAX, REFRESH_S, CachedTable, PlanCache, PlanKey
 
 ROWS = pa.schema([("id", pa.int64())])
 
@@ -37,16 +37,16 @@ def key(query_id: str = "q", **options: Any) -> PlanKey[DataFiles, LakeManifest]
     return PlanKey(StreamKey(query_id, sink.table_uri), sink, ROWS, overwrite=False)
 
 
-def seen(batch_id: int) -> Seen[DataFiles, LakeManifest]:
-    return Seen(cast("Any", None), Token(batch_id, ""))
+def seen(batch_id: int) -> CachedTable[DataFiles, LakeManifest]:
+    return CachedTable(cast("Any", None), Token(batch_id, ""))
 
 
-def never() -> Seen[DataFiles, LakeManifest]:
+def never() -> CachedTable[DataFiles, LakeManifest]:
     raise AssertionError("nobody asked for a look")
 
 
-def fails_with(error: BaseException) -> Callable[[], Seen[DataFiles, LakeManifest]]:
-    def look() -> Seen[DataFiles, LakeManifest]:
+def fails_with(error: BaseException) -> Callable[[], CachedTable[DataFiles, LakeManifest]]:
+    def look() -> CachedTable[DataFiles, LakeManifest]:
         raise error
 
     return look

@@ -19,7 +19,7 @@ from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.planning import open_checkpoint, plan_batch_write, store_url
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.parquet.plan import WritePlan
+from penstock.writers.parquet.write_config import WriteConfig
 
 
 def test_the_store_is_in_a_local_checkpoint(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_table_partitioned_by_what_has_no_spelling_is_refused(tmp_path: Path) 
 def test_columns_in_options_are_found_without_case_as_in_spark(tmp_path: Path) -> None:
     files = plan(tmp_path / "t", partitionby="ID", sortwithin="price").writers
 
-    assert isinstance(files, WritePlan)
+    assert isinstance(files, WriteConfig)
     assert isinstance(files.table_format, DeltaFormat)
     assert files.table_format.partition_by == ("id",)
     assert [field.column for field in files.sort] == [("Price",)]

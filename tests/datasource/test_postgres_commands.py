@@ -227,7 +227,7 @@ def test_a_server_that_the_store_names_gets_a_password_only_if_the_operator_name
         monkeypatch.setenv("PGPORT", str(server.port))
     with open_store(store_url) as store:
         uri = f"postgresql://127.0.0.1:{server.port}/lake/public/events"
-        store.register(StreamKey("q1", uri), "postgres", "events")
+        store.register_stream(StreamKey("q1", uri), "postgres", "events")
 
     answer = CliRunner().invoke(app, ["status", "--table", "--store", store_url])
     assert answer.exit_code != 0

@@ -11,7 +11,7 @@ from zipimport import zipimporter
 
 import pytest
 
-from penstock.datasource.spark_workers import forget_finders
+from penstock.datasource.spark_workers import drop_import_caches
 
 
 def archive(folder: Path, name: str, package: str) -> str:
@@ -41,7 +41,7 @@ def test_no_finder_of_an_archive_of_spark_is_left(
     importlib.import_module(f"{package}.first")
     assert len(finders(path)) == 2  # of the archive and of the package in it
 
-    forget_finders()
+    drop_import_caches()
 
     assert finders(path) == []
     assert importlib.import_module(f"{package}.second").VALUE == 2
@@ -54,7 +54,7 @@ def test_archives_of_the_user_may_change(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(path)
     importlib.import_module(f"{package}.first")
 
-    forget_finders()
+    drop_import_caches()
 
     assert len(finders(path)) == 2
 
@@ -62,7 +62,7 @@ def test_archives_of_the_user_may_change(name: str, tmp_path: Path, monkeypatch:
 GARBAGE = """
 import gc, sys, weakref
 import penstock.datasource.planning
-from penstock.datasource.spark_workers import tidy_up
+from penstock.datasource.spark_workers import release_caches
 
 class Ring:
     def __init__(self):
@@ -72,15 +72,15 @@ before = len(gc.get_objects())
 gc.disable()
 garbage = weakref.ref(Ring())
 for more in ("colorsys", "wave"):
-    tidy_up()
+    release_caches()
     assert garbage() is None
     garbage = weakref.ref(Ring())
     assert more not in sys.modules
     __import__(more)
-tidy_up()
+release_caches()
 assert garbage() is None
 garbage = weakref.ref(Ring())
-tidy_up()
+release_caches()
 assert garbage() is not None
 gc.collect()
 assert garbage() is None

@@ -43,12 +43,12 @@ def test_two_who_need_it_at_once_do_not_share_it(tmp_path: Path) -> None:
 def test_a_deleted_store_is_a_new_one(tmp_path: Path) -> None:
     cache = StoreCache()
     with cache.borrow(url(tmp_path)) as store:
-        store.register(STREAM, "delta")
+        store.register_stream(STREAM, "delta")
     for path in tmp_path.glob("store.db*"):
         path.unlink()
     with cache.borrow(url(tmp_path)) as store:
         assert store.streams() == []
-        store.register(STREAM, "delta")
+        store.register_stream(STREAM, "delta")
         assert len(store.streams()) == 1
 
 
@@ -56,7 +56,7 @@ def test_a_store_that_was_put_back_from_a_copy_is_read_anew(tmp_path: Path) -> N
     cache = StoreCache()
     open_store(url(tmp_path, "copy.db")).close()
     with cache.borrow(url(tmp_path)) as store:
-        store.register(STREAM, "delta")
+        store.register_stream(STREAM, "delta")
     for path in tmp_path.glob("store.db-*"):
         path.unlink()
     (tmp_path / "copy.db").replace(tmp_path / "store.db")
@@ -83,7 +83,7 @@ def test_a_forked_process_opens_its_own(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with cache.borrow(url(tmp_path)) as again:
         assert again is first
-        again.register(STREAM, "delta")
+        again.register_stream(STREAM, "delta")
 
 
 def test_a_store_is_opened_anew_now_and_then(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.types import CHAR_VARCHAR_KEY, arrow_schema
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "types.md"
 
@@ -114,11 +114,11 @@ WRITTEN = [
 @dataclass(frozen=True)
 class Refused:
     field: StructField
-    way_out: str
+    remedy: str
 
 
-def refused(kind: DataType, way_out: str, metadata: dict[str, Any] | None = None) -> Refused:
-    return Refused(StructField("col", kind, metadata=metadata), way_out)
+def refused(kind: DataType, remedy: str, metadata: dict[str, Any] | None = None) -> Refused:
+    return Refused(StructField("col", kind, metadata=metadata), remedy)
 
 
 def newer(name: str, *arguments: Any) -> DataType | None:
@@ -143,7 +143,7 @@ BY_CLASS: list[tuple[DataType | None, str]] = [
     (StructType([]), "to_json(col)"),
 ]
 REFUSED = [
-    *(refused(kind, way_out) for kind, way_out in BY_CLASS if kind is not None),
+    *(refused(kind, remedy) for kind, remedy in BY_CLASS if kind is not None),
     refused(StringType(), CAST, {CHAR_VARCHAR_KEY: "char(5)"}),
     refused(
         StructType([StructField("a", LongType()), StructField("A", LongType())]),
@@ -190,7 +190,7 @@ def test_refused_types_come_with_a_way_out(case: Refused) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         arrow_schema(StructType([case.field]))
     assert "- col" in str(caught.value)
-    assert case.way_out in str(caught.value)
+    assert case.remedy in str(caught.value)
 
 
 def test_every_type_of_this_spark_is_written_or_refused_on_purpose() -> None:
@@ -391,7 +391,7 @@ finds other rows than a scan (`tests/filters/faults.py`). What can be avoided in
 
 def make_page(path: Path) -> str:
     written = [written_row(case, path / str(number)) for number, case in enumerate(WRITTEN)]
-    refusals = [f"| `{describe(case.field)}` | `` {case.way_out} `` |" for case in REFUSED]
+    refusals = [f"| `{describe(case.field)}` | `` {case.remedy} `` |" for case in REFUSED]
     bounds = [f"| `{case.type.simpleString()}` | {case.bounds} |" for case in WRITTEN]
     return PAGE.format(written="\n".join(written), bounds="\n".join(bounds), refused="\n".join(refusals))
 
@@ -436,7 +436,7 @@ def spark_schema(case: Written) -> StructType:
 def write(case: Written, path: Path) -> tuple[pa.Table, Path]:
     """What Spark hands over, and the file that it becomes."""
     rows = pa.table({"v": pa.array([*case.values, None], case.handed_over)})
-    plan = WritePlan(str(path), {}, arrow_schema(spark_schema(case)), DeltaFormat())
+    plan = WriteConfig(str(path), {}, arrow_schema(spark_schema(case)), DeltaFormat())
     writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
     writer.write(rows.to_batches()[0])
     (file,) = writer.finish()

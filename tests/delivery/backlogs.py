@@ -18,9 +18,9 @@ from tests.lake import YOUNG, Lake
 
 from penstock.committers.store.sql import StreamStatus
 from penstock.datasource.table_access import TableAccess
+from penstock.delivery.attempts import DeliveryListener, DeliveryReport, ServiceSettings
 from penstock.delivery.context import DeliveryContext
 from penstock.delivery.service import DeliveryService
-from penstock.delivery.turns import Landing, ServiceSettings, Watcher
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
 SOON: dict[str, Any] = {"deliverAfterSeconds": "1"}
@@ -38,7 +38,7 @@ class DecoupledLake(Lake):
             {"path": own.path} if self.kind == "delta" else {"warehouse": own.warehouse, "table": own.table}
         )
         settings = {"delivery": "decoupled", "checkpoint": checkpoint, "options": {**where, **options}}
-        self.store.register(self.stream, self.kind, "ids", self.table_id, json.dumps(settings))
+        self.store.register_stream(self.stream, self.kind, "ids", self.table_id, json.dumps(settings))
 
     def fill(self, batches: int, first: int = 0) -> None:
         for batch_id in range(first, first + batches):
@@ -64,41 +64,43 @@ def decoupled(folder: Path, kind: str = "delta", batches: int = 4, **options: st
     return lake
 
 
-class Told(Watcher):
+class Told(DeliveryListener):
     """Remembers."""
 
     def __init__(self) -> None:
-        self.landings: list[Landing] = []
+        self.reports: list[DeliveryReport] = []
         self.failures: list[tuple[StreamStatus, Exception, float | None]] = []
         self.seen: list[int] = []
 
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+    def on_poll(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
         self.seen.append(len(streams))
 
-    def landed(self, landing: Landing) -> None:
-        self.landings.append(landing)
+    def on_delivery(self, report: DeliveryReport) -> None:
+        self.reports.append(report)
 
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+    def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         self.failures.append((stream, error, wait_s))
 
     @property
     def triggers(self) -> list[str]:
-        return [landing.delivered.delivery.trigger for landing in self.landings]
+        return [report.delivered.delivery.trigger for report in self.reports]
 
 
 def context_of(
-    *watchers: Watcher, settings: ServiceSettings = QUICK, stop: threading.Event | None = None
+    *listeners: DeliveryListener, settings: ServiceSettings = QUICK, stop: threading.Event | None = None
 ) -> DeliveryContext:
     return DeliveryContext(
-        access=NO_SECRETS, settings=settings, watchers=watchers, stop=stop or threading.Event()
+        access=NO_SECRETS, settings=settings, listeners=listeners, stop=stop or threading.Event()
     )
 
 
 @contextmanager
-def serving(lake: Lake, *watchers: Watcher, settings: ServiceSettings = QUICK) -> Iterator[threading.Thread]:
+def serving(
+    lake: Lake, *listeners: DeliveryListener, settings: ServiceSettings = QUICK
+) -> Iterator[threading.Thread]:
     """A delivery service on the lake's store, which has ended at the end of the block."""
     stop = threading.Event()
-    service = DeliveryService(lake.store, context_of(*watchers, settings=settings, stop=stop))
+    service = DeliveryService(lake.store, context_of(*listeners, settings=settings, stop=stop))
     thread = threading.Thread(target=service.run)
     thread.start()
     try:

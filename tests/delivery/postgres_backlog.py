@@ -12,8 +12,8 @@ from tests.delivery.backlogs import QUERY, context_of
 from penstock.committers.contract import ManifestState
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.sql import StreamStatus, open_store
+from penstock.delivery.attempts import DeliveryListener
 from penstock.delivery.drain import Drained, drain
-from penstock.delivery.turns import Watcher
 
 DECOUPLED = {"delivery": "decoupled", "schemaEvolution": "addColumns"}
 
@@ -53,9 +53,9 @@ class PostgresBacklog:
         self.rows += 2
         return pa.table({name: pa.array(ids, pa.int64()) for name in self.columns})
 
-    def drain(self, *watchers: Watcher) -> Drained:
+    def drain(self, *listeners: DeliveryListener) -> Drained:
         """As `penstock deliver --once`."""
-        (drained,) = drain(self.store, context_of(*watchers))
+        (drained,) = drain(self.store, context_of(*listeners))
         return drained
 
     @property

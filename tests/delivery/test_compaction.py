@@ -33,10 +33,10 @@ from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.delivery.compaction import DeliveryCompactor
-from penstock.delivery.rewriting import Locally, OnProgress, Rewriter
+from penstock.delivery.rewriting import GroupRewriter, LocalExecutor, OnProgress
 from penstock.writers.parquet.compaction import RewriteGroup
 from penstock.writers.parquet.compaction_process import RewriteProcess
-from penstock.writers.parquet.plan import parse_file_name
+from penstock.writers.parquet.write_config import parse_file_name
 
 FORMATS = ("delta", "iceberg")
 NAN = float("nan")
@@ -113,7 +113,7 @@ class Backlog:
     def compactor(
         self, processes: int = 0, on_progress: OnProgress = lambda done, groups: None
     ) -> DeliveryCompactor:
-        return DeliveryCompactor(self.sink.open_table(), Rewriter(Locally(processes), on_progress))
+        return DeliveryCompactor(self.sink.open_table(), GroupRewriter(LocalExecutor(processes), on_progress))
 
     def compact(self, **arguments: Any) -> Manifest:
         compacted = self.compactor(**arguments)(self.merged, "delivery-1")
@@ -241,7 +241,7 @@ def test_new_files_are_named_for_the_last_batch_and_their_group(backlog: Backlog
 def test_processes_make_what_this_process_makes(
     backlog: Backlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.delivery.rewriting.HERE_FILES_MAX", 1)
+    monkeypatch.setattr("penstock.delivery.rewriting.INLINE_FILES_MAX", 1)
     progress: list[tuple[int, int]] = []
     here = backlog.compact()
     there = backlog.compactor(processes=2, on_progress=lambda *done: progress.append(done))(
@@ -372,7 +372,7 @@ def test_a_source_that_is_gone_is_named_and_all_new_files_are_deleted(
     backlog: Backlog, tmp_path: Path, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is one of the last group, when the others are done."""
-    monkeypatch.setattr("penstock.delivery.rewriting.HERE_FILES_MAX", 1)
+    monkeypatch.setattr("penstock.delivery.rewriting.INLINE_FILES_MAX", 1)
     last = decode(backlog.merged).files[2].partition_values
     gone = [file for file in decode(backlog.merged).files if file.partition_values == last][-1]
     (path,) = tmp_path.rglob(gone.path.rpartition("/")[2])
@@ -401,7 +401,7 @@ def test_what_other_processes_make_meanwhile_is_waited_for_and_deleted_too(
     backlog: Backlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody would know the names of their files."""
-    monkeypatch.setattr("penstock.delivery.rewriting.HERE_FILES_MAX", 1)
+    monkeypatch.setattr("penstock.delivery.rewriting.INLINE_FILES_MAX", 1)
     before, made, rewrite = files_on_disk(tmp_path), set[int](), RewriteProcess.rewrite
     has_second, has_first_made = threading.Event(), threading.Event()
 
@@ -491,7 +491,7 @@ def test_files_in_an_object_store_are_compacted_there(
     kind: str, tmp_path: Path, storage: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a process of its own: secrets reach it, and show in no error."""
-    monkeypatch.setattr("penstock.delivery.rewriting.HERE_FILES_MAX", 1)
+    monkeypatch.setattr("penstock.delivery.rewriting.INLINE_FILES_MAX", 1)
     sink = sink_on_s3(kind, tmp_path, storage)
     few = pa.schema([field for field in SCHEMA if field.name in ("id", "part")])
     backlog = Backlog(sink, few, batches=4)

@@ -225,7 +225,7 @@ def scraped(url: str) -> dict[str, float]:
 
 def test_metrics_of_a_coupled_query_need_no_delivery_process(tmp_path: Path) -> None:
     lake = DecoupledLake(tmp_path, None, QUERY)
-    lake.store.register(lake.stream, lake.kind, "ids")
+    lake.store.register_stream(lake.stream, lake.kind, "ids")
     lake.commit(0, lake.write(0))
     lake.fill(1, first=1)
     process = start_cli("metrics", "--store", lake.store_url, "--port", "0")

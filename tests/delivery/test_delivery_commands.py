@@ -18,10 +18,10 @@ from tests.lake import paths
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.cli.commands import deciding
+from penstock.cli.commands import admin
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
-from penstock.delivery.figures import figures_of
+from penstock.delivery.statistics import statistics_of
 
 REASON = ("--reason", "rows are bad")
 OTHER_QUERY = "ffffffff-5a0f-4f4e-9d3e-000000000002"
@@ -62,7 +62,8 @@ class Ended:
 
 def decisions(lake: DecoupledLake) -> list[tuple[str, str, int | None, str]]:
     return [
-        (one.who, one.what, one.batch_id, one.why) for one in lake.store.deliveries.decisions(lake.stream)
+        (one.who, one.what, one.batch_id, one.why)
+        for one in lake.store.deliveries.operator_actions(lake.stream)
     ]
 
 
@@ -129,7 +130,7 @@ def test_a_stream_with_damaged_settings_does_not_keep_once_from_the_others(
     delta: DecoupledLake, tmp_path: Path
 ) -> None:
     other = DecoupledLake(tmp_path / "other", delta.store_url, OTHER_QUERY)
-    other.store.register(other.stream, "delta", "damaged", settings="{")
+    other.store.register_stream(other.stream, "delta", "damaged", settings="{")
     ended = Ended("deliver", "--once", "--json")
     assert ended.code == 3
     assert "settings of a stream in the manifest store are damaged" in " ".join(ended.err.split())
@@ -357,7 +358,7 @@ def test_abort_gives_up_no_others_than_it_has_named(
     delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of the checkpoint prepares one more while the operator thinks."""
-    monkeypatch.setattr(deciding, "confirm", lambda *_: delta.fill(1, first=3))
+    monkeypatch.setattr(admin, "confirm", lambda *_: delta.fill(1, first=3))
     before = delta.on_disk()
     ended = Ended("abort", "ids", *REASON, "--yes")
     assert ended.code == 3
@@ -369,9 +370,9 @@ def test_abort_gives_up_no_others_than_it_has_named(
 def test_abort_waits_for_who_delivers_the_stream(
     delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.cli import decide
+    from penstock.cli import admin
 
-    monkeypatch.setattr(decide, "LEASE_WAIT_S", 0.6)
+    monkeypatch.setattr(admin, "LEASE_WAIT_S", 0.6)
     assert delta.store.deliveries.acquire(delta.stream, "deliverer", 30) is not None
     ended = Ended("abort", "ids", *REASON, "--yes")
     assert ended.code == 3
@@ -486,7 +487,7 @@ def record(
 
 def test_freshness_is_of_deliveries_that_landed() -> None:
     records = [record(number, 10 * number, 10 * number + number + 1, 10 * number - 5) for number in range(20)]
-    found = figures_of([record(20, 200, None), *reversed(records)])
+    found = statistics_of([record(20, 200, None), *reversed(records)])
     assert found.deliveries == 20
     assert found.freshness is not None
     assert (found.freshness.p50, found.freshness.p95) == (10, 19)
@@ -497,7 +498,7 @@ def test_freshness_is_of_deliveries_that_landed() -> None:
 
 
 def test_without_a_delivery_there_are_no_figures() -> None:
-    found = figures_of([])
+    found = statistics_of([])
     assert (found.freshness, found.event_freshness, found.rows_per_s, found.last) == (None, None, None, None)
 
 

@@ -151,6 +151,6 @@ def test_a_standby_that_is_not_promoted_yet_is_an_outage(primary: Postgres, stan
     wait_until(lambda: has_all(standby, primary))
     with open_store(url_of(standby)) as store:
         with pytest.raises(RetryableError, match="read-only transaction"):
-            store.register(STREAM, "test")
+            store.register_stream(STREAM, "test")
         standby.promote()
-        store.register(STREAM, "test")
+        store.register_stream(STREAM, "test")

@@ -14,20 +14,20 @@ from penstock.committers.errors import StoreUnreachableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.delivery import running
 from penstock.delivery.context import DeliveryContext
+from penstock.delivery.listeners import LastError
 from penstock.delivery.metrics import Metrics
-from penstock.delivery.running import Assignment, deliver, opened
-from penstock.delivery.watchers import LastError
+from penstock.delivery.running import DeliveryScope, deliver, opened
 
 DOWN = "postgresql+psycopg://me@127.0.0.1:1/db"
 
 
-def assignment(url: str, *, waits: bool) -> Assignment:
-    return Assignment(stores=(url,), waits_for_stores=waits)
+def scope(url: str, *, waits: bool) -> DeliveryScope:
+    return DeliveryScope(stores=(url,), waits_for_stores=waits)
 
 
 def test_a_database_that_is_down_is_an_error_unless_it_is_waited_for() -> None:
     with pytest.raises(StoreUnreachableError, match=r"refused.*Check host"):
-        opened(DOWN, assignment(DOWN, waits=False), context_of())
+        opened(DOWN, scope(DOWN, waits=False), context_of())
 
 
 def test_a_database_that_is_down_is_waited_for(
@@ -41,7 +41,7 @@ def test_a_database_that_is_down_is_waited_for(
 
     monkeypatch.setattr(running, "open_store", open_next)
     errors = LastError()
-    store = opened(DOWN, assignment(DOWN, waits=True), context_of(errors))
+    store = opened(DOWN, scope(DOWN, waits=True), context_of(errors))
     assert isinstance(errors.error, StoreUnreachableError)
     assert store is not None
     store.close()
@@ -57,7 +57,7 @@ def test_a_store_that_is_deleted_counts_as_down_and_the_new_one_is_read(
     lake, metrics, stop = decoupled(tmp_path, deliverAfterSeconds="3600"), Metrics(), threading.Event()
     of_store, settings = {"store": lake.store.name}, replace(QUICK, delivers=delivers)
     context = context_of(metrics, settings=settings, stop=stop)
-    process = threading.Thread(target=deliver, args=(Assignment(stores=(lake.store_url,)), context))
+    process = threading.Thread(target=deliver, args=(DeliveryScope(stores=(lake.store_url,)), context))
 
     def value(name: str, labels: dict[str, str]) -> float | None:
         return metrics.registry.get_sample_value(f"penstock_{name}", labels)
@@ -101,5 +101,5 @@ def test_a_service_that_starts_again_is_another_holder_of_leases(
                 stop.set()
 
     monkeypatch.setattr(running, "DeliveryService", EndingService)
-    deliver(Assignment(stores=(lake.store_url,)), context_of(stop=stop))
+    deliver(DeliveryScope(stores=(lake.store_url,)), context_of(stop=stop))
     assert holders[0] != holders[1]

@@ -30,8 +30,8 @@ from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.store.sql import SqlManifestStore, StreamStatus
 from penstock.delivery.drain import drain
 from penstock.delivery.lease import HeldLease
+from penstock.delivery.listeners import LastError
 from penstock.delivery.service import PAUSE_S, DeliveryService
-from penstock.delivery.watchers import LastError
 from penstock.delivery.worker import StreamWorker
 
 OTHER_QUERY = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
@@ -90,7 +90,7 @@ def test_a_stream_that_is_not_decoupled_is_left_alone(tmp_path: Path) -> None:
     lake.fill(2)
     with serving(lake, told):
         wait_until(lambda: len(told.seen) > 10)
-    assert (lake.left, set(told.seen), told.landings) == (2, {1}, [])
+    assert (lake.left, set(told.seen), told.reports) == (2, {1}, [])
     lake.store.close()
 
 
@@ -99,7 +99,7 @@ def test_a_parked_stream_is_left_alone_until_retry(delta: DecoupledLake) -> None
     delta.store.deliveries.park(delta.stream, "me", "table is being rebuilt")
     with serving(delta, told):
         time.sleep(1.5)
-        assert (delta.left, told.landings) == (4, [])
+        assert (delta.left, told.reports) == (4, [])
         delta.store.deliveries.retry(delta.stream, "me", "")
         wait_until(lambda: delta.left == 0)
 
@@ -399,13 +399,13 @@ def rewritten(lake: DecoupledLake) -> set[str]:
     return {path for manifest in lake.store.deliveries.sources(one) for path in paths_of(manifest)}
 
 
-def remove(lake: DecoupledLake, landed_before: datetime) -> int:
+def remove(lake: DecoupledLake, committed_before: datetime) -> int:
     from penstock.datasource.destinations import Cleanable, stored_table
     from penstock.delivery.sources import remove_sources
 
     stored = stored_table(lake.status, NO_SECRETS)
     assert isinstance(stored, Cleanable)
-    return remove_sources(lake.store, lake.stream, lambda: stored.cleanable(lake.store), landed_before)
+    return remove_sources(lake.store, lake.stream, lambda: stored.cleanable(lake.store), committed_before)
 
 
 LATER = datetime.now(timezone.utc) + timedelta(hours=1)

@@ -12,12 +12,12 @@ import pytest
 from tests.committers.lakes import LAKES
 from tests.delivery.backlogs import NO_SECRETS, DecoupledLake, context_of, decoupled
 
-from penstock.cli.decide import check_checkpoint_gone
+from penstock.cli.admin import check_checkpoint_gone
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
 from penstock.datasource.destinations import stored_table
 from penstock.datasource.table_access import TableAccess
+from penstock.delivery.attempts import DeliveryRequest
 from penstock.delivery.stream_settings import StreamSettings, build_sink
-from penstock.delivery.turns import DeliveryOrder
 from penstock.delivery.worker import StreamWorker
 
 SECRETS = TableAccess(
@@ -55,7 +55,7 @@ def assert_nothing_connected(endpoint: socket.socket) -> None:
 def deliver(lake: DecoupledLake, access: TableAccess) -> None:
     worker = StreamWorker(lake.status, lake.store, replace(context_of(), access=access))
     worker.see(lake.status)
-    worker.turn(DeliveryOrder("request"))
+    worker.attempt(DeliveryRequest("request"))
 
 
 PLANTED = {

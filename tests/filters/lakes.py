@@ -14,7 +14,7 @@ from penstock.committers.file_tables.manifest import build_manifest
 from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.datasource.file_table import FileTableSink
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 
 def write_lake(kind: str, folder: Path, *, partitioned: bool) -> LakeTable:
@@ -26,7 +26,7 @@ def write_lake(kind: str, folder: Path, *, partitioned: bool) -> LakeTable:
     for attempt, (name, (_, row_group_rows)) in enumerate(ROW_GROUPS.items()):
         batches = list(rows(name))
         planned = table.plan_batch(batches[0].schema, "append", 0)
-        assert isinstance(planned.writers, WritePlan)
+        assert isinstance(planned.writers, WriteConfig)
         plan = replace(planned.writers, row_group_rows=row_group_rows)
         writer = DataFileWriter(plan, FileNames("q", "run", 0, 0, attempt))
         for batch in batches:

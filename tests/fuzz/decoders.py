@@ -15,7 +15,7 @@ from penstock.committers.delta.log_entry import changes_of
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
 from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.iceberg.reachability import ExpiredFiles, decode_expired
-from penstock.committers.iceberg.table import landed_batch, token_property
+from penstock.committers.iceberg.table import committed_batch, token_property
 from penstock.committers.postgres import content as content_of_postgres
 from penstock.committers.postgres.address import PostgresAddress
 from penstock.committers.postgres.staging import StagingTable, staging_name
@@ -79,7 +79,7 @@ def _infos(entry: bytes) -> Any:
 
 def _landed(text: bytes) -> object:
     properties = {token_property("q", "main"): text.decode("utf-8", "replace")}
-    return landed_batch(SimpleNamespace(properties=properties), "q", "main")  # type: ignore[arg-type]
+    return committed_batch(SimpleNamespace(properties=properties), "q", "main")  # type: ignore[arg-type]
 
 
 def _staged(content: bytes) -> object:

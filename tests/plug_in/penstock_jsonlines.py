@@ -60,7 +60,7 @@ class JsonLines:
     folder: Path
     may_create: bool = True
 
-    def plan_batch(self, rows: pa.Schema, mode: ps.Mode, batch_id: int) -> ps.Planned[ps.DataFiles, str]:
+    def plan_batch(self, rows: pa.Schema, mode: ps.Mode, batch_id: int) -> ps.PlannedBatch[ps.DataFiles, str]:
         if mode != "append":
             raise ConfigurationError("jsonlines cannot overwrite: write in the output mode append.")
         for column in rows:
@@ -69,7 +69,7 @@ class JsonLines:
         if not self.may_create and not self.folder.exists():
             raise ConfigurationError(f"There is no directory {self.folder}, and createTable is false.")
         self._part("").mkdir(parents=True, exist_ok=True)
-        return ps.Planned(ps.TaskWriters(PartWriter, self._part("")), content=mode, target_id="")
+        return ps.PlannedBatch(ps.TaskWriters(PartWriter, self._part("")), content=mode, target_id="")
 
     def manifest(self, batch: ps.Batch, content: str, payloads: Sequence[ps.DataFiles]) -> ps.Manifest:
         return MANIFESTS.encode(batch, payloads)
@@ -85,7 +85,7 @@ class JsonLines:
         with self._part(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed, or the process dies
             token = self.token(query_id)
-            if ps.is_landed(manifest, token, f"directory {self.folder}"):
+            if ps.is_committed(manifest, token, f"directory {self.folder}"):
                 return ps.AlreadyCommitted()
             check_token(token)
             try:

@@ -10,6 +10,7 @@ from tests.simulation.lake import SimulatedLake
 from tests.simulation.scheduler import HOUR_S, DiskFullError, UnreachableError
 from tests.simulation.store_connection import StoreConnection, clock_of
 
+from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     DataFile,
     Manifest,
@@ -25,15 +26,14 @@ from penstock.committers.errors import (
     RetryableError,
     TableChangedError,
 )
-from penstock.committers.landing import Retry
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import check_same_table
 from penstock.delivery.compaction import DeliveryCompactor
-from penstock.delivery.rewriting import NewFiles, Rewriter, RewriteTask, Steps
+from penstock.delivery.rewriting import GroupRewriter, RewriteTask, RewrittenFiles, Steps
 from penstock.delivery.sources import remove_sources
 from penstock.delivery.stream_settings import StreamSettings
 from penstock.writers.parquet.compaction import RewriteGroup
-from penstock.writers.parquet.plan import FileNames
+from penstock.writers.parquet.write_config import FileNames
 
 if TYPE_CHECKING:
     from tests.simulation.query import Query
@@ -226,9 +226,9 @@ class SimulatedCompactor:
         self._table = table
 
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
-        return DeliveryCompactor(self._table, Rewriter(self._rewrite))(manifest, run_id)
+        return DeliveryCompactor(self._table, GroupRewriter(self._rewrite))(manifest, run_id)
 
-    def _rewrite(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: NewFiles) -> Steps:
+    def _rewrite(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
         try:
             for group in groups:
                 done[group.number] = (self._rewrite_one(group, task.names_of(group)),)

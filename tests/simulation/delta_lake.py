@@ -35,8 +35,8 @@ from penstock.committers.delta import cleanup, files, history, plan, table
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.delta.log_checkpoints import LogCheckpoints
+from penstock.committers.delta.snapshot_cache import SnapshotCache
 from penstock.committers.delta.table import KIND
-from penstock.committers.delta.view import TableViews
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
@@ -54,7 +54,7 @@ class SimulatedDelta(DeltaTarget):
         super().__init__(
             lake.table_uri,
             DeltaOptions(path=lake.table_uri),
-            views=lake._views(),
+            snapshot_cache=lake._snapshot_cache(),
             log_checkpoints=LogCheckpoints(clock=lambda: 0.0),
             now_ms=lambda: lake.log.now_ms,
         )
@@ -65,7 +65,7 @@ class SimulatedDelta(DeltaTarget):
         self._query = replace(self._query, add_columns=is_wider)
         return super().plan_batch(WIDER_ROWS if is_wider else ROWS, mode, batch_id)
 
-    def rewrite_plan(self, content: LakeManifest) -> Any:
+    def rewrite_config(self, content: LakeManifest) -> Any:
         return None if self.target_of(content) is None else RewritePlan()
 
 
@@ -84,7 +84,7 @@ class DeltaSimLake:
         self.delta_table = table_class(self.log)
         """In the place of the library's class."""
         self._files_of_others = 0
-        self._views_of: dict[Actor, TableViews] = {}
+        self._views_of: dict[Actor, SnapshotCache] = {}
 
     @property
     def data_location(self) -> str:
@@ -114,15 +114,15 @@ class DeltaSimLake:
     def open_table(self) -> SimulatedDelta:
         return SimulatedDelta(self)
 
-    def _views(self) -> TableViews:
+    def _snapshot_cache(self) -> SnapshotCache:
         """Each actor is a process, and remembers what it has seen itself."""
         actor = self._scheduler.current
         if actor is None:
             return self.new_views()
         return self._views_of.setdefault(actor, self.new_views())
 
-    def new_views(self) -> TableViews:
-        return TableViews(lambda: self._scheduler.now, lambda _uri, _options: FakeLogFiles(self.log))
+    def new_views(self) -> SnapshotCache:
+        return SnapshotCache(lambda: self._scheduler.now, lambda _uri, _options: FakeLogFiles(self.log))
 
     def cleanable_table(self, store: Any) -> DeltaCleanableTable:
         return DeltaCleanableTable(self.table_uri, {})

@@ -31,13 +31,13 @@ from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import DataFile, Mode
-from penstock.committers.deletion import Gate
+from penstock.committers.deletion import DeletionGuard
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
 from penstock.committers.iceberg import catalog, cleanup, committer, expiry, new_table, snapshot, table
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.data_files import iceberg_data_files
-from penstock.committers.iceberg.fit import check_files_fit
+from penstock.committers.iceberg.file_schema_check import check_files_fit
 from penstock.committers.iceberg.plan import plan_target
 from penstock.committers.iceberg.table import line_of, load_if_there, version_of
 from penstock.committers.iceberg.target import IcebergTableLayout
@@ -66,7 +66,7 @@ class SimulatedIceberg(IcebergTarget):
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         return super().plan_batch(ROWS, mode, batch_id)
 
-    def rewrite_plan(self, content: LakeManifest) -> Any:
+    def rewrite_config(self, content: LakeManifest) -> Any:
         return None if self.target_of(content) is None else RewritePlan()
 
 
@@ -116,9 +116,11 @@ class IcebergSimLake:
             patch.setattr(sink, "BATCHES_PER_MAINTENANCE", MAINTENANCE_EVERY)
             yield
 
-    def _files(self, location: str, io_properties: Mapping[str, str], gate: Gate | None = None) -> TableFiles:
+    def _files(
+        self, location: str, io_properties: Mapping[str, str], deletion_guard: DeletionGuard | None = None
+    ) -> TableFiles:
         opened: Any = LocationFileSystem(self.objects, location)
-        return TableFiles(location, "the catalog.* options", lambda: opened, gate=gate)
+        return TableFiles(location, "the catalog.* options", lambda: opened, deletion_guard=deletion_guard)
 
     # The product ------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.committer import IcebergTableCommitter
 from penstock.committers.iceberg.expiry import Expired, ExpiryPolicy, SnapshotExpiry
-from penstock.committers.iceberg.new_table import NewTable
+from penstock.committers.iceberg.new_table import NewIcebergTable
 from penstock.committers.iceberg.snapshot import Attempt, prepare_attempt
 from penstock.committers.iceberg.table import load, load_if_there, token_property
 
@@ -100,7 +100,7 @@ class Side:
 
     def plan(self) -> Any:
         """Creates the table if need be."""
-        return self.committer.plan(ROWS, NewTable(True, properties=TABLE_PROPERTIES))
+        return self.committer.plan(ROWS, NewIcebergTable(True, properties=TABLE_PROPERTIES))
 
     def manifest(self, batch_id: int, *, overwrite: bool = False, digest: str = "") -> Manifest:
         """Of a batch of two files, which are written."""

@@ -17,7 +17,7 @@ from penstock.datasource.file_table import FileTable
 
 @dataclass(frozen=True)
 class RewritePlan:
-    """What compaction asks of a `WritePlan`: all files of a simulation are small."""
+    """What compaction asks of a `WriteConfig`: all files of a simulation are small."""
 
     target_file_bytes: int = 1000
 
@@ -74,8 +74,8 @@ class SimulatedLake(Protocol):
     def open_table(self) -> FileTable:
         """The product's target, as a new process has it.
 
-        Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_plan` has no
-        more than compaction asks for.
+        Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_config` has
+        no more than compaction asks for.
         """
         ...
 

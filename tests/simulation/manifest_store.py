@@ -40,11 +40,11 @@ class CheckedDeliveries(SqlDeliveries):
         return delivery
 
     def skip(
-        self, stream: StreamKey, batch_id: int, who: str, why: str, *, seen: Batch | None = None
+        self, stream: StreamKey, batch_id: int, who: str, why: str, *, expected: Batch | None = None
     ) -> bool:
         """Not what a delivery may bring into the table."""
         taken = [one.batch.batch_id for one in self._pending(stream) if one.delivery_id is not None]
-        is_skipped = super().skip(stream, batch_id, who, why, seen=seen)
+        is_skipped = super().skip(stream, batch_id, who, why, expected=expected)
         assert not is_skipped or batch_id not in taken, "a batch was skipped while it is delivered"
         return is_skipped
 
@@ -128,14 +128,14 @@ class RealStore(SqlManifestStore):
         *,
         table_version: int | None = None,
         reason: str = "",
-        seen: ManifestRecord | None = None,
+        expected: ManifestRecord | None = None,
     ) -> bool:
         """Only what is PREPARED, with this digest, and as it was seen, comes to an end."""
         before = self.record(batch.stream, batch.batch_id)
-        finished = super().finish(batch, state, table_version=table_version, reason=reason, seen=seen)
+        finished = super().finish(batch, state, table_version=table_version, reason=reason, expected=expected)
         was_pending = before is not None and before.state is ManifestState.PREPARED and before.batch == batch
         is_taken = before is not None and before.delivery_id is not None and state is ManifestState.ABORTED
-        is_other = seen not in (None, before)
+        is_other = expected not in (None, before)
         assert finished == (was_pending and not is_taken and not is_other), "the mark is no compare-and-set"
         return finished
 

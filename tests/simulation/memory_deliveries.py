@@ -18,8 +18,8 @@ from penstock.committers.contract import (
 from penstock.committers.deliveries.contract import LEASE_S_MAX, Backlog, Delivery, DeliveryState, Lease
 from penstock.committers.deliveries.policy import is_ahead
 from penstock.committers.errors import FencedError, RetryableError
-from penstock.committers.store.decisions import Decision
 from penstock.committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
+from penstock.committers.store.operator_actions import OperatorAction
 
 if TYPE_CHECKING:
     from tests.simulation.memory_store import MemoryStore
@@ -60,7 +60,7 @@ class StoredStream:
     state: DeliveryState = field(default_factory=DeliveryState)
     lease: StoredLease | None = None
     deliveries: dict[int, StoredDelivery] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
+    operator_actions: list[OperatorAction] = field(default_factory=list)
 
     def sorted_records(self) -> list[ManifestRecord]:
         return [self.records[batch_id] for batch_id in sorted(self.records)]
@@ -275,23 +275,27 @@ class MemoryDeliveries:
     def park(self, stream: StreamKey, who: str, why: str) -> None:
         known, now = self._store.known(stream), self._store.now()
         known.state = replace(known.state, parked_at=now, parked_by=who, parked_why=why)
-        known.decisions.append(Decision(now, who, "park", None, why))
+        known.operator_actions.append(OperatorAction(now, who, "park", None, why))
 
     def retry(self, stream: StreamKey, who: str, why: str) -> None:
         known = self._store.known(stream)
         anew = replace(known.state, tries=0, retry_at=None)
         known.state = replace(anew, parked_at=None, parked_by="", parked_why="")
-        known.decisions.append(Decision(self._store.now(), who, "retry", None, why))
+        known.operator_actions.append(OperatorAction(self._store.now(), who, "retry", None, why))
 
     def skip(
-        self, stream: StreamKey, batch_id: int, who: str, why: str, *, seen: Batch | None = None
+        self, stream: StreamKey, batch_id: int, who: str, why: str, *, expected: Batch | None = None
     ) -> bool:
         known = self._store.known(stream)
         record = known.records.get(batch_id)
-        if record is None or record.state is not PREPARED or (seen is not None and record.batch != seen):
+        if (
+            record is None
+            or record.state is not PREPARED
+            or (expected is not None and record.batch != expected)
+        ):
             return False
         self._give_up(known, [record], AbortedBy.SKIP, f"skipped by {who}: {why}")
-        known.decisions.append(Decision(self._store.now(), who, "skip", batch_id, why))
+        known.operator_actions.append(OperatorAction(self._store.now(), who, "skip", batch_id, why))
         return True
 
     def abort_pending(
@@ -301,20 +305,22 @@ class MemoryDeliveries:
         who: str,
         why: str,
         *,
-        seen: Collection[Batch] | None = None,
+        expected: Collection[Batch] | None = None,
     ) -> Sequence[ManifestRecord]:
         known = self._store.known(stream)
         chosen = [one for one in known.pending() if one.batch.batch_id > after_batch]
-        if seen is not None and {one.batch for one in chosen} != set(seen):
+        if expected is not None and {one.batch for one in chosen} != set(expected):
             raise RetryableError("other batches wait than were seen")
         self._give_up(known, chosen, AbortedBy.ABORT, f"aborted by {who}: {why}")
         now = self._store.now()
-        known.decisions += [Decision(now, who, "abort", one.batch.batch_id, why) for one in chosen]
+        known.operator_actions += [
+            OperatorAction(now, who, "abort", one.batch.batch_id, why) for one in chosen
+        ]
         return [known.records[one.batch.batch_id] for one in chosen]
 
-    def decisions(self, stream: StreamKey) -> Sequence[Decision]:
+    def operator_actions(self, stream: StreamKey) -> Sequence[OperatorAction]:
         known = self._store.find(stream)
-        return [] if known is None else list(known.decisions)
+        return [] if known is None else list(known.operator_actions)
 
     def _give_up(
         self, known: StoredStream, records: Sequence[ManifestRecord], by: AbortedBy, reason: str

@@ -62,7 +62,7 @@ class MemoryStore:
 
     # The protocol
 
-    def register(
+    def register_stream(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
     ) -> None:
         if stream not in self.streams:
@@ -105,17 +105,17 @@ class MemoryStore:
             raise FencedError(f"run {run_id} was taken over by {runs[-1]}")
         runs.append(run_id)
 
-    def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
-        known = self.known(seen.batch.stream)
-        if known.records.get(seen.batch.batch_id) != seen:
+    def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
+        known = self.known(expected.batch.stream)
+        if known.records.get(expected.batch.batch_id) != expected:
             return False
-        waiting = [one for one in known.pending() if one.batch.batch_id >= seen.batch.batch_id]
+        waiting = [one for one in known.pending() if one.batch.batch_id >= expected.batch.batch_id]
         if any(one.delivery_id is not None for one in waiting):
             return False
         for one in waiting:
             self.finish(one.batch, ManifestState.ABORTED, reason=reason)
         for batch_id, one in known.records.items():
-            if one.is_skipped and batch_id > seen.batch.batch_id:
+            if one.is_skipped and batch_id > expected.batch.batch_id:
                 known.records[batch_id] = replace(one, aborted_by=AbortedBy.REPLAY, reason=reason)
         return True
 
@@ -184,13 +184,13 @@ class MemoryStore:
         *,
         table_version: int | None = None,
         reason: str = "",
-        seen: ManifestRecord | None = None,
+        expected: ManifestRecord | None = None,
     ) -> bool:
         if state is ManifestState.PREPARED:
             raise ValueError("a batch is finished as COMMITTED or ABORTED")
         known = self.find(batch.stream)
         record = None if known is None else known.records.get(batch.batch_id)
-        if known is None or record is None or seen not in (None, record):
+        if known is None or record is None or expected not in (None, record):
             return False
         if record.batch.digest != batch.digest or record.state is not ManifestState.PREPARED:
             return False

@@ -87,11 +87,11 @@ class Mutation:
 DECISION = "committers/decision.py"
 TWO_PHASE = "committers/two_phase.py"
 PREPARING = "committers/preparing.py"
-LANDING = "committers/landing.py"
+LANDING = "committers/commit_runner.py"
 RECOVERY = "committers/recovery.py"
-COPIES = "committers/checkpoint_copies.py"
+COPIES = "committers/checkpoint_forks.py"
 DELTA = "committers/delta/committer.py"
-VIEW = "committers/delta/view.py"
+VIEW = "committers/delta/snapshot_cache.py"
 ICEBERG = "committers/iceberg/committer.py"
 ICEBERG_TABLE = "committers/iceberg/table.py"
 EXPIRY = "committers/iceberg/expiry.py"
@@ -116,11 +116,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         Edit(
             """
         if token is not None and self._is_in(table, token, manifest):
-            return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
+            return AlreadyCommitted(committed if token.batch_id == batch.batch_id else None)
 """,
             """
         if token is not None and False:
-            return AlreadyCommitted(landed if token.batch_id == batch.batch_id else None)
+            return AlreadyCommitted(committed if token.batch_id == batch.batch_id else None)
 """,
         ),
         lakes=("delta",),
@@ -131,7 +131,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ICEBERG,
         Edit(
             """
-            if self._is_in(table.metadata, landed, manifest.batch):
+            if self._is_in(table.metadata, committed, manifest.batch):
 """,
             """
             if False:
@@ -145,11 +145,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         DELTA,
         Edit(
             """
-        return self._land(attempt, manifest, content) if isinstance(attempt, TableView) else attempt
+        return self._commit_once(attempt, manifest, content)
 """,
             """
-        attempt = self._newest(content) if isinstance(attempt, TableView) else attempt
-        return self._land(attempt, manifest, content) if isinstance(attempt, TableView) else attempt
+        return self._commit_once(self._newest(content), manifest, content)
 """,
         ),
         lakes=("delta",),
@@ -160,10 +159,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         VIEW,
         Edit(
             """
-    return view.with_tail(replace(last, seen_at_s=now_s)) if last.is_there() else None
+    return snapshot.with_tail(replace(last, read_at_s=now_s)) if last.is_there() else None
 """,
             """
-    return view.with_tail(replace(last, seen_at_s=now_s))
+    return snapshot.with_tail(replace(last, read_at_s=now_s))
 """,
         ),
         Edit(
@@ -238,7 +237,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "committers/delta/table.py",
         Edit(
             """
-        if restore.version > landed and (target is None or target < landed):
+        if restore.version > committed and (target is None or target < committed):
 """,
             """
         if False:
@@ -252,7 +251,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ICEBERG_TABLE,
         Edit(
             """
-    if landed is None or _is_behind_head(metadata, address.branch, landed):
+    if committed is None or _is_behind_head(metadata, address.branch, committed):
 """,
             """
     if True:
@@ -295,7 +294,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         SNAPSHOT,
         Edit(
             """
-        if not failed.can_land_later:
+        if not failed.can_commit_later:
             self.discard()
         return failed.not_found()
 """,
@@ -313,10 +312,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECISION,
         Edit(
             """
-    Known.COMMITTED_OTHER: (_A.REFUSE_COMMITTED,) * 5,
+    RecordStatus.COMMITTED_OTHER: (_A.REFUSE_COMMITTED,) * 5,
 """,
             """
-    Known.COMMITTED_OTHER: _ALWAYS_SKIP,
+    RecordStatus.COMMITTED_OTHER: _ALWAYS_SKIP,
 """,
         ),
     ),
@@ -326,10 +325,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECISION,
         Edit(
             """
-    return Position.SAME if token.matches(batch.digest) else Position.OTHER
+    return TokenPosition.SAME if token.matches(batch.digest) else TokenPosition.OTHER
 """,
             """
-    return Position.SAME
+    return TokenPosition.SAME
 """,
         ),
     ),
@@ -339,10 +338,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         DECISION,
         Edit(
             """
-    Known.NOTHING: _BY_TOKEN,
+    RecordStatus.NOTHING: _BY_TOKEN,
 """,
             """
-    Known.NOTHING: (_A.WRITE,) * 5,
+    RecordStatus.NOTHING: (_A.WRITE,) * 5,
 """,
         ),
     ),
@@ -406,11 +405,11 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         Edit(
             """
         if prepared.is_ours:
-            return self._lander.land(manifest)
+            return self._commit_runner.commit_and_mark(manifest)
 """,
             """
         if True:
-            return self._lander.land(manifest)
+            return self._commit_runner.commit_and_mark(manifest)
 """,
         ),
     ),
@@ -498,23 +497,23 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         ),
         Edit(
             """
-        end = landed_version(table, batch.stream.query_id) or table.version()
+        end = committed_version(table, batch.stream.query_id) or table.version()
 """,
             """
         return True
-        end = landed_version(table, batch.stream.query_id) or table.version()
+        end = committed_version(table, batch.stream.query_id) or table.version()
 """,
             DELTA,
         ),
         Edit(
             """
-    if landed.batch_id == batch.batch_id:
-        return landed.digest
+    if committed.batch_id == batch.batch_id:
+        return committed.digest
     for snapshot in line_of(metadata, branch):
 """,
             """
-    if landed.batch_id == batch.batch_id:
-        return landed.digest
+    if committed.batch_id == batch.batch_id:
+        return committed.digest
     return None
     for snapshot in line_of(metadata, branch):
 """,
@@ -543,12 +542,12 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
             """
         token = self._table.token(batch.stream.query_id)
         record = self._store.record(batch.stream, batch.batch_id)
-        action = decide(record, position_of(token, batch), batch)
+        action = decide(record, token_position(token, batch), batch)
 """,
             """
         record = self._store.record(batch.stream, batch.batch_id)
         token = self._table.token(batch.stream.query_id)
-        action = decide(record, position_of(token, batch), batch)
+        action = decide(record, token_position(token, batch), batch)
 """,
         ),
         needs=("twins",),
@@ -604,7 +603,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         Edit(
             """
     if name.batch_id > settled[name.query_id]:
-        return Verdict.UNSETTLED
+        return FileStatus.UNSETTLED
 """,
             "",
         ),
@@ -637,7 +636,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         ),
         Edit(
             """
-            if any(verdict is Verdict.UNNEEDED for _, verdict in files.values()):
+            if any(verdict is FileStatus.UNNEEDED for _, verdict in files.values()):
 """,
             """
             if False:
@@ -659,13 +658,13 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         Edit(
             """
     if name is None or name.query_id not in settled:
-        return Verdict.NOT_OURS
+        return FileStatus.NOT_OURS
 """,
             """
     if name is None:
-        return Verdict.UNNEEDED
+        return FileStatus.UNNEEDED
     if name.query_id not in settled:
-        return Verdict.NOT_OURS
+        return FileStatus.NOT_OURS
 """,
         ),
         Edit(
@@ -697,10 +696,10 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         CLEANUP,
         Edit(
             """
-    return Verdict.UNNEEDED if file.modified_at < written_before else Verdict.YOUNG
+    return FileStatus.UNNEEDED if file.modified_at < written_before else FileStatus.YOUNG
 """,
             """
-    return Verdict.UNNEEDED
+    return FileStatus.UNNEEDED
 """,
         ),
     ),
@@ -878,11 +877,11 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         DECISION,
         Edit(
             """
-    Known.PREPARED: _ALWAYS_SKIP,
+    RecordStatus.PREPARED: _ALWAYS_SKIP,
 """,
             """
-    Known.PREPARED: _ALWAYS_SKIP,
-    Known.PREPARED_OTHER: _ALWAYS_SKIP,
+    RecordStatus.PREPARED: _ALWAYS_SKIP,
+    RecordStatus.PREPARED_OTHER: _ALWAYS_SKIP,
 """,
         ),
         needs=("decoupled", "rewind_checkpoint"),
@@ -921,10 +920,10 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
     Mutation(
         "what an operator aborts is what was seen",
         "gives up whatever is prepared by then",
-        "cli/decide.py",
+        "cli/admin.py",
         Edit(
             """
-        records = store.deliveries.abort_pending(stream.key, last, who, why, seen=seen)
+        records = store.deliveries.abort_pending(stream.key, last, who, why, expected=expected)
 """,
             """
         records = store.deliveries.abort_pending(stream.key, last, who, why)
@@ -953,14 +952,14 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         DECOUPLED,
         Edit(
             """
-        before = self._copies.check_before(
+        before = self._forks.check_before(
             manifest.batch,
             lambda batch_id: digest_before if batch_id == last else None,
             is_delivered=True,
         )
 """,
             """
-        before = self._copies.check_before(manifest.batch, lambda _: None)
+        before = self._forks.check_before(manifest.batch, lambda _: None)
 """,
         ),
         test=DECOUPLED_TESTS + "test_a_batch_is_not_prepared_behind_the_one_of_a_copy",
@@ -986,7 +985,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         Edit(
             """
         if action is not Action.SKIP or is_pending:
-            before = self._copies.check_before(batch, digest_of, is_delivered=True)
+            before = self._forks.check_before(batch, digest_of, is_delivered=True)
             if before is None and record is None:
                 self._check_nothing_lost(batch)
         if action is Action.SUPERSEDE and record is not None:
@@ -996,21 +995,21 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         if action is Action.SUPERSEDE and record is not None:
             self._preparation.supersede(record)
         if action is not Action.SKIP or is_pending:
-            before = self._copies.check_before(batch, digest_of, is_delivered=True)
+            before = self._forks.check_before(batch, digest_of, is_delivered=True)
             if before is None and record is None:
                 self._check_nothing_lost(batch)
 """,
         ),
         Edit(
             """
-        self._copies.check_before(batch, digest_of)
+        self._forks.check_before(batch, digest_of)
         if action is Action.SUPERSEDE and record is not None:
             self._preparation.supersede(record)
 """,
             """
         if action is Action.SUPERSEDE and record is not None:
             self._preparation.supersede(record)
-        self._copies.check_before(batch, digest_of)
+        self._forks.check_before(batch, digest_of)
 """,
             file=TWO_PHASE,
         ),
@@ -1101,10 +1100,10 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
     Mutation(
         "what an operator gives up is what was seen",
         "skips whatever rows have come under the batch id meanwhile",
-        "committers/store/decisions.py",
+        "committers/store/operator_actions.py",
         Edit(
             """
-            if seen is not None and seen.digest != row.digest:
+            if expected is not None and expected.digest != row.digest:
 """,
             """
             if False:
@@ -1131,7 +1130,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         RECOVERY,
         Edit(
             """
-            gap = self._copies.gap_before(record.batch)
+            gap = self._forks.gap_before(record.batch)
 """,
             """
             gap = None
@@ -1146,7 +1145,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         RECOVERY,
         Edit(
             """
-        if missing and self._lander.state(batch) is ManifestState.COMMITTED:  # just now, in other files
+        if missing and self._commit_runner.state(batch) is ManifestState.COMMITTED:  # with other files
 """,
             """
         if False:
@@ -1161,10 +1160,10 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         DECISION,
         Edit(
             """
-    Known.SKIPPED: _ALWAYS_SKIP,
+    RecordStatus.SKIPPED: _ALWAYS_SKIP,
 """,
             """
-    Known.SKIPPED: _SUPERSEDE,
+    RecordStatus.SKIPPED: _SUPERSEDE,
 """,
         ),
         needs=("decoupled", "twins", "skip"),
@@ -1205,7 +1204,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         LANDING,
         Edit(
             """
-        self._copies.check_token(batch.stream, token)
+        self._forks.check_token(batch.stream, token)
 """,
             "",
         ),
@@ -1330,7 +1329,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
     Mutation(
         "a batch that is being delivered is not skipped",
         "skips it although the delivery may land",
-        "committers/store/decisions.py",
+        "committers/store/operator_actions.py",
         Edit(
             """
             if row.delivery_id is not None:
@@ -1384,7 +1383,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         STORE,
         Edit(
             """
-    return row is not None and queries.to_record(seen.batch.stream, row) == seen
+    return row is not None and queries.to_record(expected.batch.stream, row) == expected
 """,
             """
     return True
@@ -1419,7 +1418,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.SKIP)
         Edit(
             """
     if name.batch_id > settled[name.query_id]:
-        return Verdict.UNSETTLED
+        return FileStatus.UNSETTLED
 """,
             "",
             CLEANUP,

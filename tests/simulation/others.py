@@ -18,15 +18,15 @@ from tests.simulation.scheduler import DAY_S, HOUR_S
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint
 
-from penstock.cli.decide import abort, check_skippable, undelivered
+from penstock.cli.admin import abort, check_skippable, undelivered
 from penstock.committers.cleanup import Cleanup
+from penstock.committers.commit_runner import CommitRunner
 from penstock.committers.contract import Manifest, ManifestRecord, ManifestState
 from penstock.committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
 from penstock.committers.file_tables.manifest import decode
-from penstock.committers.landing import Lander
 from penstock.committers.recovery import Recovery
 from penstock.datasource.sink import check_same_table
-from penstock.writers.parquet.plan import parse_file_name
+from penstock.writers.parquet.write_config import parse_file_name
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -148,8 +148,8 @@ class Others:
         query.is_unharmed = False  # what was pending is committed, whatever its checkpoint says by now
         table = world.sink.open_table()
         check_same_table(table, query.stream, store.written_table(query.stream))
-        lander = Lander(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
-        for recovered in Recovery(store, table, lander).recover_each(query.stream):
+        commit_runner = CommitRunner(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
+        for recovered in Recovery(store, table, commit_runner).recover_each(query.stream):
             batch_id, state = recovered.record.batch.batch_id, recovered.state
             if query.is_diverged and state is ManifestState.COMMITTED:
                 query.believed.add(batch_id)
@@ -194,7 +194,7 @@ class Others:
             record = check_skippable(store, stream, record.batch.batch_id, cast("TableAccess", None))
             self.give_up(query, [record])
             store.deliveries.skip(
-                query.stream, record.batch.batch_id, "operator", "why not", seen=record.batch
+                query.stream, record.batch.batch_id, "operator", "why not", expected=record.batch
             )
 
     def deliver(self) -> None:

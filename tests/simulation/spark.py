@@ -36,7 +36,7 @@ from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
 from penstock.datasource.task import TaskAttempt
-from penstock.writers.parquet.plan import FileNames
+from penstock.writers.parquet.write_config import FileNames
 
 ROWS = pa.schema([("id", pa.int64())])
 TASK_ATTEMPTS_MAX = 3

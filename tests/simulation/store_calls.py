@@ -51,7 +51,7 @@ def everything_delivered(store: MemoryStore | SqlManifestStore, stream: StreamKe
     deliveries: Any = store.deliveries
     asked = [deliveries.state(stream), deliveries.backlog(stream), deliveries.unfinished(stream)]
     asked += [list(deliveries.deliverable(stream)), list(deliveries.with_sources(stream))]
-    asked.append(list(deliveries.decisions(stream)))
+    asked.append(list(deliveries.operator_actions(stream)))
     recent = list(deliveries.recent(stream, 100))
     asked += [recent, [deliveries.manifest(one) for one in recent]]
     asked.append([list(deliveries.sources(one)) for one in recent])
@@ -79,15 +79,15 @@ class Play:
             self.records[batch_id] = record
         return record
 
-    def give_up_from(self, batch_id: int) -> object:
+    def abort_from(self, batch_id: int) -> object:
         seen = self.records.get(batch_id)
-        return None if seen is None else self.store.give_up_from(seen, "given up for its replay")
+        return None if seen is None else self.store.abort_from(seen, "given up for its replay")
 
     def abort(self, batch_id: int) -> object:
         seen = self.records.get(batch_id)
         if seen is None:
             return None
-        return self.store.finish(seen.batch, ManifestState.ABORTED, reason="gone", seen=seen)
+        return self.store.finish(seen.batch, ManifestState.ABORTED, reason="gone", expected=seen)
 
     def replace(self, manifest: Manifest, run_id: str) -> object:
         seen = self.records.get(manifest.batch.batch_id)
@@ -140,7 +140,7 @@ states = st.builds(
     tries=small,
     retry_at=st.sampled_from([None, NOW]),
     error=st.sampled_from(["", "why"]),
-    alone_up_to=st.integers(-1, 2),
+    isolate_until=st.integers(-1, 2),
     parked_at=st.sampled_from([None, NOW]),
     parked_why=st.sampled_from(["", "refused"]),
 )
@@ -183,7 +183,7 @@ moves: st.SearchStrategy[tuple[str, Move]] = st.one_of(
     ),
     st.builds(lambda run: ("claim", lambda play: play.store.claim(ONE_STREAM, run)), runs),
     st.builds(lambda n: ("look", lambda play: play.look(n)), small),
-    st.builds(lambda n: ("give up from", lambda play: play.give_up_from(n)), small),
+    st.builds(lambda n: ("give up from", lambda play: play.abort_from(n)), small),
     st.builds(lambda n: ("abort", lambda play: play.abort(n)), small),
     st.builds(lambda n: ("backlog", lambda play: play.deliveries.backlog(ONE_STREAM, n)), small),
     st.builds(
@@ -224,7 +224,9 @@ moves: st.SearchStrategy[tuple[str, Move]] = st.one_of(
     st.builds(
         lambda n, digest: (
             "skip what was seen",
-            lambda play: play.deliveries.skip(ONE_STREAM, n, "me", "why", seen=Batch(ONE_STREAM, n, digest)),
+            lambda play: play.deliveries.skip(
+                ONE_STREAM, n, "me", "why", expected=Batch(ONE_STREAM, n, digest)
+            ),
         ),
         small,
         digests,
@@ -237,7 +239,7 @@ moves: st.SearchStrategy[tuple[str, Move]] = st.one_of(
         lambda n, digest: (
             "abort what was seen",
             lambda play: play.deliveries.abort_pending(
-                ONE_STREAM, n - 1, "me", "why", seen=[Batch(ONE_STREAM, n, digest)]
+                ONE_STREAM, n - 1, "me", "why", expected=[Batch(ONE_STREAM, n, digest)]
             ),
         ),
         small,
@@ -269,7 +271,7 @@ def compare(history: list[tuple[str, Move]]) -> None:
     """
     plays = [Play(MemoryStore(lambda: NOW)), Play(empty_store())]
     for play in plays:
-        play.store.register(ONE_STREAM, "delta", table_id="t1")
+        play.store.register_stream(ONE_STREAM, "delta", table_id="t1")
         play.store.claim(ONE_STREAM, "r1")
         for batch_id in range(3):
             play.store.prepare(written(batch_id, "d0", b"one"), "r1")

@@ -47,11 +47,13 @@ class StoreConnection:
         self.last_given_up: Batch | None = None
         """The last batch that was given up for its replay, and all behind it."""
 
-    def register(
+    def register_stream(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
     ) -> None:
         self.write(
-            "register", lambda: self._store.register(stream, kind, query_name, table_id, settings), stream
+            "register_stream",
+            lambda: self._store.register_stream(stream, kind, query_name, table_id, settings),
+            stream,
         )
 
     def settings(self, stream: StreamKey) -> str:
@@ -66,11 +68,11 @@ class StoreConnection:
     def claim(self, stream: StreamKey, run_id: str) -> None:
         self.write("claim", lambda: self._store.claim(stream, run_id), run_id)
 
-    def give_up_from(self, seen: ManifestRecord, reason: str) -> bool:
-        about = f"batch {seen.batch.batch_id} {reason}"
-        is_given_up = self.write("give up from", lambda: self._store.give_up_from(seen, reason), about)
+    def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
+        about = f"batch {expected.batch.batch_id} {reason}"
+        is_given_up = self.write("give up from", lambda: self._store.abort_from(expected, reason), about)
         if is_given_up:
-            self.last_given_up = seen.batch
+            self.last_given_up = expected.batch
         return is_given_up
 
     def prepare(
@@ -111,13 +113,15 @@ class StoreConnection:
         *,
         table_version: int | None = None,
         reason: str = "",
-        seen: ManifestRecord | None = None,
+        expected: ManifestRecord | None = None,
     ) -> bool:
         def act() -> bool:
-            return self._store.finish(batch, state, table_version=table_version, reason=reason, seen=seen)
+            return self._store.finish(
+                batch, state, table_version=table_version, reason=reason, expected=expected
+            )
 
         about = f"batch {batch.batch_id} {state.value} {reason}"
-        return self.write("finish", act, about, unless_landed=CommitStateUnknownError)
+        return self.write("finish", act, about, unless_committed=CommitStateUnknownError)
 
     def prune(self, stream: StreamKey, kept_s: float, kept_max: int, batches_max: int) -> int:
         def act() -> int:
@@ -156,7 +160,7 @@ class StoreConnection:
         what: str,
         act: Callable[[], T],
         about: object,
-        unless_landed: type[PenstockError] = RetryableError,
+        unless_committed: type[PenstockError] = RetryableError,
         late: float = 0.0,
     ) -> T:
         """A database driver never sends a COMMIT twice, so an answer that got lost stays lost."""
@@ -175,10 +179,10 @@ class StoreConnection:
                 f"store: {what}", act_once, about=about, remote=self._is_remote, late=late
             )
         except DiskFullError as error:
-            raise unless_landed(str(error)) from error
+            raise unless_committed(str(error)) from error
         except UnreachableError as error:
             sent = "no connection" not in str(error)
-            raise (CommitStateUnknownError if sent else unless_landed)(str(error)) from error
+            raise (CommitStateUnknownError if sent else unless_committed)(str(error)) from error
 
 
 class ExpiriesConnection:
@@ -240,7 +244,7 @@ class DeliveriesConnection:
             "finish delivery",
             lambda: self._stored.finish(delivery, table_version),
             f"{delivery.delivery_id} up to batch {delivery.manifest.batch.batch_id}",
-            unless_landed=CommitStateUnknownError,
+            unless_committed=CommitStateUnknownError,
         )
 
     def abandon(self, delivery: Delivery, reason: str) -> bool:
@@ -286,9 +290,9 @@ class DeliveriesConnection:
         self._write("retry", lambda: self._stored.retry(stream, who, why), stream)
 
     def skip(
-        self, stream: StreamKey, batch_id: int, who: str, why: str, *, seen: Batch | None = None
+        self, stream: StreamKey, batch_id: int, who: str, why: str, *, expected: Batch | None = None
     ) -> bool:
-        skipped = partial(self._stored.skip, stream, batch_id, who, why, seen=seen)
+        skipped = partial(self._stored.skip, stream, batch_id, who, why, expected=expected)
         return self._write("skip", skipped, batch_id)
 
     def abort_pending(
@@ -298,9 +302,9 @@ class DeliveriesConnection:
         who: str,
         why: str,
         *,
-        seen: Collection[Batch] | None = None,
+        expected: Collection[Batch] | None = None,
     ) -> Sequence[ManifestRecord]:
-        aborted = partial(self._stored.abort_pending, stream, after_batch, who, why, seen=seen)
+        aborted = partial(self._stored.abort_pending, stream, after_batch, who, why, expected=expected)
         return self._write("abort pending", aborted, after_batch)
 
     def _read(self, what: str, act: Callable[[], T], about: object) -> T:
@@ -311,9 +315,9 @@ class DeliveriesConnection:
         what: str,
         act: Callable[[], T],
         about: object,
-        unless_landed: type[PenstockError] = RetryableError,
+        unless_committed: type[PenstockError] = RetryableError,
     ) -> T:
-        return self._connection.write(what, act, about, unless_landed)
+        return self._connection.write(what, act, about, unless_committed)
 
 
 def clock_of(scheduler: Scheduler) -> Clock:

@@ -19,7 +19,7 @@ from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey
 from penstock.committers.delta.committer import DeltaTableCommitter
-from penstock.committers.delta.view import TableViews
+from penstock.committers.delta.snapshot_cache import SnapshotCache
 from penstock.committers.file_tables.manifest import build_manifest
 
 
@@ -60,7 +60,7 @@ class Lossy(Protocol):
         """Inside, the product reaches the table."""
         ...
 
-    def new_views(self) -> TableViews:
+    def new_views(self) -> SnapshotCache:
         """As a process that begins has them."""
         ...
 
@@ -101,7 +101,7 @@ class LossyFake:
     def installed(self) -> AbstractContextManager[None]:
         return self.place.lake.installed()
 
-    def new_views(self) -> TableViews:
+    def new_views(self) -> SnapshotCache:
         return self.place.lake.new_views()
 
     def options(self, loss: Loss) -> dict[str, str]:
@@ -136,8 +136,8 @@ class LossyReal:
     def installed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def new_views(self) -> TableViews:
-        return TableViews()
+    def new_views(self) -> SnapshotCache:
+        return SnapshotCache()
 
     def options(self, loss: Loss) -> dict[str, str]:
         retries = {} if loss.asks_again else {"max_retries": "0"}
@@ -296,7 +296,9 @@ def test_what_the_product_makes_of_a_loss(sides: Sides, request_: Request, loss:
     for side in sides:
         with side.installed():
             manifest = _manifest(side)
-            committer = DeltaTableCommitter(side.place.uri, side.options(loss), views=side.new_views())
+            committer = DeltaTableCommitter(
+                side.place.uri, side.options(loss), snapshot_cache=side.new_views()
+            )
             ended = side.during(request_, loss, partial(committer.commit, manifest))
             side.deliver_late()
             ends.append((ended, ending(partial(_committer(side).commit, manifest)), _seen(side)[0]))
@@ -305,7 +307,7 @@ def test_what_the_product_makes_of_a_loss(sides: Sides, request_: Request, loss:
 
 
 def _committer(side: Lossy) -> DeltaTableCommitter:
-    return DeltaTableCommitter(side.place.uri, side.place.storage_options, views=side.new_views())
+    return DeltaTableCommitter(side.place.uri, side.place.storage_options, snapshot_cache=side.new_views())
 
 
 def _manifest(side: Lossy) -> Manifest:

@@ -30,7 +30,7 @@ from tests.simulation.scheduler import Hazards, Scheduler
 from penstock.committers.contract import Committed, Manifest
 from penstock.committers.errors import CommitStateUnknownError, RetryableError, TableChangedError
 from penstock.committers.iceberg.catalog import CatalogConfig
-from penstock.committers.iceberg.table import landed_batch
+from penstock.committers.iceberg.table import committed_batch
 from penstock.committers.iceberg.target import NO_SNAPSHOT
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_of_two_attempts_on_one_head_the_first_lands_and_the_second_is_refused(t
     with pytest.raises(CommitFailedException):
         second.send()
     assert table.live() == ["b0-0.parquet", "b0-1.parquet", "b1-0.parquet", "b1-1.parquet"]
-    landed = landed_batch(table.load().metadata, "q", "main")
+    landed = committed_batch(table.load().metadata, "q", "main")
     assert landed is not None
     assert (landed.batch_id, landed.snapshot_id) == (1, first.snapshot_id)
 
@@ -306,7 +306,7 @@ def test_a_rollback_takes_back_rows_and_no_property(table: Side) -> None:
     table.committer.commit(table.manifest(1))
     table.engine.roll_back(head)
     assert table.live() == ["b0-0.parquet", "b0-1.parquet"]
-    landed = landed_batch(table.load().metadata, "q", "main")
+    landed = committed_batch(table.load().metadata, "q", "main")
     assert landed is not None
     assert landed.batch_id == 1
     with pytest.raises(TableChangedError, match="rolled back"):

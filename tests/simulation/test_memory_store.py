@@ -57,8 +57,8 @@ Call = Callable[[Any], Any]
 calls: st.SearchStrategy[tuple[str, Call]] = st.one_of(
     st.builds(
         lambda s, name, table, given: (
-            "register",
-            lambda store: store.register(s, "delta", name, table, settings=given),
+            "register_stream",
+            lambda store: store.register_stream(s, "delta", name, table, settings=given),
         ),
         streams,
         st.sampled_from(["", "name"]),
@@ -119,7 +119,7 @@ def test_the_same_deliveries_have_the_same_answers(history: list[tuple[str, Move
 def test_a_backup_is_put_back_as_it_was() -> None:
     store, stream = MemoryStore(lambda: NOW), StreamKey("q1", "/lake/a")
     manifest = Manifest(Batch(stream, 0, "d0"), "delta", 1, b"one", 1, 1, 1, is_empty=False)
-    store.register(stream, "delta", table_id="t1")
+    store.register_stream(stream, "delta", table_id="t1")
     store.claim(stream, "r1")
     store.prepare(manifest, "r1")
     backup, before = store.back_up(), everything(store)

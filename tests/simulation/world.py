@@ -37,7 +37,7 @@ from tests.simulation.spark import SimulatedSink, Start
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.cli import decide
+from penstock.cli import admin
 from penstock.committers import crash_points
 from penstock.committers.cleanup import CleanableTable
 from penstock.committers.contract import (
@@ -51,7 +51,7 @@ from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource import committing, decoupled_planning, planning
 from penstock.datasource.backlog import wait_for_delivery
-from penstock.datasource.decoupled_planning import patiently
+from penstock.datasource.decoupled_planning import with_retry
 from penstock.datasource.file_table import CleanableFiles, FileTable
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.testing.invariant import Observation, find_problems
@@ -152,17 +152,17 @@ class World:
         for module, name, instead in (
             (
                 decoupled_planning,
-                "patiently",
-                partial(patiently, clock=lambda: scheduler.now, sleep=scheduler.sleep),
+                "with_retry",
+                partial(with_retry, clock=lambda: scheduler.now, sleep=scheduler.sleep),
             ),
             (
                 decoupled_planning,
                 "wait_for_delivery",
                 partial(wait_for_delivery, now=now, sleep=scheduler.sleep),
             ),
-            (decide, "_leased", leased),
-            (decide, "HeldLease", _released),
-            (decide, "stored_table", lambda *_: SimulatedStoredTable(self.lake)),
+            (admin, "_leased", leased),
+            (admin, "HeldLease", _released),
+            (admin, "stored_table", lambda *_: SimulatedStoredTable(self.lake)),
         ):
             patch.setattr(module, name, instead)
 

@@ -21,14 +21,14 @@ from tests.spark.processes import SHORT_LIVED
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.manifest import decode
 from penstock.delivery.compaction import DeliveryCompactor
-from penstock.delivery.rewriting import OnSpark, Rewriter
-from penstock.writers.parquet.plan import parse_file_name
+from penstock.delivery.rewriting import GroupRewriter, SparkExecutor
+from penstock.writers.parquet.write_config import parse_file_name
 
 pytestmark = pytest.mark.spark
 
 
 def compactor(backlog: Backlog, spark: SparkSession) -> DeliveryCompactor:
-    return DeliveryCompactor(backlog.sink.open_table(), Rewriter(OnSpark(lambda: spark)))
+    return DeliveryCompactor(backlog.sink.open_table(), GroupRewriter(SparkExecutor(lambda: spark)))
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -45,8 +45,8 @@ def test_a_spark_job_makes_the_files_that_a_local_compaction_makes(
         yield
         steps.append(f"job ends, {len(files_on_disk(tmp_path)) - backlog.merged.files} new files")
 
-    execute = OnSpark(lambda: spark, supervised)
-    rewrite = Rewriter(execute, on_progress=lambda *done: progress.append(done))
+    execute = SparkExecutor(lambda: spark, supervised)
+    rewrite = GroupRewriter(execute, on_progress=lambda *done: progress.append(done))
     compacted = DeliveryCompactor(backlog.sink.open_table(), rewrite)(backlog.merged, "delivery-1")
     assert steps == ["job begins", "job ends, 3 new files"]
     assert compacted is not None

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.writers.plans import delta_plan, iceberg_plan
 
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def rows() -> pa.Table:
 
 @pytest.mark.parametrize("plan_of", [delta_plan, iceberg_plan])
 def test_every_encoding_is_read_in_columns(
-    plan_of: Callable[[Path, pa.Schema], WritePlan], spark: SparkSession, tmp_path: Path
+    plan_of: Callable[[Path, pa.Schema], WriteConfig], spark: SparkSession, tmp_path: Path
 ) -> None:
     """Only the vectorised reader hands over columns."""
     expected = rows()
@@ -64,7 +64,7 @@ def test_every_encoding_is_read_in_columns(
 
 @pytest.mark.parametrize("plan_of", [delta_plan, iceberg_plan])
 def test_rows_with_nan_are_found(
-    plan_of: Callable[[Path, pa.Schema], WritePlan], spark: SparkSession, tmp_path: Path
+    plan_of: Callable[[Path, pa.Schema], WriteConfig], spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark holds NaN for the greatest number, and skips row groups by the footer's bounds."""
     values = [1.0, float("nan")]

@@ -77,7 +77,7 @@ def test_a_rewound_checkpoint_that_reads_other_rows_is_an_error(delta_ids: IdStr
 
     assert "CheckpointMismatchError" in message
     assert "penstock show" in message
-    assert "penstock renew" in message
+    assert "penstock reset-query-id" in message
     assert delta_ids.data_files() == files
 
 

@@ -63,7 +63,7 @@ def _utc(value: object) -> object:
 
 
 @pytest.mark.parametrize(
-    ("expression", "way_out"),
+    ("expression", "remedy"),
     [
         ("make_dt_interval(1)", "interval"),
         ("make_ym_interval(1)", "interval"),
@@ -72,11 +72,11 @@ def _utc(value: object) -> object:
     ],
 )
 def test_types_that_would_change_are_refused_by_name(
-    delta_ids: IdStream, expression: str, way_out: str
+    delta_ids: IdStream, expression: str, remedy: str
 ) -> None:
     delta_ids.add_files(1)
     message = delta_ids.fails_with(delta_ids.rows().selectExpr("id", f"{expression} AS c"))
 
     assert "SchemaMismatchError" in message
-    assert way_out.lower() in message.lower()
+    assert remedy.lower() in message.lower()
     assert not delta_ids.table.on_disk.folder.exists()

@@ -14,7 +14,7 @@ from tests.writers.plans import delta_plan
 
 from penstock.committers.contract import DataFile
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames
+from penstock.writers.parquet.write_config import FileNames
 
 WriteFiles: TypeAlias = Callable[..., tuple[DataFile, ...]]
 WriteTable: TypeAlias = Callable[..., str]

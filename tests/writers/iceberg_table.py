@@ -23,7 +23,7 @@ from penstock.committers.contract import DataFile, PartitionField
 from penstock.committers.iceberg.data_files import iceberg_data_files
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 
 @cache
@@ -55,12 +55,12 @@ class IcebergTable:
         self.location = f"{self.table.location()}/data"
         self.attempts = 0
 
-    def plan(self, metrics: Mapping[int, str] | None = None, **options: Any) -> WritePlan:
+    def plan(self, metrics: Mapping[int, str] | None = None, **options: Any) -> WriteConfig:
         table_format = IcebergFormat(self.partitioning, dict(metrics or {}))
-        return WritePlan(self.location, {}, self.schema, table_format, **options)
+        return WriteConfig(self.location, {}, self.schema, table_format, **options)
 
     def write(
-        self, rows: pa.Table, plan: WritePlan | None = None, batch_rows: int = 1000
+        self, rows: pa.Table, plan: WriteConfig | None = None, batch_rows: int = 1000
     ) -> tuple[DataFile, ...]:
         """Write with one task attempt of its own and append what it hands back."""
         self.attempts += 1

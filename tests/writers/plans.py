@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.committers.contract import SortField
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.parquet.plan import WritePlan
+from penstock.writers.parquet.write_config import WriteConfig
 
 OF_THE_FORMAT = ("partition_by", "statistics_columns", "statistics_columns_max")
 
@@ -23,17 +23,17 @@ def delta_plan(
     *,
     sort_within: tuple[str, ...] = (),
     **options: Any,
-) -> WritePlan:
+) -> WriteConfig:
     """Options of the table format and of the plan, by name; `sort_within` ascending, NULLs last."""
     of_format = {name: options.pop(name) for name in OF_THE_FORMAT if name in options}
     sort = tuple([SortField((name,)) for name in sort_within])
     table_format = DeltaFormat(**of_format)
-    return WritePlan(str(location), dict(storage_options or {}), schema, table_format, sort=sort, **options)
+    return WriteConfig(str(location), dict(storage_options or {}), schema, table_format, sort=sort, **options)
 
 
-def iceberg_plan(location: object, schema: pa.Schema, **options: Any) -> WritePlan:
+def iceberg_plan(location: object, schema: pa.Schema, **options: Any) -> WriteConfig:
     """Of a table without partitions, whose field ids are counted from 1."""
-    return WritePlan(str(location), {}, with_ids(schema), IcebergFormat(), **options)
+    return WriteConfig(str(location), {}, with_ids(schema), IcebergFormat(), **options)
 
 
 def with_ids(schema: pa.Schema) -> pa.Schema:

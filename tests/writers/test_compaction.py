@@ -35,14 +35,14 @@ from penstock.writers.parquet.compaction import (
 )
 from penstock.writers.parquet.compaction_process import RewriteProcess
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan, parse_file_name
-from penstock.writers.parquet.table_format import Values
+from penstock.writers.parquet.table_format import PartitionValues
+from penstock.writers.parquet.write_config import FileNames, WriteConfig, parse_file_name
 
 MIB = 1024 * 1024
 NEW = FileNames("query", "delivery", 9, 0, 0)
 
 
-def write(plan: WritePlan, rows: pa.Table, attempt: int) -> tuple[DataFile, ...]:
+def write(plan: WriteConfig, rows: pa.Table, attempt: int) -> tuple[DataFile, ...]:
     """What one task attempt makes of the rows."""
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, attempt))
     for batch in rows.to_batches():
@@ -50,15 +50,15 @@ def write(plan: WritePlan, rows: pa.Table, attempt: int) -> tuple[DataFile, ...]
     return writer.finish()
 
 
-def write_pieces(plan: WritePlan, rows: pa.Table, size: int) -> list[DataFile]:
+def write_pieces(plan: WriteConfig, rows: pa.Table, size: int) -> list[DataFile]:
     """A task attempt for every `size` rows."""
     starts = range(0, rows.num_rows, size)
     return [file for n, start in enumerate(starts) for file in write(plan, rows.slice(start, size), n)]
 
 
-def rewrite(plan: WritePlan, files: Sequence[DataFile]) -> list[DataFile]:
+def rewrite(plan: WriteConfig, files: Sequence[DataFile]) -> list[DataFile]:
     """Every table partition that has several files, whatever the target size."""
-    by_partition: dict[Values, list[DataFile]] = {}
+    by_partition: dict[PartitionValues, list[DataFile]] = {}
     for file in files:
         by_partition.setdefault(file.partition_values, []).append(file)
     groups = [RewriteGroup(n, part, tuple(small)) for n, (part, small) in enumerate(by_partition.items())]
@@ -67,7 +67,7 @@ def rewrite(plan: WritePlan, files: Sequence[DataFile]) -> list[DataFile]:
     ]
 
 
-def content(plan: WritePlan, file: DataFile) -> bytes:
+def content(plan: WriteConfig, file: DataFile) -> bytes:
     return (Path(plan.location) / file.path).read_bytes()
 
 
@@ -75,7 +75,7 @@ def on_disk(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*.parquet")}
 
 
-def assert_as_by_one_writer(plan: WritePlan, rows: pa.Table, size: int) -> None:
+def assert_as_by_one_writer(plan: WriteConfig, rows: pa.Table, size: int) -> None:
     """Byte by byte, and with the same statistics."""
     new = rewrite(plan, write_pieces(plan, rows, size))
     whole = {file.partition_values: file for file in write(plan, rows, 1_000_000)}
@@ -190,7 +190,7 @@ def test_iceberg_files_are_byte_by_byte_those_of_one_writer(
     schema = with_ids(SCHEMA)
     metrics = {int(schema.field("text").metadata[b"PARQUET:field_id"]): "full"}
     location = str(tmp_path_factory.mktemp("t"))
-    plan = WritePlan(location, {}, schema, IcebergFormat(partitioning if partitioned else (), metrics))
+    plan = WriteConfig(location, {}, schema, IcebergFormat(partitioning if partitioned else (), metrics))
     assert_as_by_one_writer(plan, pa.Table.from_pylist(rows, SCHEMA), size)
 
 
@@ -207,7 +207,7 @@ def test_files_of_every_iceberg_partition_are_those_of_one_writer(
     values = data.draw(st.lists(maybe(kind.values), min_size=2, max_size=12))
     schema = with_ids(pa.schema([("id", pa.int64()), ("s", pa.struct([("v", kind.arrow)]))]))
     partitioning = (PartitionField("p", ("s", "v"), transform),)
-    plan = WritePlan(str(tmp_path_factory.mktemp("t")), {}, schema, IcebergFormat(partitioning))
+    plan = WriteConfig(str(tmp_path_factory.mktemp("t")), {}, schema, IcebergFormat(partitioning))
     child = column(kind, values)
     inside = pa.StructArray.from_arrays([child], fields=[pa.field("v", child.type)])
     rows = pa.table({"id": pa.array(range(len(values)), pa.int64()), "s": inside})
@@ -282,7 +282,7 @@ def test_large_sources_become_files_of_the_target_size(tmp_path: Path) -> None:
 # Which files --------------------------------------------------------------------------------------
 
 
-def files_of(*sizes: int, partition: Values = ()) -> list[DataFile]:
+def files_of(*sizes: int, partition: PartitionValues = ()) -> list[DataFile]:
     prefix = "".join(f"{value}-" for _, value in partition)
     return [DataFile(f"{prefix}{n}.parquet", size, 1, partition, "{}") for n, size in enumerate(sizes)]
 
@@ -330,7 +330,7 @@ def test_many_tiny_files_are_several_even_groups() -> None:
 # Failures -----------------------------------------------------------------------------------------
 
 
-def some(folder: Path, rows: int = 30) -> tuple[WritePlan, list[DataFile], RewriteGroup]:
+def some(folder: Path, rows: int = 30) -> tuple[WriteConfig, list[DataFile], RewriteGroup]:
     plan = delta_plan(folder, pa.schema([("v", pa.int64())]), row_group_rows=5, target_file_bytes=1000)
     files = write_pieces(replace(plan, target_file_bytes=MIB), pa.table({"v": range(rows)}), 3)
     return plan, files, RewriteGroup(4, (), tuple(files))

@@ -25,7 +25,7 @@ from penstock.committers.errors import RetryableError, SchemaMismatchError
 from penstock.writers.parquet.buffers import RowBuffers, RowGroup
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.file import WRITER_BYTES
-from penstock.writers.parquet.plan import FileNames, parse_file_name
+from penstock.writers.parquet.write_config import FileNames, parse_file_name
 
 NAMES = FileNames("query", "run", 7, 3, 12)
 

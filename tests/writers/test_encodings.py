@@ -18,13 +18,13 @@ from tests.writers.plans import delta_plan, iceberg_plan
 
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.encodings import SAMPLE_ROWS
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 ROWS = 50_000
 DIFFERENCES, DICTIONARY, PLAIN = "DELTA_BINARY_PACKED", "RLE_DICTIONARY", "PLAIN"
 
 
-def written(plan: WritePlan, rows: pa.Table, batch_rows: int = 10_000) -> list[pq.FileMetaData]:
+def written(plan: WriteConfig, rows: pa.Table, batch_rows: int = 10_000) -> list[pq.FileMetaData]:
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
     for batch in rows.to_batches(max_chunksize=batch_rows):
         writer.write(batch)

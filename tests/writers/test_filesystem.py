@@ -25,7 +25,7 @@ from penstock.writers.iceberg.filesystem import open_iceberg_filesystem
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.local_path import local_path
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 VALUES = ["a b", "x/y", "a%20b", "é€😀", "a=b", "#?&;", "\x01", "+", "~", None, "{}[]^|<>`!$()*", "\\"]
 
@@ -154,7 +154,7 @@ def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
     ids = {"PARQUET:field_id": "1"}
     schema = pa.schema([pa.field("v", pa.string(), metadata=ids)])
     table_format = IcebergFormat((PartitionField("p q", ("v",), "identity"),), is_object_storage_layout=True)
-    plan = WritePlan("s3://lake/wh/db/t/data", properties, schema, table_format)
+    plan = WriteConfig("s3://lake/wh/db/t/data", properties, schema, table_format)
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
     writer.write(pa.record_batch({"v": VALUES}))
     files = writer.finish()
@@ -171,7 +171,7 @@ def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
 def test_abort_of_iceberg_files_on_s3_leaves_none(storage_options: dict[str, str]) -> None:
     properties = s3_properties(storage_options)
     schema = pa.schema([pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})])
-    plan = WritePlan("s3://lake/wh/gone/data", properties, schema, IcebergFormat(), buffer_bytes_max=1)
+    plan = WriteConfig("s3://lake/wh/gone/data", properties, schema, IcebergFormat(), buffer_bytes_max=1)
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
     writer.write(pa.record_batch({"v": [1, 2, 3]}))
     writer.abort()

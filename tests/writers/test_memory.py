@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from penstock.committers.contract import SortField
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 
 def peak_bytes():
@@ -29,7 +29,7 @@ def peak_bytes():
 
 path, partitions, batches, buffer_bytes_max = sys.argv[1], *map(int, sys.argv[2:])
 schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("p", pa.int64())])
-plan = WritePlan(
+plan = WriteConfig(
     path, {}, schema, DeltaFormat(("p",) if partitions else ()), buffer_bytes_max=buffer_bytes_max,
     sort=(SortField(("text",)),), target_file_bytes=64 * 1024 * 1024,
     compression="snappy",
@@ -86,7 +86,7 @@ from penstock.committers.contract import DataFile
 from penstock.writers.parquet.compaction import choose_groups, rewrite_group
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 
 def peak_bytes():
@@ -96,7 +96,7 @@ def peak_bytes():
 
 path, step, rows, buffer_bytes_max = *sys.argv[1:3], *map(int, sys.argv[3:])
 schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
-plan = WritePlan(path, {}, schema, DeltaFormat(), buffer_bytes_max=buffer_bytes_max, compression="snappy")
+plan = WriteConfig(path, {}, schema, DeltaFormat(), buffer_bytes_max=buffer_bytes_max, compression="snappy")
 
 
 def batches(first):

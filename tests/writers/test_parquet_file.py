@@ -39,7 +39,7 @@ from tests.writers.plans import delta_plan
 from penstock.committers.contract import PartitionField
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, ParquetOptions, WritePlan
+from penstock.writers.parquet.write_config import FileNames, ParquetOptions, WriteConfig
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -68,13 +68,13 @@ ROW: dict[str, Any] = {
 }
 
 
-def iceberg_plan(path: Path, **options: Any) -> WritePlan:
-    return WritePlan(
+def iceberg_plan(path: Path, **options: Any) -> WriteConfig:
+    return WriteConfig(
         f"file://{path}", {}, schema_to_pyarrow(SCHEMA, include_field_ids=True), IcebergFormat(), **options
     )
 
 
-def write(plan: WritePlan, rows: pa.Table) -> pq.ParquetFile:
+def write(plan: WriteConfig, rows: pa.Table) -> pq.ParquetFile:
     writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
     for batch in rows.to_batches(max_chunksize=1000):
         writer.write(batch)
@@ -265,7 +265,7 @@ PLACES = ("f4", "f8", "s.x", "l[1]", "m['k']")
 
 @pytest.mark.parametrize("plan_of", [delta_plan, plans.iceberg_plan])
 def test_nan_is_found_by_engines_that_hold_it_for_the_greatest_number(
-    plan_of: Callable[..., WritePlan], tmp_path: Path
+    plan_of: Callable[..., WriteConfig], tmp_path: Path
 ) -> None:
     """duckdb skips row groups by the footer, whose maximum Arrow would take from the other values."""
     rows = floating_rows([1.0, math.nan, -0.0, 0.0])
@@ -298,5 +298,5 @@ def test_a_partitioned_file_has_all_columns(tmp_path: Path) -> None:
         Schema(NestedField(1, "id", LongType()), NestedField(2, "p", StringType())), include_field_ids=True
     )
     table_format = IcebergFormat((PartitionField("p", ("p",), "identity"),))
-    file = write(WritePlan(str(tmp_path), {}, arrow, table_format), pa.table({"id": [1], "p": ["x"]}))
+    file = write(WriteConfig(str(tmp_path), {}, arrow, table_format), pa.table({"id": [1], "p": ["x"]}))
     assert file.schema_arrow.names == ["id", "p"]

@@ -14,7 +14,7 @@ import pytest
 from tests.writers.plans import delta_plan
 
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames
+from penstock.writers.parquet.write_config import FileNames
 
 BATCH_ROWS = 1000
 ROUNDS = 7

@@ -41,8 +41,8 @@ from penstock.writers.iceberg.filesystem import open_iceberg_filesystem
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.compaction import RewriteGroup, rewrite_group
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
 from penstock.writers.parquet.uploads import PART_BYTES, UPLOADS_MAX, Uploads
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 NAMES = FileNames("query", "run", 7, 3, 12)
 DENIED: list[Fault] = ["denied"] * 20
@@ -87,10 +87,10 @@ class Lake(ABC):
         """Methods of the requests since the last time, of data files."""
         return self._log.methods(b".parquet")
 
-    def plan(self, schema: pa.Schema, **options: Any) -> WritePlan:
+    def plan(self, schema: pa.Schema, **options: Any) -> WriteConfig:
         if self.is_delta:
             storage = self.options(self.proxy.url)
-            return WritePlan(self.location, storage, schema, DeltaFormat(("p",)), **options)
+            return WriteConfig(self.location, storage, schema, DeltaFormat(("p",)), **options)
         numbered = pa.schema(
             [
                 column.with_metadata({"PARQUET:field_id": str(number)})
@@ -98,7 +98,7 @@ class Lake(ABC):
             ]
         )
         table_format = IcebergFormat((PartitionField("p", ("p",), "identity"),))
-        return WritePlan(self.location, self.properties(self.proxy.url), numbered, table_format, **options)
+        return WriteConfig(self.location, self.properties(self.proxy.url), numbered, table_format, **options)
 
     def writer(self, rows: pa.Table, attempt: int = 12, **options: Any) -> DataFileWriter:
         """One that has got these rows."""

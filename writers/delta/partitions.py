@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...committers.arrow_values import null, texts
+from ...committers.arrow_values import null_scalar, string_array
 from ...committers.errors import SchemaMismatchError
 from ..parquet.splitting import split_by
-from ..parquet.table_format import Part, Values
+from ..parquet.table_format import PartitionSlice, PartitionValues
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
@@ -64,7 +64,7 @@ def _column_problems(schema: pa.Schema, name: str) -> Iterator[str]:
         yield f"'{name}' is {kind}. Use one of its fields as a column of its own."
 
 
-def split(rows: pa.Table, partition_by: Sequence[str], where: str) -> Iterator[Part]:
+def split(rows: pa.Table, partition_by: Sequence[str], where: str) -> Iterator[PartitionSlice]:
     """The rows by table partition, without the partition columns, in arrival order within each.
 
     Raises:
@@ -73,14 +73,14 @@ def split(rows: pa.Table, partition_by: Sequence[str], where: str) -> Iterator[P
     keys = [_empty_as_null(rows.column(name).combine_chunks()) for name in partition_by]
     _check_required(rows.schema, partition_by, keys, where)
     for row, own in split_by(keys, rows.drop_columns(list(partition_by))):
-        yield Part(_spell(partition_by, keys, row, where), own)
+        yield PartitionSlice(_format_values(partition_by, keys, row, where), own)
 
 
 def _empty_as_null(column: pa.Array) -> pa.Array:
     """The empty string and NULL are one partition: the Delta protocol spells both ''."""
     if not pa.types.is_string(column.type):
         return column
-    return pc.if_else(pc.equal(column, texts([""])[0]), null(column.type), column)
+    return pc.if_else(pc.equal(column, string_array([""])[0]), null_scalar(column.type), column)
 
 
 def _check_required(schema: pa.Schema, names: Sequence[str], keys: Sequence[pa.Array], where: str) -> None:
@@ -96,11 +96,11 @@ def _check_required(schema: pa.Schema, names: Sequence[str], keys: Sequence[pa.A
         )
 
 
-def _spell(names: Sequence[str], keys: Sequence[pa.Array], row: int, where: str) -> Values:
-    return tuple((name, _spell_one(name, key, row, where)) for name, key in zip(names, keys, strict=True))
+def _format_values(names: Sequence[str], keys: Sequence[pa.Array], row: int, where: str) -> PartitionValues:
+    return tuple((name, _format_value(name, key, row, where)) for name, key in zip(names, keys, strict=True))
 
 
-def _spell_one(name: str, key: pa.Array, row: int, where: str) -> str | None:
+def _format_value(name: str, key: pa.Array, row: int, where: str) -> str | None:
     try:
         text = serialize(key[row].as_py(), key.type)
     except (ValueError, OverflowError) as error:
@@ -149,7 +149,7 @@ def _serialize_timestamp(value: datetime, *, utc: bool) -> str:
     return value.strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
 
 
-def directory(values: Values) -> str:
+def directory(values: PartitionValues) -> str:
     """`origin=JFK/month=1`, relative to the table; '' without partition columns."""
     return "/".join(
         f"{_escape(name)}={NULL_DIRECTORY if value is None else _escape(value)}" for name, value in values

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from ..parquet.table_format import FileStatistics, Part, Values
+from ..parquet.table_format import FileStatistics, PartitionSlice, PartitionValues
 from .filesystem import open_filesystem
 from .partitions import directory, split
 from .statistics import DeltaFileStatistics, leaves_with_statistics
@@ -30,7 +30,7 @@ class DeltaFormat:
         return bool(self.partition_by)
 
     @property
-    def reads_differences(self) -> bool:
+    def reads_delta_encoding(self) -> bool:
         return True
 
     def problems(self, schema: pa.Schema) -> list[str]:
@@ -50,10 +50,10 @@ class DeltaFormat:
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([column for column in schema if column.name not in self.partition_by])
 
-    def split(self, rows: pa.Table, where: str) -> Iterator[Part]:
+    def split(self, rows: pa.Table, where: str) -> Iterator[PartitionSlice]:
         return split(rows, self.partition_by, where)
 
-    def data_path(self, values: Values, file_name: str) -> str:
+    def data_path(self, values: PartitionValues, file_name: str) -> str:
         return posixpath.join(directory(values), file_name)
 
     def file_statistics(self, schema: pa.Schema) -> Callable[[], FileStatistics]:

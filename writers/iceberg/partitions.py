@@ -13,12 +13,12 @@ from decimal import Context
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...committers.arrow_values import number, texts
+from ...committers.arrow_values import numeric_scalar, string_array
 from ...committers.contract import PartitionField
 from ...committers.errors import SchemaMismatchError
 from ..parquet.columns import field_at, reach
 from ..parquet.splitting import in_one, split_by
-from ..parquet.table_format import Part, Values
+from ..parquet.table_format import PartitionSlice, PartitionValues
 from ..parquet.transforms import apply_transform, transform_problem
 
 DIRECTORY_NAME_BYTES_MAX = 100
@@ -52,7 +52,7 @@ def partition_problems(schema: pa.Schema, partitioning: Sequence[PartitionField]
             )
 
 
-def split(rows: pa.Table, partitioning: Sequence[PartitionField], where: str) -> Iterator[Part]:
+def split(rows: pa.Table, partitioning: Sequence[PartitionField], where: str) -> Iterator[PartitionSlice]:
     """The rows by table partition, with all columns, in arrival order within each.
 
     Raises:
@@ -65,11 +65,13 @@ def split(rows: pa.Table, partitioning: Sequence[PartitionField], where: str) ->
         _check_years(sources, partition, where)
     keys = {partition.name: _key(sources, partition) for partition in effective}
     if not keys:
-        yield Part(tuple((partition.name, None) for partition in partitioning), in_one(rows))
+        yield PartitionSlice(tuple((partition.name, None) for partition in partitioning), in_one(rows))
         return
     for row, own in split_by([_comparable(key) for key in keys.values()], rows):
-        values = {name: spell(key.slice(row, 1)) for name, key in keys.items()}
-        yield Part(tuple((partition.name, values.get(partition.name)) for partition in partitioning), own)
+        values = {name: format_value(key.slice(row, 1)) for name, key in keys.items()}
+        yield PartitionSlice(
+            tuple((partition.name, values.get(partition.name)) for partition in partitioning), own
+        )
 
 
 def _key(rows: pa.RecordBatch, partition: PartitionField) -> pa.Array:
@@ -127,11 +129,11 @@ def _comparable(key: pa.Array) -> pa.Array:
     """Floating point numbers as their bits: -0.0 and 0.0 are two partitions, every NaN is the same."""
     if not pa.types.is_floating(key.type):
         return key
-    one_nan = pc.if_else(pc.is_nan(key), number(float("nan"), key.type), key)
+    one_nan = pc.if_else(pc.is_nan(key), numeric_scalar(float("nan"), key.type), key)
     return one_nan.view(pa.int64() if key.type == pa.float64() else pa.int32())
 
 
-def spell(value: pa.Array) -> str | None:
+def format_value(value: pa.Array) -> str | None:
     """The only value of the array as text; None is NULL.
 
     Dates are days and times microseconds, since the epoch or midnight.
@@ -151,7 +153,7 @@ def spell(value: pa.Array) -> str | None:
     return scalar.hex() if isinstance(scalar, bytes) else str(scalar)
 
 
-def directory(values: Values, partitioning: Sequence[PartitionField]) -> str:
+def directory(values: PartitionValues, partitioning: Sequence[PartitionField]) -> str:
     """`ts_day=2024-01-15/origin=JFK`, for people to read; '' without partition fields.
 
     What URLs escape is replaced: readers do not agree whether a `%` in a path is one. Long names are cut.
@@ -191,7 +193,7 @@ def hash_directories(path: str) -> str:
 
     The last bits of the path's 32-bit Murmur3 hash, which are the path's bucket of 2 ** 20.
     """
-    bucket = apply_transform(f"bucket[{2**_HASH_BITS}]", texts([path]))[0].as_py()
+    bucket = apply_transform(f"bucket[{2**_HASH_BITS}]", string_array([path]))[0].as_py()
     bits = f"{bucket:0{_HASH_BITS}b}"
     ends = [sum(_HASH_DIRECTORIES[: i + 1]) for i in range(len(_HASH_DIRECTORIES))]
     return "/".join(bits[end - length : end] for end, length in zip(ends, _HASH_DIRECTORIES, strict=True))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from ...committers.contract import PartitionField
-from ..parquet.table_format import FileStatistics, Part, Values
+from ..parquet.table_format import FileStatistics, PartitionSlice, PartitionValues
 from .filesystem import open_iceberg_filesystem
 from .partitions import directory, hash_directories, partition_problems, split
 from .statistics import IcebergFileStatistics, statistics_columns, statistics_problems
@@ -36,7 +36,7 @@ class IcebergFormat:
         return bool(self.partitioning)
 
     @property
-    def reads_differences(self) -> bool:
+    def reads_delta_encoding(self) -> bool:
         return False
 
     def problems(self, schema: pa.Schema) -> list[str]:
@@ -54,10 +54,10 @@ class IcebergFormat:
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema
 
-    def split(self, rows: pa.Table, where: str) -> Iterator[Part]:
+    def split(self, rows: pa.Table, where: str) -> Iterator[PartitionSlice]:
         return split(rows, self.partitioning, where)
 
-    def data_path(self, values: Values, file_name: str) -> str:
+    def data_path(self, values: PartitionValues, file_name: str) -> str:
         partition = directory(values, self.partitioning) if self.has_partition_paths else ""
         path = posixpath.join(partition, file_name)
         return f"{hash_directories(path)}/{path}" if self.is_object_storage_layout else path

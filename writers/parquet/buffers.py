@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from .columns import parquet_width
-from .plan import WritePlan
 from .sorting import sort_rows
-from .table_format import Values
+from .table_format import PartitionValues
+from .write_config import WriteConfig
 
 COLUMN_BYTES = 512
 """What a piece of a column costs beside its values: the bound holds with thousands of tiny pieces too."""
@@ -20,7 +20,7 @@ COLUMN_BYTES = 512
 class RowGroup:
     """Rows of one table partition that are due to be written."""
 
-    values: Values
+    values: PartitionValues
     rows: pa.Table
     size_bytes: int
     """In memory."""
@@ -54,13 +54,13 @@ class RowBuffers:
     of the rows that came together.
     """
 
-    def __init__(self, plan: WritePlan, where: str, partition: Values | None = None) -> None:
+    def __init__(self, plan: WriteConfig, where: str, partition: PartitionValues | None = None) -> None:
         """`partition` is that of all rows; None if they are yet to be split."""
         self._plan = plan
         self._partition = () if partition is None and not plan.table_format.is_partitioned else partition
         self._format = plan.table_format
         self._where = where
-        self._waiting: dict[Values, _Waiting] = {}
+        self._waiting: dict[PartitionValues, _Waiting] = {}
         self._bytes = 0
         self._overhead_bytes = COLUMN_BYTES * sum(parquet_width(column.type) for column in plan.schema)
 
@@ -89,7 +89,7 @@ class RowBuffers:
         for waiting in self._waiting.values():
             waiting.part()
 
-    def waiting(self) -> list[Values]:
+    def waiting(self) -> list[PartitionValues]:
         """The table partitions that have rows here."""
         return list(self._waiting)
 
@@ -103,7 +103,7 @@ class RowBuffers:
             rows_min -= waiting.rows
         return found
 
-    def take(self, values: Values) -> RowGroup:
+    def take(self, values: PartitionValues) -> RowGroup:
         """All rows that wait for one table partition, sorted if the plan says so.
 
         Each copy replaces the one before, so that there are two at most.
@@ -115,7 +115,7 @@ class RowBuffers:
             rows = sort_rows(rows, self._plan.sort)
         return RowGroup(values, rows, size_bytes)
 
-    def _keep(self, values: Values, rows: pa.RecordBatch) -> Iterator[RowGroup]:
+    def _keep(self, values: PartitionValues, rows: pa.RecordBatch) -> Iterator[RowGroup]:
         """Holds no reference to what it gives out: that must be free again once it is written."""
         rows_max = self._plan.row_group_rows
         if values in self._waiting and self._waiting[values].rows + rows.num_rows > rows_max:

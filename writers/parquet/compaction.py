@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from ...committers.contract import DataFile
-from ...committers.deletion import Gate
+from ...committers.deletion import DeletionGuard
 from ...committers.errors import PenstockError, RetryableError
 from .columns import parquet_width
 from .data_files import DataFileWriter
 from .objects import objects_of
-from .plan import FileNames, WritePlan
-from .table_format import Values
+from .table_format import PartitionValues
+from .write_config import FileNames, WriteConfig
 
 _KIBIBYTE = 1024
 _MEBIBYTE = 1024 * _KIBIBYTE
@@ -66,7 +66,7 @@ class RewriteGroup:
 
     number: int
     """Counts the groups of one compaction: it stands in the names of the new files."""
-    partition: Values
+    partition: PartitionValues
     sources: tuple[DataFile, ...]
     """Their statistics left out: nobody needs them."""
 
@@ -88,7 +88,7 @@ def choose_groups(files: Sequence[DataFile], target_file_bytes: int) -> list[Rew
     Small files of a table partition go together in the order given, up to `GROUP_TARGETS` target sizes or
     `GROUP_FILES` files. A group is left alone if it would not become fewer files.
     """
-    by_partition: dict[Values, list[DataFile]] = {}
+    by_partition: dict[PartitionValues, list[DataFile]] = {}
     for file in files:
         if file.size_bytes < target_file_bytes * SMALL:
             by_partition.setdefault(file.partition_values, []).append(file)
@@ -118,7 +118,7 @@ def _pack(files: Sequence[DataFile], target_file_bytes: int) -> list[tuple[DataF
 # The rewriting ------------------------------------------------------------------------------------
 
 
-def rewrite_group(plan: WritePlan, names: FileNames, group: RewriteGroup) -> tuple[DataFile, ...]:
+def rewrite_group(plan: WriteConfig, names: FileNames, group: RewriteGroup) -> tuple[DataFile, ...]:
     """The rows of the group's sources in new, durable files. No table names them yet; the sources stay.
 
     Memory: what `DataFileWriter` takes, and up to 160 MiB to read. On any error the new files are deleted.
@@ -155,11 +155,13 @@ def _check_rows(group: RewriteGroup, files: Sequence[DataFile]) -> None:
         )
 
 
-def delete_files(plan: WritePlan, files: Iterable[DataFile]) -> None:
+def delete_files(plan: WriteConfig, files: Iterable[DataFile]) -> None:
     """Take back what a compaction made. Never raises: what stays is an orphan, which clean-up finds."""
     with contextlib.suppress(Exception):
         filesystem, root = plan.table_format.open_filesystem(plan.location, plan.storage_options)
-        for path in Gate([plan.location]).allowed_below(plan.location, [file.path for file in files]):
+        for path in DeletionGuard([plan.location]).allowed_below(
+            plan.location, [file.path for file in files]
+        ):
             with contextlib.suppress(Exception):
                 filesystem.delete_file(posixpath.join(root, path))
 

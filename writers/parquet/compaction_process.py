@@ -17,14 +17,14 @@ from ...committers.contract import DataFile
 from ...committers.errors import PenstockError, RetryableError
 from .. import child_process
 from .compaction import RewriteGroup, delete_files, rewrite_group
-from .plan import FileNames, WritePlan
+from .write_config import FileNames, WriteConfig
 
-Outcome: TypeAlias = "tuple[DataFile, ...] | PenstockError"
+RewriteResult: TypeAlias = "tuple[DataFile, ...] | PenstockError"
 
 _MODULE = "penstock.writers.parquet.compaction_process"
 
 
-def try_rewrite(plan: WritePlan, names: FileNames, group: RewriteGroup) -> Outcome:
+def try_rewrite(plan: WriteConfig, names: FileNames, group: RewriteGroup) -> RewriteResult:
     """The new files, or why there are none: an error crosses processes as a value."""
     try:
         return rewrite_group(plan, names, group)
@@ -62,7 +62,7 @@ class RewriteProcess:
         self._process.kill()
         self._process.communicate()
 
-    def rewrite(self, plan: WritePlan, names: FileNames, group: RewriteGroup) -> tuple[DataFile, ...]:
+    def rewrite(self, plan: WriteConfig, names: FileNames, group: RewriteGroup) -> tuple[DataFile, ...]:
         """See `rewrite_group`.
 
         Raises:
@@ -74,7 +74,7 @@ class RewriteProcess:
         try:
             pickle.dump((plan, names, group), requests)
             requests.flush()
-            outcome = cast("Outcome", pickle.load(outcomes))  # noqa: S301  from our own process
+            outcome = cast("RewriteResult", pickle.load(outcomes))  # noqa: S301  from our own process
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
             raise RetryableError(
                 f"A process that compacted data files ({names}) has died with exit code "

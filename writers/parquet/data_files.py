@@ -11,12 +11,12 @@ from ...committers.contract import DataFiles
 from ...committers.crash_points import reach
 from ..background import Background
 from .buffers import RowBuffers, RowGroup
-from .conform import Conformer
 from .encodings import SAMPLE_ROWS, choose_encodings, fits
 from .file import Encodings
 from .open_files import OpenFiles
-from .plan import FileNames, WritePlan
-from .table_format import Values
+from .schema_projection import SchemaProjector
+from .table_format import PartitionValues
+from .write_config import FileNames, WriteConfig
 
 ARRAY_BYTES_MAX = 2**31 - 1
 """Of texts in one array: their offsets have 32 bits."""
@@ -39,10 +39,10 @@ class DataFileWriter:
 
     def __init__(
         self,
-        plan: WritePlan,
+        plan: WriteConfig,
         names: FileNames,
         location: tuple[FileSystem, str] | None = None,
-        partition: Values | None = None,
+        partition: PartitionValues | None = None,
     ) -> None:
         """
         Args:
@@ -53,7 +53,9 @@ class DataFileWriter:
         self._plan = plan
         self._names = names
         filesystem, root = location or plan.table_format.open_filesystem(plan.location, plan.storage_options)
-        self._conform = Conformer(plan.row_schema if partition is None else plan.file_schema, str(names))
+        self._project = SchemaProjector(
+            plan.row_schema if partition is None else plan.file_schema, str(names)
+        )
         self._buffers = RowBuffers(plan, str(names), partition)
         self._files = OpenFiles(plan, names, filesystem, root)
         self._background = Background("penstock-writer")
@@ -72,7 +74,7 @@ class DataFileWriter:
         """
         if batch.num_rows == 0:
             return
-        rows = self._conform(batch)
+        rows = self._project(batch)
         size = rows.nbytes
         if (
             self._arrived_bytes + size > self._arrived_bytes_max

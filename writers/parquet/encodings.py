@@ -13,10 +13,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...committers.arrow_values import numbers
+from ...committers.arrow_values import numeric_array
 from .columns import ParquetColumn, parquet_columns, reach
 from .file import DECIMALS_AS_INTEGERS, Encodings, OpenParquetFile
-from .plan import WritePlan
+from .write_config import WriteConfig
 
 SAMPLE_ROWS = 8192
 _PIECES = 4
@@ -37,7 +37,7 @@ SAVED_BYTES_MIN = 1024
 """… nor those of which a row group would lose less: each page costs the codec a fresh start."""
 
 
-def choose_encodings(plan: WritePlan, rows: pa.Table, group_rows: int) -> Encodings:
+def choose_encodings(plan: WriteConfig, rows: pa.Table, group_rows: int) -> Encodings:
     """By some rows of the data files, whose row groups have `group_rows` about.
 
     A dictionary pays where values repeat; differences pay for whole numbers and times that do not. Columns
@@ -51,14 +51,14 @@ def choose_encodings(plan: WritePlan, rows: pa.Table, group_rows: int) -> Encodi
     spread = _spread(rows)
     spread_rows = sum(batch.num_rows for batch in spread)
     dictionary: list[str] = []
-    differences: list[str] = []
+    delta_encoded: list[str] = []
     for column in columns:
-        has_differences = plan.table_format.reads_differences and _is_integer(column.field.type)
-        if _repeats(column, spread, _different_max(spread_rows, group_rows, has_differences)):
+        has_delta_encoding = plan.table_format.reads_delta_encoding and _is_integer(column.field.type)
+        if _repeats(column, spread, _different_max(spread_rows, group_rows, has_delta_encoding)):
             dictionary.append(column.parquet_path)
-        elif has_differences:
-            differences.append(column.parquet_path)
-    encodings = Encodings(dictionary, differences, all_columns, group_rows)
+        elif has_delta_encoding:
+            delta_encoded.append(column.parquet_path)
+    encodings = Encodings(dictionary, delta_encoded, all_columns, group_rows)
     if plan.compression == "none" or rows.num_rows < SAMPLE_ROWS:
         return encodings
     return replace(encodings, compressed=_worth_compressing(plan, rows, encodings))
@@ -77,9 +77,9 @@ def _is_integer(kind: pa.DataType) -> bool:
     return bool(types.is_integer(kind) or types.is_timestamp(kind) or types.is_date(kind))
 
 
-def _different_max(sampled: int, group_rows: int, has_differences: bool) -> float:
+def _different_max(sampled: int, group_rows: int, has_delta_encoding: bool) -> float:
     """So many of the sampled values may be different for a dictionary to pay."""
-    if has_differences:
+    if has_delta_encoding:
         return min(sampled * REPEATED_INTEGERS, group_rows * DICTIONARY_SHARE)
     return sampled * REPEATED
 
@@ -98,13 +98,13 @@ def _spread(rows: pa.Table) -> list[pa.RecordBatch]:
     batches = rows.to_batches()
     chosen = batches[:: max(len(batches) // _PIECES, 1)]
     step = max(sum(batch.num_rows for batch in chosen) // SAMPLE_ROWS, 1)
-    return [batch.take(numbers(range(0, batch.num_rows, step))) for batch in chosen]
+    return [batch.take(numeric_array(range(0, batch.num_rows, step))) for batch in chosen]
 
 
 # Compression --------------------------------------------------------------------------------------
 
 
-def _worth_compressing(plan: WritePlan, rows: pa.Table, encodings: Encodings) -> list[str]:
+def _worth_compressing(plan: WriteConfig, rows: pa.Table, encodings: Encodings) -> list[str]:
     """Encodes a sample, for the sizes in its footer."""
     sample = _runs(rows)
     trial = OpenParquetFile(pa.MockOutputStream(), sample.schema, plan, encodings)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .columns import parquet_columns
-from .plan import WritePlan, has_levels
+from .write_config import WriteConfig, has_levels
 
 BLOOM_FALSE_POSITIVES = 0.01
 """Iceberg's default."""
@@ -30,7 +30,7 @@ class Encodings:
     """Parquet columns, as dotted paths, with another encoding than the plain one, and those compressed."""
 
     dictionary: list[str]
-    differences: list[str]
+    delta_encoded: list[str]
     """DELTA_BINARY_PACKED"""
     compressed: list[str]
     rows: int
@@ -45,7 +45,9 @@ class OpenParquetFile:
     NaN for the greatest number (Spark, DuckDB) would skip row groups that have one.
     """
 
-    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, plan: WritePlan, encodings: Encodings) -> None:
+    def __init__(
+        self, sink: pa.NativeFile, schema: pa.Schema, plan: WriteConfig, encodings: Encodings
+    ) -> None:
         columns = list(parquet_columns(schema))
         self._footers: list[pq.FileMetaData] = []
         self._sink = sink
@@ -54,7 +56,7 @@ class OpenParquetFile:
             schema,
             version="2.6",
             use_dictionary=encodings.dictionary,
-            column_encoding=dict.fromkeys(encodings.differences, "DELTA_BINARY_PACKED"),
+            column_encoding=dict.fromkeys(encodings.delta_encoded, "DELTA_BINARY_PACKED"),
             data_page_size=plan.parquet.page_bytes,
             dictionary_pagesize_limit=plan.parquet.dictionary_bytes,
             write_statistics=[column.parquet_path for column in columns if not column.is_floating],
@@ -97,14 +99,14 @@ DECIMALS_AS_INTEGERS = "store_decimal_as_integer" in _KNOWN_OPTIONS
 """False with older versions of Arrow, which store the bytes of a number."""
 
 
-def _compression(plan: WritePlan, columns: list[str]) -> dict[str, Any]:
+def _compression(plan: WriteConfig, columns: list[str]) -> dict[str, Any]:
     options: dict[str, Any] = {"compression": dict.fromkeys(columns, plan.compression)}
     if plan.compression_level is not None and has_levels(plan.compression):
         options["compression_level"] = dict.fromkeys(columns, plan.compression_level)
     return options
 
 
-def _newer_options(schema: pa.Schema, plan: WritePlan, encodings: Encodings) -> dict[str, Any]:
+def _newer_options(schema: pa.Schema, plan: WriteConfig, encodings: Encodings) -> dict[str, Any]:
     """What only newer versions of Arrow can do."""
     page_rows = plan.parquet.page_rows or PAGE_ROWS
     options: dict[str, Any] = {"store_decimal_as_integer": True, "max_rows_per_page": page_rows}
@@ -113,7 +115,7 @@ def _newer_options(schema: pa.Schema, plan: WritePlan, encodings: Encodings) -> 
     return {name: value for name, value in options.items() if name in _KNOWN_OPTIONS}
 
 
-def _bloom_filters(schema: pa.Schema, plan: WritePlan, rows: int) -> dict[str, Any]:
+def _bloom_filters(schema: pa.Schema, plan: WriteConfig, rows: int) -> dict[str, Any]:
     """Filters as large as if all values of a row group were different.
 
     Arrow makes none of booleans. Floating columns get none: filters hold bits, so that a search for 0.0

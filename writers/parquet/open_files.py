@@ -14,9 +14,9 @@ from ...committers.crash_points import reach
 from .buffers import RowGroup
 from .file import Encodings, OpenParquetFile
 from .new_files import LocalFiles, NewFiles
-from .plan import FileNames, WritePlan
-from .table_format import FileStatistics, Values
+from .table_format import FileStatistics, PartitionValues
 from .uploads import Uploads
+from .write_config import FileNames, WriteConfig
 
 FULL = 0.9
 """A file this close to the target size is closed: what still fits would be a sliver of a row group."""
@@ -42,7 +42,7 @@ class OpenFiles:
     partitions come in turn, so each would be closed just before its next row group.
     """
 
-    def __init__(self, plan: WritePlan, names: FileNames, filesystem: FileSystem, root: str) -> None:
+    def __init__(self, plan: WriteConfig, names: FileNames, filesystem: FileSystem, root: str) -> None:
         self._plan = plan
         self._names = names
         self._schema = plan.file_schema
@@ -54,14 +54,14 @@ class OpenFiles:
         else:
             self._new_files = Uploads(filesystem, root)
             self._memory_bytes_max = max(plan.buffer_bytes_max * 2, UPLOAD_BYTES_MIN)
-        self._open: dict[Values, _OpenFile] = {}
+        self._open: dict[PartitionValues, _OpenFile] = {}
         self._open_max = min(plan.max_open_partitions, _files_per_process() // 2)
         self._memory_bytes = 0
         self._arrow_bytes = 0.0
         self._file_bytes = 0
         self._closed: list[DataFile] = []
 
-    def __contains__(self, values: Values) -> bool:
+    def __contains__(self, values: PartitionValues) -> bool:
         """Is there an open file of this table partition?"""
         return values in self._open
 
@@ -82,7 +82,7 @@ class OpenFiles:
             if file.parquet.size_bytes >= self._plan.target_file_bytes * FULL:
                 self.close(group.values)
 
-    def close(self, values: Values) -> None:
+    def close(self, values: PartitionValues) -> None:
         """The file of one table partition, if one is open."""
         file = self._open.get(values)
         if file is None:
@@ -127,7 +127,7 @@ class OpenFiles:
             reach("write.file_open", self._names.batch_id)
         self._file_bytes += file.parquet.size_bytes - before
 
-    def _file(self, values: Values, encodings: Encodings) -> _OpenFile:
+    def _file(self, values: PartitionValues, encodings: Encodings) -> _OpenFile:
         """The partition's open file, or a new one."""
         if values not in self._open:
             self._make_room(files=1)

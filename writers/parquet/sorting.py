@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...committers.arrow_values import number
+from ...committers.arrow_values import numeric_scalar
 from ...committers.contract import SortField
 from .columns import field_at, reach
 from .transforms import apply_transform, transform_problem
@@ -47,7 +47,7 @@ def sort_rows(rows: pa.Table, order: Sequence[SortField]) -> pa.Table:
             directions.append("ascending")
         keys.append(_comparable(key))
         directions.append("descending" if sort.is_descending else "ascending")
-    names = [str(number) for number in range(len(keys))]
+    names = [str(numeric_scalar) for numeric_scalar in range(len(keys))]
     indices = pc.sort_indices(pa.table(keys, names), sort_keys=list(zip(names, directions, strict=True)))
     return rows.take(indices)
 
@@ -61,7 +61,7 @@ def _comparable(key: pa.Array) -> pa.Array:
     if not pa.types.is_floating(key.type):
         return key
     as_integer = pa.int64() if key.type == pa.float64() else pa.int32()
-    magnitude = number(2 ** (as_integer.bit_width - 1) - 1, as_integer)
-    one_nan = pc.if_else(pc.is_nan(key), number(float("nan"), key.type), key)
+    magnitude = numeric_scalar(2 ** (as_integer.bit_width - 1) - 1, as_integer)
+    one_nan = pc.if_else(pc.is_nan(key), numeric_scalar(float("nan"), key.type), key)
     bits = one_nan.view(as_integer)
-    return pc.if_else(pc.less(bits, number(0, as_integer)), pc.bit_wise_xor(bits, magnitude), bits)
+    return pc.if_else(pc.less(bits, numeric_scalar(0, as_integer)), pc.bit_wise_xor(bits, magnitude), bits)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...committers.arrow_values import number
+from ...committers.arrow_values import numeric_scalar
 
 
 def split_by(keys: Sequence[pa.Array], rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -42,7 +42,7 @@ def _codes(keys: Sequence[pa.Array]) -> pa.Array:
     codes = _encode(keys[0])
     for key in keys[1:]:
         more = _encode(key)
-        width = pc.add(pc.max(more), number(1))
+        width = pc.add(pc.max(more), numeric_scalar(1))
         codes = _encode(pc.add(pc.multiply(codes.cast(pa.int64()), width.cast(pa.int64())), more))
     return codes
 

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-Values: TypeAlias = tuple[tuple[str, str | None], ...]
+PartitionValues: TypeAlias = tuple[tuple[str, str | None], ...]
 """What makes a table partition: (name, value as text or None for NULL), in the order of the partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartitionSlice:
     """Rows of one table partition, with the columns that go into its files."""
 
-    values: Values
+    values: PartitionValues
     rows: pa.RecordBatch
 
 
@@ -43,7 +43,7 @@ class TableFormat(Protocol):
         ...
 
     @property
-    def reads_differences(self) -> bool:
+    def reads_delta_encoding(self) -> bool:
         """True if all its readers of recent years decode DELTA_BINARY_PACKED by default."""
         ...
 
@@ -59,7 +59,7 @@ class TableFormat(Protocol):
         """The columns of the data files of a table whose rows have `schema`."""
         ...
 
-    def split(self, rows: pa.Table, where: str) -> Iterator[Part]:
+    def split(self, rows: pa.Table, where: str) -> Iterator[PartitionSlice]:
         """The rows by table partition, in arrival order within each, which may be slices of one copy.
 
         Raises:
@@ -67,7 +67,7 @@ class TableFormat(Protocol):
         """
         ...
 
-    def data_path(self, values: Values, file_name: str) -> str:
+    def data_path(self, values: PartitionValues, file_name: str) -> str:
         """Where a file of a table partition lies, relative to the location; ends in `/{file_name}`."""
         ...
 

@@ -10,7 +10,7 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...committers.arrow_values import number
+from ...committers.arrow_values import numeric_scalar
 
 _SPELLED = re.compile(r"(?P<name>[a-z]+)(\[(?P<parameter>\d+)\])?")
 _PLAIN = ("year", "month", "day", "hour")
@@ -47,7 +47,7 @@ def _days(moments: pa.Array) -> pa.Array:
 
 def _hours(moments: pa.Array) -> pa.Array:
     hours = pc.floor_temporal(_in_utc(moments), unit="hour").cast(pa.int64())
-    return pc.divide(hours, number(60 * 60 * 10**6)).cast(pa.int32())
+    return pc.divide(hours, numeric_scalar(60 * 60 * 10**6)).cast(pa.int32())
 
 
 def _in_utc(moments: pa.Array) -> pa.Array:

@@ -60,7 +60,7 @@ class Uploads:
     def delete_all(self) -> None:
         self._threads.shutdown(cancel_futures=True)
         with ThreadPoolExecutor(UPLOADS_MAX, "penstock-upload") as threads:
-            list(threads.map(_Upload.take_back, self._files))
+            list(threads.map(_Upload.abort_upload, self._files))
 
     def _start(self, send: Callable[[], None], size_bytes: int) -> Future[None]:
         future = self._threads.submit(send)
@@ -99,7 +99,7 @@ class _Upload:
             if not self._is_taken_back:
                 self._send(self._send_last_part if self._on_its_way else self._send_whole)
 
-    def take_back(self) -> None:
+    def abort_upload(self) -> None:
         """Delete what is there of it, when nobody sends it any more. Never raises.
 
         Only what is known to be of this upload: what came of one that failed stays, an orphan if anything.

@@ -38,7 +38,7 @@ def _text(array: pa.Array, column: str) -> pa.Array:
     """Each value as Postgres reads it."""
     kind = array.type
     if is_list(kind):
-        return _array_text(array, column)
+        return _array_string(array, column)
     if is_binary(kind):
         return pc.binary_join_element_wise(pa.scalar("\\x", _TEXT), _hex(array), pa.scalar("", _TEXT))
     if pa.types.is_timestamp(kind):
@@ -68,7 +68,7 @@ def _hex(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(_TEXT, len(array), [valid, doubled.buffers()[1], pa.py_buffer(digits)])
 
 
-def _array_text(array: pa.ListArray, column: str) -> pa.Array:
+def _array_string(array: pa.ListArray, column: str) -> pa.Array:
     """`{"value",NULL,...}`"""
     first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
     texts = _text(array.values.slice(first, end - first), column)

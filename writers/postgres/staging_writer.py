@@ -20,7 +20,7 @@ from ...committers.postgres.staging import (
     staging_name,
 )
 from ..background import Background
-from ..parquet.conform import Conformer
+from ..parquet.schema_projection import SchemaProjector
 from .copy_csv import copy_csv
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class StagingWriter:
         self._name = staging_name(attempt, plan.table_sql)
         self._sql = qualified(plan.schema, self._name)
         where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
-        self._conform = Conformer(plan.columns, where)
+        self._project = SchemaProjector(plan.columns, where)
         self._connection: Connection | None = None
         self._background = Background("penstock-copy")
         self._rows = self._bytes = 0
@@ -67,7 +67,7 @@ class StagingWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        rows = copy_csv(self._conform(batch))
+        rows = copy_csv(self._project(batch))
         connection = self._connection or self._begin()
         self._background.start(self._copy, connection, rows, batch.num_rows)
 

@@ -91,17 +91,17 @@ def open_library_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
 def _open(name: str, properties: Mapping[str, Any]) -> Catalog:
     kind = catalog_kind(properties)
     if kind == "rest" and isinstance(properties.get("uri"), str):
-        from .rest import PatientRestCatalog
+        from .rest import RestCatalogWithTimeouts
 
-        return PatientRestCatalog(name, **properties)
+        return RestCatalogWithTimeouts(name, **properties)
     if kind == "hive" and "uri" in properties and _is_installed("hive_metastore", "thrift"):
-        from .hive import PatientHiveCatalog
+        from .hive import HiveCatalogWithTimeouts
 
-        return PatientHiveCatalog(name, **properties)
+        return HiveCatalogWithTimeouts(name, **properties)
     if kind == "sql" and "uri" in properties:
-        from .sql import PatientSqlCatalog
+        from .sql import SqlCatalogWithTimeouts
 
-        return PatientSqlCatalog(name, **properties)
+        return SqlCatalogWithTimeouts(name, **properties)
     if kind == "glue" and _is_installed("boto3"):
         return load_catalog(name, **_of_glue(properties))
     return load_catalog(name, **properties)

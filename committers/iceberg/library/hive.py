@@ -20,7 +20,7 @@ from ...file_tables.library_hooks import changed_library, check_hooks, hook
 from .catalogs import Timeouts
 
 
-class PatientHiveCatalog(HiveCatalog):
+class HiveCatalogWithTimeouts(HiveCatalog):
     """pyiceberg's client with a time-out for each request.
 
     Raises:
@@ -28,17 +28,17 @@ class PatientHiveCatalog(HiveCatalog):
     """
 
     def __init__(self, name: str, **properties: Any) -> None:
-        check_hooks(PatientHiveCatalog)
-        check_hooks(_PatientHiveClient)
+        check_hooks(HiveCatalogWithTimeouts)
+        check_hooks(_HiveClientWithTimeouts)
         super().__init__(name, **properties)
-        if not isinstance(self._client, _PatientHiveClient) or not self._client.has_timeout:
+        if not isinstance(self._client, _HiveClientWithTimeouts) or not self._client.has_timeout:
             raise changed_library("pyiceberg", "a call of _HiveClient._init_thrift_transport for each client")
 
     @staticmethod
     @hook
     def _create_hive_client(properties: dict[str, str]) -> _HiveClient:
         """The library's own takes the first of several addresses as well: it does not connect yet."""
-        return _PatientHiveClient(
+        return _HiveClientWithTimeouts(
             properties["uri"].split(",")[0],
             properties.get("ugi"),
             property_as_bool(properties, HIVE_KERBEROS_AUTH, HIVE_KERBEROS_AUTH_DEFAULT),
@@ -47,7 +47,7 @@ class PatientHiveCatalog(HiveCatalog):
         )
 
 
-class _PatientHiveClient(_HiveClient):
+class _HiveClientWithTimeouts(_HiveClient):
     has_timeout = False
 
     def __init__(
@@ -61,7 +61,7 @@ class _PatientHiveClient(_HiveClient):
     @hook
     def _init_thrift_transport(self) -> Any:
         """Called for each connection."""
-        socket = _PatientSocket(self._address.hostname, self._address.port, self._timeouts)
+        socket = _SocketWithTimeouts(self._address.hostname, self._address.port, self._timeouts)
         self.has_timeout = True
         if self._sasl_service is None:
             return TTransport.TBufferedTransport(socket)
@@ -70,7 +70,7 @@ class _PatientHiveClient(_HiveClient):
         )
 
 
-class _PatientSocket(TSocket.TSocket):  # type: ignore[misc]
+class _SocketWithTimeouts(TSocket.TSocket):  # type: ignore[misc]
     """One time-out to connect, another one for each answer. Thrift's own has one for both, or none."""
 
     def __init__(self, host: str | None, port: int | None, timeouts: Timeouts) -> None:

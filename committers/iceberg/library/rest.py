@@ -14,7 +14,7 @@ from .catalogs import Timeouts
 from .table_file_io import refuse_location_provider
 
 
-class PatientRestCatalog(RestCatalog):
+class RestCatalogWithTimeouts(RestCatalog):
     """pyiceberg's client with a time-out for each request.
 
     Raises:
@@ -25,7 +25,7 @@ class PatientRestCatalog(RestCatalog):
     _has_timeout = False
 
     def __init__(self, name: str, **properties: Any) -> None:
-        check_hooks(PatientRestCatalog)
+        check_hooks(RestCatalogWithTimeouts)
         self._timeouts = Timeouts.of("rest", properties)
         super().__init__(name, **properties)
         if not self._has_timeout:

@@ -14,7 +14,7 @@ from ...postgres_timeouts import connection_settings, set_timeouts
 _DRIVERS = ("psycopg", "psycopg2")
 
 
-class PatientSqlCatalog(SqlCatalog):
+class SqlCatalogWithTimeouts(SqlCatalog):
     """pyiceberg's catalog with time-outs of its connections to Postgres (`committers.postgres`).
 
     Other databases are opened as the library opens them.
@@ -26,7 +26,7 @@ class PatientSqlCatalog(SqlCatalog):
     _has_timeout = False
 
     def __init__(self, name: str, **properties: Any) -> None:
-        check_hooks(PatientSqlCatalog)
+        check_hooks(SqlCatalogWithTimeouts)
         url = make_url(properties["uri"])
         self._url: URL | None = url if url.get_driver_name() in _DRIVERS else None
         if self._url is not None:

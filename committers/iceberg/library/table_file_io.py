@@ -16,8 +16,8 @@ from pyiceberg.table import TableProperties
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from ...file_tables.library_hooks import check_hooks, hook
-from ...file_tables.violations import refuse
-from ..checks import property_violation
+from ...file_tables.unsupported_features import refuse
+from ..checks import unsupported_property
 
 _Opened = TypeVar("_Opened", bound=Catalog)
 
@@ -52,5 +52,9 @@ def refuse_location_provider(properties: Mapping[str, str], location: str | None
     """
     key = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
     if key in properties:
-        violation = property_violation(key, properties[key])
-        refuse([violation] if violation else [], f"The Iceberg table with the metadata {location}", "Iceberg")
+        unsupported_feature = unsupported_property(key, properties[key])
+        refuse(
+            [unsupported_feature] if unsupported_feature else [],
+            f"The Iceberg table with the metadata {location}",
+            "Iceberg",
+        )

@@ -84,7 +84,7 @@ def test_values_that_would_be_read_as_others_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("kind", "way_out"),
+    ("kind", "remedy"),
     [
         (pa.float32(), "DECIMAL"),
         (pa.float64(), "DECIMAL"),
@@ -93,9 +93,9 @@ def test_values_that_would_be_read_as_others_are_refused(
         (pa.list_(pa.int64()), "field"),
     ],
 )
-def test_types_that_do_not_survive_as_text_are_refused(kind: pa.DataType, way_out: str) -> None:
+def test_types_that_do_not_survive_as_text_are_refused(kind: pa.DataType, remedy: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("v", kind)])
-    with pytest.raises(SchemaMismatchError, match=f"'v' .*{way_out}"):
+    with pytest.raises(SchemaMismatchError, match=f"'v' .*{remedy}"):
         check_partition_columns(schema, ["v"])
 
 

@@ -17,7 +17,7 @@ from tests.foreign_iceberg import NAMES, PartitionRow, data_files, load, partiti
 from penstock.committers.contract import DataFile, PartitionField
 from penstock.committers.iceberg.data_files import iceberg_data_files
 from penstock.committers.iceberg.plan import partitioning
-from penstock.writers.iceberg.partitions import spell, split
+from penstock.writers.iceberg.partitions import format_value, split
 from penstock.writers.parquet.columns import reach
 from penstock.writers.parquet.transforms import apply_transform
 
@@ -104,9 +104,9 @@ def test_each_value_is_transformed_as_java_does(table: Table) -> None:
             top, *below = part.column
             column = reach(rows[top].combine_chunks(), below)
             transformed = apply_transform(part.transform, column)
-            together = [spell(transformed.slice(number, 1)) for number in range(len(column))]
+            together = [format_value(transformed.slice(number, 1)) for number in range(len(column))]
             alone = [
-                spell(apply_transform(part.transform, column.slice(number, 1)))
+                format_value(apply_transform(part.transform, column.slice(number, 1)))
                 for number in range(len(column))
             ]
             assert together == alone == expected, part

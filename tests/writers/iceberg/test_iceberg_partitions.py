@@ -17,7 +17,7 @@ from pyiceberg.transforms import parse_transform
 from tests.writers.iceberg_kinds import KINDS, WIDE, Kind, to_iceberg
 
 from penstock.committers.contract import PartitionField
-from penstock.writers.iceberg.partitions import directory, hash_directories, spell, split
+from penstock.writers.iceberg.partitions import directory, format_value, hash_directories, split
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.columns import reach
 from penstock.writers.parquet.transforms import apply_transform
@@ -96,7 +96,7 @@ def test_transforms_are_those_of_pyiceberg(kind: Kind) -> None:
         for transform in kind.transforms:
             theirs = parse_transform(transform).transform(kind.iceberg)
             ours = apply_transform(transform, stored(kind.arrow, values).slice(start))
-            texts = [spell(ours.slice(i, 1)) for i in range(len(ours))]
+            texts = [format_value(ours.slice(i, 1)) for i in range(len(ours))]
             with localcontext(WIDE):
                 expected = [None if value is None else theirs(to_iceberg(value)) for value in values[start:]]
             assert texts == [as_text(value) for value in expected], transform

@@ -44,7 +44,7 @@ from tests.writers.iceberg_table import schema_of
 from penstock.committers.errors import ConfigurationError
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.plan import FileNames, WritePlan
+from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 Write: TypeAlias = Callable[..., tuple[dict[str, Any], pq.FileMetaData]]
 
@@ -58,7 +58,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
     ) -> tuple[dict[str, Any], pq.FileMetaData]:
         location = tmp_path_factory.mktemp("data")
         arrow = schema_to_pyarrow(schema, include_field_ids=True)
-        plan = WritePlan(str(location), {}, arrow, IcebergFormat((), metrics or {}), **options)
+        plan = WriteConfig(str(location), {}, arrow, IcebergFormat((), metrics or {}), **options)
         unsynced = SubTreeFileSystem(str(location), LocalFileSystem())
         writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0), (unsynced, ""))
         for batch in rows.to_batches():
@@ -277,7 +277,7 @@ def test_split_offsets_are_where_row_groups_begin(write: Write) -> None:
 def test_unknown_modes_are_refused(mode: str) -> None:
     arrow = schema_to_pyarrow(schema_of(v=LongType()), include_field_ids=True)
     with pytest.raises(ConfigurationError, match="metrics mode"):
-        WritePlan("/t", {}, arrow, IcebergFormat((), {1: mode}))
+        WriteConfig("/t", {}, arrow, IcebergFormat((), {1: mode}))
 
 
 def test_columns_without_a_field_id_are_refused(tmp_path: Path) -> None:
@@ -285,4 +285,4 @@ def test_columns_without_a_field_id_are_refused(tmp_path: Path) -> None:
     inner = pa.list_(pa.field("element", pa.int64()))
     schema = pa.schema([pa.field("l", inner, metadata={"PARQUET:field_id": "1"})])
     with pytest.raises(ConfigurationError, match=r"'l.element' has no Iceberg field id"):
-        WritePlan(str(tmp_path), {}, schema, IcebergFormat())
+        WriteConfig(str(tmp_path), {}, schema, IcebergFormat())

@@ -8,7 +8,7 @@ import typer
 
 from ...committers.errors import ConfigurationError
 from . import options
-from .common import checked_reason, confirm, deciding, opened_store
+from .common import checked_reason, confirm, opened_store, operator
 
 
 def park(
@@ -26,7 +26,7 @@ def park(
     from ...committers.store.selection import select_one
     from ..output import print_json, print_line, stream_json, title
 
-    name, why = deciding(who), checked_reason(reason)
+    name, why = operator(who), checked_reason(reason)
     with opened_store(checkpoint, store) as opened:
         found = select_one(opened.streams(), stream)
         opened.deliveries.park(found.key, name, why)
@@ -54,7 +54,7 @@ def retry(
     from ...committers.store.selection import select
     from ..output import print_json, print_line, stream_json, title
 
-    name = deciding(who)
+    name = operator(who)
     with opened_store(checkpoint, store) as opened:
         chosen = [
             one
@@ -92,10 +92,10 @@ def skip(
     """
     from ...committers.store.selection import select_one
     from ...datasource.table_access import TableAccess
-    from ..decide import check_skippable
+    from ..admin import check_skippable
     from ..output import count, print_json, print_line, record_json, stream_json, title
 
-    access, name, why = TableAccess.parse(storage, catalog), deciding(who), checked_reason(reason)
+    access, name, why = TableAccess.parse(storage, catalog), operator(who), checked_reason(reason)
     with opened_store(checkpoint, store) as opened:
         found = select_one(opened.streams(), stream)
         record = check_skippable(opened, found, batch, access)
@@ -105,7 +105,7 @@ def skip(
             stderr=True,
         )
         confirm("Give the batch up for good?", yes)
-        if not opened.deliveries.skip(found.key, batch, name, why, seen=record.batch):
+        if not opened.deliveries.skip(found.key, batch, name, why, expected=record.batch):
             raise ConfigurationError(
                 f"Batch {batch} of {found.key} was delivered or given up meanwhile, or has other rows by now."
             )
@@ -135,11 +135,11 @@ def abort(
     """
     from ...committers.store.selection import select_one
     from ...datasource.table_access import TableAccess
-    from ..decide import abort as abort_stream
-    from ..decide import check_checkpoint_gone, undelivered
+    from ..admin import abort as abort_stream
+    from ..admin import check_checkpoint_gone, undelivered
     from ..output import count, print_json, print_line, stream_json, title
 
-    access, name, why = TableAccess.parse(storage, catalog), deciding(who), checked_reason(reason)
+    access, name, why = TableAccess.parse(storage, catalog), operator(who), checked_reason(reason)
     with opened_store(checkpoint, store) as opened:
         found = select_one(opened.streams(), stream)
         location = check_checkpoint_gone(found, access)
@@ -153,8 +153,8 @@ def abort(
                 stderr=True,
             )
             confirm("Give them up for good, and delete their files?", yes)
-        seen = [record.batch for record in waiting]
-        aborted = abort_stream(opened, found, access, name, why, seen) if waiting else None
+        expected = [record.batch for record in waiting]
+        aborted = abort_stream(opened, found, access, name, why, expected) if waiting else None
     ids = [] if aborted is None else [record.batch.batch_id for record in aborted.records]
     deleted = 0 if aborted is None else aborted.deleted
     if as_json:

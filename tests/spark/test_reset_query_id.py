@@ -1,4 +1,4 @@
-"""`penstock renew` on a checkpoint of real Spark."""
+"""`penstock reset-query-id` on a checkpoint of real Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def query_id(checkpoint: Path) -> str:
 
 
 def renew(checkpoint: Path) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["renew", str(checkpoint), "--yes"])
+    result = CliRunner().invoke(app, ["reset-query-id", str(checkpoint), "--yes"])
     return result.exit_code, result.stderr
 
 
@@ -56,7 +56,7 @@ def test_a_rewound_checkpoint_writes_other_rows_only_once_it_is_renewed(delta_id
     delta_ids.add_files(1)
     (delta_ids.source / "00001.parquet").rename(delta_ids.source / "other.parquet")
 
-    assert "penstock renew" in delta_ids.fails_with()
+    assert "penstock reset-query-id" in delta_ids.fails_with()
     assert renew(delta_ids.checkpoint)[0] == 0
     delta_ids.run()
 

@@ -14,12 +14,12 @@ from .columns import is_list, is_string
 _OFFSET = struct.Struct("=i")
 
 
-def has_texts(kind: pa.DataType) -> bool:
+def has_strings(kind: pa.DataType) -> bool:
     """Is there a string in the type, however deep?"""
-    return is_string(kind) or any(has_texts(inner.type) for inner in _inside(kind))
+    return is_string(kind) or any(has_strings(inner.type) for inner in _inside(kind))
 
 
-def check_texts(columns: Sequence[pa.Array], fields: Sequence[pa.Field], where: str) -> None:
+def check_utf8(columns: Sequence[pa.Array], fields: Sequence[pa.Field], where: str) -> None:
     """
     Args:
         columns: those of `fields`, which have texts

@@ -15,9 +15,9 @@ from pyiceberg.types import IcebergType, StructType
 from ..file_tables.manifest import LakeManifest
 from ..schema_diff import (
     FILES,
-    Column,
     Difference,
-    Kind,
+    DifferenceKind,
+    SchemaColumn,
     by_field_id,
     compare,
     dotted,
@@ -50,8 +50,10 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
         )
     if problems:
         raise files_mismatch(f"Iceberg table at {metadata.location}", "the batch", problems, written, current)
-    lacking = {c.field_id for found in differences if found.kind is Kind.NEW for c in found.given}
-    return [new[field_id] for field_id in sorted(lacking & new.keys())]
+    missing_columns = {
+        c.field_id for found in differences if found.kind is DifferenceKind.NEW for c in found.given
+    }
+    return [new[field_id] for field_id in sorted(missing_columns & new.keys())]
 
 
 def _partitioning(metadata: TableMetadata) -> str:
@@ -70,17 +72,17 @@ class _Planned:
     """The highest field id that the table has ever given."""
 
     def problems(self, found: Difference[IcebergType, IcebergType]) -> Iterator[str]:
-        if found.kind is Kind.NEW:
+        if found.kind is DifferenceKind.NEW:
             names = {column.name.lower(): column.name for column in found.table}
             for column in found.given:
                 yield from self._without_field(found.parent, column, names.get(column.name.lower()))
-        elif found.kind is Kind.SPELLING and found.given[0].field_id in self.fresh_ids:
+        elif found.kind is DifferenceKind.SPELLING and found.given[0].field_id in self.fresh_ids:
             path = dotted(found.parent, found.given[0])
             yield f"the table's {found.table[0].name!r} has got the field id of the files' {path!r}"
         yield from problems_in([found], FILES)
 
     def _without_field(
-        self, parent: tuple[str, ...], column: Column[IcebergType], alike: str | None
+        self, parent: tuple[str, ...], column: SchemaColumn[IcebergType], alike: str | None
     ) -> Iterator[str]:
         """The table has no field with the id of this one of the files."""
         path = dotted(parent, column)
@@ -95,7 +97,7 @@ class _Planned:
             yield f"{path!r} was dropped and added anew; the rows' values would be lost"
 
 
-def _ids_of(column: Column[IcebergType]) -> Iterator[int]:
+def _ids_of(column: SchemaColumn[IcebergType]) -> Iterator[int]:
     yield column.field_id
     for inner in column.children:
         yield from _ids_of(inner)

@@ -69,13 +69,13 @@ class KeptFiles:
 _kept = KeptFiles()
 
 
-def stored_file(location: str, properties: dict[str, Any]) -> StoredFile:
+def object_store_file(location: str, properties: dict[str, Any]) -> ObjectStoreFile:
     """
     Args:
         properties: for file I/O, as pyiceberg names them
     """
     filesystem, path = open_object_store(location, properties)
-    return StoredFile(location, path, filesystem, _kept, _access(properties))
+    return ObjectStoreFile(location, path, filesystem, _kept, _access(properties))
 
 
 def _access(properties: Mapping[str, Any]) -> str:
@@ -87,7 +87,7 @@ def _access(properties: Mapping[str, Any]) -> str:
 def delete_soon(locations: Sequence[str], properties: dict[str, Any]) -> None:
     """Beside the caller, who waits for none of it. A file that cannot be deleted stays, an orphan."""
     for location in locations:
-        _threads(os.getpid()).submit(_try_to_delete, stored_file(location, properties))
+        _threads(os.getpid()).submit(_try_to_delete, object_store_file(location, properties))
 
 
 @lru_cache(maxsize=1)
@@ -95,14 +95,14 @@ def _threads(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(DELETING_THREADS, "penstock-delete")
 
 
-def _try_to_delete(file: StoredFile) -> None:
+def _try_to_delete(file: ObjectStoreFile) -> None:
     try:
         file.delete()
     except OSError as error:
         logger.debug("The old metadata file %s could not be deleted: %s", file.location, error)
 
 
-class StoredFile(PyArrowFile):
+class ObjectStoreFile(PyArrowFile):
     """A file in an object store."""
 
     def __init__(
@@ -152,7 +152,7 @@ class StoredFile(PyArrowFile):
 class _Upload:
     """See `OutputStream`. Not whole, not sent."""
 
-    def __init__(self, file: StoredFile) -> None:
+    def __init__(self, file: ObjectStoreFile) -> None:
         self._file = file
         self._content = io.BytesIO()
 

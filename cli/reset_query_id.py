@@ -24,7 +24,7 @@ CHECKSUM = ".metadata.crc"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """What the checkpoint says before it is renewed."""
+    """What the checkpoint says before the query id is replaced."""
 
     query_id: str
     last_batch: int | None
@@ -48,7 +48,7 @@ def read_checkpoint(directory: str) -> CheckpointState:
     return CheckpointState(query_id, running.batch_id, running.digest, is_logged)
 
 
-def check_renewable(state: CheckpointState, store: SqlManifestStore) -> list[StreamStatus]:
+def check_resettable(state: CheckpointState, store: SqlManifestStore) -> list[StreamStatus]:
     """The streams of the checkpoint's query, none of whose batches would be lost or doubled.
 
     Raises:

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from .contract import Batch, Committer, ManifestRecord, ManifestState, ManifestStore, StreamKey, Token
-from .decision import Action, Position, position_of
+from .decision import Action, TokenPosition, token_position
 from .errors import CheckpointMismatchError
 
 DigestOf: TypeAlias = Callable[[int], "str | None"]
 """Of an earlier batch, as the checkpoint has it; None if it does not know any more."""
 
 
-class CheckpointCopies:
+class CheckpointForks:
     """Finds out, for one copy, whether another one has written under its query id."""
 
     def __init__(self, store: ManifestStore, table: Committer) -> None:
@@ -47,7 +47,7 @@ class CheckpointCopies:
             what = never_came_back(before)
         elif digest is not None and digest != before.batch.digest:
             what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
-        if what and not self._has_landed(before.batch, digest):
+        if what and not self._has_committed(before.batch, digest):
             raise mismatch(batch, what)
         if what and is_delivered and not before.is_dropped:
             raise mismatch(batch, what, _COUPLED_ONCE)
@@ -78,8 +78,8 @@ class CheckpointCopies:
             before = self._before(before.batch)
         if before is None or not before.awaits_replay:
             return None
-        position = position_of(self._table.token(batch.stream.query_id), before.batch)
-        return before if position in (Position.BEHIND, Position.OTHER) else None
+        position = token_position(self._table.token(batch.stream.query_id), before.batch)
+        return before if position in (TokenPosition.BEHIND, TokenPosition.OTHER) else None
 
     def _before(self, batch: Batch) -> ManifestRecord | None:
         return self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
@@ -94,10 +94,12 @@ class CheckpointCopies:
         if token is not None and known is not None and _is_of_another(token, known):
             raise mismatch(known.batch, "in the table from other source offsets")
 
-    def _has_landed(self, batch: Batch, digest: str | None) -> bool:
+    def _has_committed(self, batch: Batch, digest: str | None) -> bool:
         """Is the table's last batch the one of these offsets, whatever an older store says of it?"""
         token = self._table.token(batch.stream.query_id)
-        return digest is not None and position_of(token, replace(batch, digest=digest)) is Position.SAME
+        return (
+            digest is not None and token_position(token, replace(batch, digest=digest)) is TokenPosition.SAME
+        )
 
 
 def _is_of_another(token: Token, known: ManifestRecord) -> bool:
@@ -134,5 +136,5 @@ def mismatch(batch: Batch, what: str, hint: str = "") -> CheckpointMismatchError
         f"    penstock show {query_id} {batch.batch_id}\n"
         "and then either put back the checkpoint that wrote the table, or, to write these rows as a new "
         "stream beside what the table holds, give the checkpoint a new query id with\n"
-        "    penstock renew <checkpoint>" + (f"\n{hint}" if hint else "")
+        "    penstock reset-query-id <checkpoint>" + (f"\n{hint}" if hint else "")
     )

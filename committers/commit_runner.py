@@ -14,7 +14,7 @@ from functools import partial
 
 from . import crash_points
 from .batch_writes import COMMIT_WITHIN, batch_write_of
-from .checkpoint_copies import CheckpointCopies
+from .checkpoint_forks import CheckpointForks
 from .contract import (
     AlreadyCommitted,
     Batch,
@@ -56,7 +56,7 @@ _MAY_BE_COMMITTED = (
 )
 
 
-class Lander:
+class CommitRunner:
     """Takes prepared manifests of one stream into the table.
 
     Args:
@@ -78,13 +78,13 @@ class Lander:
     ) -> None:
         self._store = store
         self._table = table
-        self._copies = CheckpointCopies(store, table)
+        self._forks = CheckpointForks(store, table)
         self._retry = retry or Retry()
         self._sleep = sleep
         self._rng = rng
         self._now = now
 
-    def land(self, manifest: Manifest) -> Committed | AlreadyCommitted:
+    def commit_and_mark(self, manifest: Manifest) -> Committed | AlreadyCommitted:
         """Commit with bounded retries, then mark. The token is checked anew on every attempt."""
         batch = manifest.batch
         try:
@@ -128,7 +128,7 @@ class Lander:
 
     def _check_attempt(self, batch: Batch, token: Token | None) -> None:
         """Right before each commit request, once the table is known not to hold the batch."""
-        self._copies.check_token(batch.stream, token)
+        self._forks.check_token(batch.stream, token)
         self.check_age(batch)
 
     def check_age(self, batch: Batch, *, was_tried: bool = False) -> None:

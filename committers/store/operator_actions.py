@@ -16,11 +16,11 @@ from ..contract import AbortedBy, Batch, ManifestRecord, ManifestState, StreamKe
 from ..errors import RetryableError
 from . import delivery_queries, queries
 from .database import Clock, Database
-from .tables import IS_PREPARED, decisions, manifests, streams
+from .tables import IS_PREPARED, manifests, operator_actions, streams
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class OperatorAction:
     """An operator's word."""
 
     at: datetime
@@ -32,7 +32,7 @@ class Decision:
     why: str
 
 
-class SqlDecisions:
+class SqlOperatorActions:
     """Every method is one short database transaction; errors as in `SqlManifestStore`.
 
     Raises:
@@ -49,7 +49,7 @@ class SqlDecisions:
             stream_id, now = self._lock(connection, stream), self._clock()
             said = {"parked_by": queries.storable(who), "parked_why": queries.storable(why)}
             queries.update_stream(connection, stream_id, {"parked_at": now, **said})
-            delivery_queries.put_decisions(connection, stream_id, now, who, "park", why)
+            delivery_queries.put_operator_actions(connection, stream_id, now, who, "park", why)
 
     def retry(self, stream: StreamKey, who: str, why: str) -> None:
         """Deliver again at once, with all tries. The error is shown until something is delivered."""
@@ -57,10 +57,10 @@ class SqlDecisions:
         with self._database.write() as connection:
             stream_id, now = self._lock(connection, stream), self._clock()
             queries.update_stream(connection, stream_id, values)
-            delivery_queries.put_decisions(connection, stream_id, now, who, "retry", why)
+            delivery_queries.put_operator_actions(connection, stream_id, now, who, "retry", why)
 
     def skip(
-        self, stream: StreamKey, batch_id: int, who: str, why: str, *, seen: Batch | None = None
+        self, stream: StreamKey, batch_id: int, who: str, why: str, *, expected: Batch | None = None
     ) -> bool:
         """Give a PREPARED batch up for good: its rows never get into the table. False if it is not PREPARED.
 
@@ -77,13 +77,13 @@ class SqlDecisions:
             row = queries.find_manifest(connection, stream_id, batch_id)
             if row is None or row.state != ManifestState.PREPARED.value:
                 return False
-            if seen is not None and seen.digest != row.digest:
+            if expected is not None and expected.digest != row.digest:
                 return False
             if row.delivery_id is not None:
                 raise _being_delivered(stream, batch_id, row.delivery_id)
             values = queries.aborted(now, AbortedBy.SKIP, f"skipped by {who}: {why}")
             queries.update_prepared(connection, stream_id, Batch(stream, batch_id, row.digest), values)
-            delivery_queries.put_decisions(connection, stream_id, now, who, "skip", why, [batch_id])
+            delivery_queries.put_operator_actions(connection, stream_id, now, who, "skip", why, [batch_id])
         return True
 
     def abort_pending(
@@ -93,7 +93,7 @@ class SqlDecisions:
         who: str,
         why: str,
         *,
-        seen: Collection[Batch] | None = None,
+        expected: Collection[Batch] | None = None,
     ) -> Sequence[ManifestRecord]:
         """Give up all PREPARED batches after this one; which they were, in ascending order.
 
@@ -110,7 +110,7 @@ class SqlDecisions:
             chosen = (manifests.c.stream_id == stream_id, *are_chosen)
             query = sa.select(manifests).where(*chosen).order_by(manifests.c.batch_id)
             records = [queries.to_record(stream, row) for row in connection.execute(query)]
-            if seen is not None and {record.batch for record in records} != set(seen):
+            if expected is not None and {record.batch for record in records} != set(expected):
                 raise RetryableError(
                     f"Other batches of {stream} wait to be delivered than a moment ago: it was delivered, or "
                     "a query has prepared more. Nothing was given up. Look again: penstock status"
@@ -123,16 +123,21 @@ class SqlDecisions:
             values = queries.aborted(now, AbortedBy.ABORT, f"aborted by {who}: {why}")
             connection.execute(sa.update(manifests).where(*chosen).values(values))
             ids = [record.batch.batch_id for record in records]
-            delivery_queries.put_decisions(connection, stream_id, now, who, "abort", why, ids)
+            delivery_queries.put_operator_actions(connection, stream_id, now, who, "abort", why, ids)
         aborted = {"state": ManifestState.ABORTED, "aborted_by": AbortedBy.ABORT, "finished_at": now}
         return [replace(one, **aborted, reason=str(values["reason"])) for one in records]  # type: ignore[arg-type]
 
-    def decisions(self, stream: StreamKey) -> Sequence[Decision]:
+    def operator_actions(self, stream: StreamKey) -> Sequence[OperatorAction]:
         """All of them, oldest first."""
-        query = sa.select(decisions).join(streams).where(queries.is_stream(stream)).order_by(decisions.c.id)
+        query = (
+            sa.select(operator_actions)
+            .join(streams)
+            .where(queries.is_stream(stream))
+            .order_by(operator_actions.c.id)
+        )
         with self._database.read() as connection:
             rows = connection.execute(query).all()
-        return [Decision(row.at, row.who, row.what, row.batch_id, row.why) for row in rows]
+        return [OperatorAction(row.at, row.who, row.what, row.batch_id, row.why) for row in rows]
 
     def _lock(self, connection: Connection, stream: StreamKey) -> int:
         return queries.lock_known_stream(connection, stream, self._database.name)

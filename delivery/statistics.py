@@ -21,7 +21,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DeliveryStatistics:
     """Of the newest deliveries that landed."""
 
     deliveries: int
@@ -33,24 +33,24 @@ class Figures:
     last: DeliveryRecord | None
 
 
-def figures_of(records: Sequence[DeliveryRecord]) -> Figures:
+def statistics_of(records: Sequence[DeliveryRecord]) -> DeliveryStatistics:
     """
     Args:
         records: newest first, as the store has them
     """
-    landed = [
+    committed = [
         record
         for record in records
         if record.phase is DeliveryPhase.COMMITTED and record.finished_at is not None
     ]
-    return Figures(
-        deliveries=len(landed),
-        freshness=_quantiles([_seconds(record, record.oldest_prepared_at) for record in landed]),
+    return DeliveryStatistics(
+        deliveries=len(committed),
+        freshness=_quantiles([_seconds(record, record.oldest_prepared_at) for record in committed]),
         event_freshness=_quantiles(
-            [_seconds(one, one.oldest_event_at) for one in landed if one.oldest_event_at is not None]
+            [_seconds(one, one.oldest_event_at) for one in committed if one.oldest_event_at is not None]
         ),
-        rows_per_s=_rate(landed),
-        last=landed[0] if landed else None,
+        rows_per_s=_rate(committed),
+        last=committed[0] if committed else None,
     )
 
 
@@ -71,10 +71,10 @@ def _rank(ranked: Sequence[float], percent: int) -> float:
     return ranked[max(-(-percent * len(ranked) // 100) - 1, 0)]
 
 
-def _rate(landed: Sequence[DeliveryRecord]) -> float | None:
+def _rate(committed: Sequence[DeliveryRecord]) -> float | None:
     """Rows per second from the first prepare to the last commit."""
-    if not landed:
+    if not committed:
         return None
-    newest, oldest = landed[0].finished_at, min(record.oldest_prepared_at for record in landed)
+    newest, oldest = committed[0].finished_at, min(record.oldest_prepared_at for record in committed)
     seconds = 0.0 if newest is None else (newest - oldest).total_seconds()
-    return sum(record.rows for record in landed) / seconds if seconds > 0 else None
+    return sum(record.rows for record in committed) / seconds if seconds > 0 else None

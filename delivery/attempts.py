@@ -47,19 +47,19 @@ class ServiceSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryOrder:
+class DeliveryRequest:
     """What a turn is for."""
 
     trigger: str | None = None
     """Deliver what is there now, and why; None: what the policy says."""
     up_to: int | None = None
     """End once this batch is delivered: later ones came in meanwhile."""
-    is_upkeep: bool = False
+    is_maintenance: bool = False
     """Deliver nothing: remove files and records that are not needed any more, look after the table."""
 
 
 @dataclass(frozen=True, slots=True)
-class Landing:
+class DeliveryReport:
     """One delivery that this process has landed, with what it took."""
 
     stream: StreamStatus
@@ -69,35 +69,35 @@ class Landing:
 
 
 @dataclass(slots=True)
-class Turn:
+class DeliveryAttempt:
     """How one turn of a stream went."""
 
-    landings: list[Landing] = field(default_factory=list)
+    reports: list[DeliveryReport] = field(default_factory=list)
     failure: Failed | None = None
     is_busy: bool = False
     """Another process holds the lease."""
 
     @property
     def has_done_something(self) -> bool:
-        return bool(self.landings) or self.failure is not None
+        return bool(self.reports) or self.failure is not None
 
 
-class Watcher:
+class DeliveryListener:
     """Is told how the deliveries go. Called from several threads.
 
     A method that is not overridden does nothing.
     """
 
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+    def on_poll(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
         """All streams to look after, coupled ones too, as the store of this name has them now."""
 
-    def store_failed(self, store: str, error: Exception) -> None:
+    def on_store_failure(self, store: str, error: Exception) -> None:
         """The store of this name could not be read; it is tried again."""
 
-    def landed(self, landing: Landing) -> None:
+    def on_delivery(self, report: DeliveryReport) -> None:
         """A delivery is in its table."""
 
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+    def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         """
         Args:
             wait_s: until it is tried again; None if the stream is parked now

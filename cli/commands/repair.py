@@ -1,4 +1,4 @@
-"""The commands that mend what a crash or a mistake has left: `penstock recover`, `gc`, `renew`."""
+"""The commands that mend what a crash or a mistake has left: `penstock recover`, `gc`, `reset-query-id`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def gc(
     raise typer.Exit(FAILED if errors else ATTENTION if is_left else 0)
 
 
-def renew(
+def reset_query_id(
     checkpoint: Annotated[
         str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint directory on this machine.")
     ],
@@ -144,13 +144,13 @@ def renew(
     """
     from ..access import local_checkpoint
     from ..output import print_json, print_line
-    from ..renew import check_renewable, read_checkpoint, write_query_id
+    from ..reset_query_id import check_resettable, read_checkpoint, write_query_id
 
     directory = local_checkpoint(checkpoint)
     state = read_checkpoint(directory)
     store = store or os.environ.get("PENSTOCK_STORE") or None
     with opened_store(None if store else checkpoint, store) as opened:
-        streams = check_renewable(state, opened)
+        streams = check_resettable(state, opened)
     new_id = str(uuid.uuid4())
     tables = ", ".join(stream.key.table_uri for stream in streams)
     print_line(f"old query id  {state.query_id}\nnew query id  {new_id}", stderr=as_json)
@@ -160,4 +160,4 @@ def renew(
     if as_json:
         print_json({"checkpoint": directory, "old_query_id": state.query_id, "new_query_id": new_id})
     else:
-        print_line("Renewed. The query's next start goes on at the same source offsets, under the new id.")
+        print_line("Done. The next start of the query continues at the same source offsets.")

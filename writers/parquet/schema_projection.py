@@ -12,12 +12,19 @@ import pyarrow as pa
 
 from ...committers.arrow_values import fixed_size_bytes
 from ...committers.errors import SchemaMismatchError
-from ...committers.schema_diff import Column, Kind, compare, described, problems_in, without_case
+from ...committers.schema_diff import (
+    DifferenceKind,
+    SchemaColumn,
+    compare,
+    described,
+    problems_in,
+    without_case,
+)
 from .columns import is_binary, is_list, is_string, is_uuid, over_elements, with_offsets
-from .texts import check_texts, has_texts
+from .utf8 import check_utf8, has_strings
 
 
-class Conformer:
+class SchemaProjector:
     """Columns by name, in table order, missing ones NULL, types widened where that is exact.
 
     `where` names the task attempt in error messages. What depends on the schemas alone is found once: a
@@ -31,7 +38,7 @@ class Conformer:
         self._known_source: pa.Schema | None = None
         self._sources: list[int | None] = []
         self._required = [number for number, field in enumerate(target) if _has_required(field)]
-        self._texts = [number for number, field in enumerate(target) if has_texts(field.type)]
+        self._texts = [number for number, field in enumerate(target) if has_strings(field.type)]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` in the target schema.
@@ -46,7 +53,7 @@ class Conformer:
         arrays = [with_offsets(array) for array in batch.columns]
         columns = _pick(self._sources, arrays, self._fields, batch.num_rows)
         texts = [self._fields[number] for number in self._texts]
-        check_texts([columns[number] for number in self._texts], texts, self._where)
+        check_utf8([columns[number] for number in self._texts], texts, self._where)
         self._check_nulls(columns)
         for number in self._required:
             columns[number] = _fill_required(columns[number], self._fields[number])
@@ -84,30 +91,30 @@ def check_fits(source: pa.Schema, target: pa.Schema) -> None:
 # Do the types fit? --------------------------------------------------------------------------------
 
 _WORDING = {
-    Kind.REQUIRED: "{columns}: the rows have no such column, and the table declares it NOT NULL. Add it.",
-    Kind.NEW: "{names}: the table has no such column. Drop it, or let the table's schema evolve (option "
-    "schemaEvolution=addColumns).",
-    Kind.TYPE: "{columns}: {given} does not become {table} without loss. Cast it in the query.",
-    Kind.MERGED: "{columns}: the name fits ambiguously ({names}). Rename or drop columns.",
-    Kind.AMBIGUOUS: "{names}: the name fits ambiguously ({columns}). Rename or drop columns.",
+    DifferenceKind.REQUIRED: "{columns}: the table declares it NOT NULL, and the rows lack it. Add it.",
+    DifferenceKind.NEW: "{names}: the table does not have it. Drop it, or add it with the option "
+    "schemaEvolution=addColumns.",
+    DifferenceKind.TYPE: "{columns}: {given} does not become {table} without loss. Cast it in the query.",
+    DifferenceKind.MERGED: "{columns}: the name fits ambiguously ({names}). Rename or drop columns.",
+    DifferenceKind.AMBIGUOUS: "{names}: the name fits ambiguously ({columns}). Rename or drop columns.",
 }
 
 
-def _columns(fields: Iterable[pa.Field]) -> tuple[Column[pa.DataType], ...]:
+def _columns(fields: Iterable[pa.Field]) -> tuple[SchemaColumn[pa.DataType], ...]:
     return tuple(_column(field.name, field.type, not field.nullable) for field in fields)
 
 
-def _column(name: str, kind: pa.DataType, is_required: bool = False) -> Column[pa.DataType]:
+def _column(name: str, kind: pa.DataType, is_required: bool = False) -> SchemaColumn[pa.DataType]:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_struct(kind):
-        return Column(name, kind, is_required, "struct", _columns(kind))
+        return SchemaColumn(name, kind, is_required, "struct", _columns(kind))
     if pa.types.is_map(kind):
         inside = _column("key", kind.key_type), _column("value", kind.item_type)
-        return Column(name, kind, is_required, "map", inside)
+        return SchemaColumn(name, kind, is_required, "map", inside)
     if is_list(kind):
-        return Column(name, kind, is_required, "list", (_column("element", kind.value_type),))
-    return Column(name, kind, is_required)
+        return SchemaColumn(name, kind, is_required, "list", (_column("element", kind.value_type),))
+    return SchemaColumn(name, kind, is_required)
 
 
 def _is_exact(source: pa.DataType, target: pa.DataType) -> bool:

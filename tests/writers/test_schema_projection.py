@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.writers.parquet.conform import Conformer
+from penstock.writers.parquet.schema_projection import SchemaProjector
 
 UTC = pa.timestamp("us", "UTC")
 
 
 def conform(rows: pa.Table, target: pa.Schema) -> pa.Table:
-    conformer = Conformer(target, "batch 7, partition 3, attempt 12")
+    conformer = SchemaProjector(target, "batch 7, partition 3, attempt 12")
     return pa.Table.from_batches([conformer(batch) for batch in rows.to_batches()], target)
 
 

@@ -27,9 +27,9 @@ from ..committers.maintenance import MaintenancePolicy, Step
 from ..datasource.destinations import Cleanable, cleanup_of, paths_of
 from ..datasource.sink import Maintainable
 from ..writers.parquet.compaction import SMALL
-from ..writers.parquet.plan import WritePlan
-from .compaction import VisibleRewriter
-from .rewriting import InThisProcess, Rewriter
+from ..writers.parquet.write_config import WriteConfig
+from .compaction import TableFileRewriter
+from .rewriting import GroupRewriter, InlineExecutor
 
 if TYPE_CHECKING:
     from ..committers.store.maintenance import SqlMaintenance
@@ -59,7 +59,7 @@ class MaintenanceLog(Protocol):
     def note(self, step: str, at: datetime) -> None: ...
 
 
-class Maintenance:
+class MaintenanceRunner:
     """The steps of one table, and when each is due: an interval after it was done last, by any process.
 
     Args:
@@ -122,7 +122,7 @@ def _is_within(step: Step, last: datetime | None, now: datetime) -> bool:
 # The steps of a table -----------------------------------------------------------------------------
 
 
-def maintenance_of(
+def maintenance_runner(
     destination: Maintainable,
     store: SqlManifestStore,
     stream: StreamKey,
@@ -130,7 +130,7 @@ def maintenance_of(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     stop: Callable[[], bool] = lambda: False,
-) -> Maintenance:
+) -> MaintenanceRunner:
     """The maintenance of the stream's table.
 
     Args:
@@ -138,7 +138,7 @@ def maintenance_of(
     """
     steps = destination.maintenance_steps(StoredContext(store, stream, policy, now, stop))
     is_wanted = _wanted(policy, destination.is_maintained)
-    return Maintenance(steps, is_wanted, _StoredLog(store.maintenance, stream))
+    return MaintenanceRunner(steps, is_wanted, _StoredLog(store.maintenance, stream))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +168,11 @@ class StoredContext:
     def compaction(
         self,
         table: CompactableTable,
-        rewrite_plan: Callable[[LakeManifest], WritePlan | None],
+        rewrite_config: Callable[[LakeManifest], WriteConfig | None],
         target_file_bytes: int,
     ) -> Step:
-        here = Rewriter(InThisProcess(self.stop))
-        rewriter = VisibleRewriter(self.stream.query_id, rewrite_plan, here, self.stop)
+        here = GroupRewriter(InlineExecutor(self.stop))
+        rewriter = TableFileRewriter(self.stream.query_id, rewrite_config, here, self.stop)
         policy = CompactionPolicy(target_file_bytes, small_file_bytes=int(target_file_bytes * SMALL))
         compaction = Compaction(
             table, rewriter, policy, recent=lambda: self.store.history(self.stream, RECENT_BATCHES)

@@ -9,18 +9,18 @@ from ..errors import TableNotSupportedError
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class UnsupportedFeature:
     """One thing that a direct commit would violate."""
 
     feature: str
     why: str
-    way_out: str
+    remedy: str
 
     def __str__(self) -> str:
-        return f"{self.feature}: {self.why}. Way out: {self.way_out}."
+        return f"{self.feature}: {self.why}. Way out: {self.remedy}."
 
 
-def refuse(violations: Iterable[Violation], table: str, library: str) -> None:
+def refuse(unsupported: Iterable[UnsupportedFeature], table: str, library: str) -> None:
     """
     Args:
         table: for people, such as `The Delta table /lake/t`
@@ -29,9 +29,9 @@ def refuse(violations: Iterable[Violation], table: str, library: str) -> None:
     Raises:
         TableNotSupportedError: names all of them, if there are any.
     """
-    found = list(violations)
+    found = list(unsupported)
     if found:
-        lines = "\n".join(f"  - {violation}" for violation in found)
+        lines = "\n".join(f"  - {unsupported_feature}" for unsupported_feature in found)
         raise TableNotSupportedError(
             f"{table} cannot be written into by adding data files:\n{lines}\n"
             f"Nothing was written. If these have to stay, write the table with {library}'s own engine."

@@ -15,7 +15,7 @@ from .common import ATTENTION, FAILED
 if TYPE_CHECKING:
     from ...committers.store.sql import StreamStatus
     from ...delivery.drain import Drained
-    from ...delivery.running import Assignment
+    from ...delivery.running import DeliveryScope
 
 
 def deliver(
@@ -85,11 +85,11 @@ def deliver(
     With --json, each delivery is a line on stdout; with --once, one object at the end.
     """
     from ...datasource.table_access import TableAccess
+    from ...delivery.attempts import ServiceSettings
     from ...delivery.context import DeliveryContext
+    from ...delivery.listeners import with_metrics
     from ...delivery.own_spark import OwnSpark
-    from ...delivery.running import Assignment
-    from ...delivery.turns import ServiceSettings
-    from ...delivery.watchers import with_metrics
+    from ...delivery.running import DeliveryScope
     from .. import deliver as process
 
     access = TableAccess.parse(storage, catalog)
@@ -103,15 +103,15 @@ def deliver(
         url, access = process.read_secrets()
         wait = True
     own_spark = OwnSpark() if spark else None
-    assignment = Assignment(
+    scope = DeliveryScope(
         stores=(url,) if from_stdin else _stores(checkpoint, store, wait),
         stream=stream,
         waits_for_stores=wait,
     )
     if not wait:
-        _check_names(assignment)
+        _check_names(scope)
     process.set_up_logging()
-    watchers = process.watchers(as_json=as_json and not once, has_parent=from_stdin)
+    listeners = process.listeners(as_json=as_json and not once, has_parent=from_stdin)
     with ExitStack() as at_end:
         stop = at_end.enter_context(process.stopped_by_signals())
         at_end.enter_context(process.cut_off_if_it_hangs(stop))
@@ -119,12 +119,16 @@ def deliver(
             process.stop_at_end_of_stdin(stop)
         if own_spark is not None:
             at_end.callback(own_spark.stop)
-        told = at_end.enter_context(with_metrics(watchers, metrics_port, metrics_address, assignment.stores))
-        context = DeliveryContext(access=access, settings=settings, watchers=told, stop=stop, spark=own_spark)
+        all_listeners = at_end.enter_context(
+            with_metrics(listeners, metrics_port, metrics_address, scope.stores)
+        )
+        context = DeliveryContext(
+            access=access, settings=settings, listeners=all_listeners, stop=stop, spark=own_spark
+        )
         if not once:
-            process.deliver_on(assignment, context)
+            process.deliver_on(scope, context)
             return
-        drained = process.deliver_once(assignment, context)
+        drained = process.deliver_once(scope, context)
     _report(drained, as_json=as_json)
 
 
@@ -146,22 +150,22 @@ def metrics(
     --metrics-port` serves the same of its own stores, and how its deliveries go.
     """
     from ...datasource.table_access import TableAccess
+    from ...delivery.attempts import ServiceSettings
     from ...delivery.context import DeliveryContext
-    from ...delivery.running import Assignment, deliver
-    from ...delivery.turns import ServiceSettings
-    from ...delivery.watchers import with_metrics
+    from ...delivery.listeners import with_metrics
+    from ...delivery.running import DeliveryScope, deliver
     from .. import deliver as process
 
-    assignment = Assignment(stores=_stores(checkpoint, store, wait), stream=stream, waits_for_stores=wait)
+    scope = DeliveryScope(stores=_stores(checkpoint, store, wait), stream=stream, waits_for_stores=wait)
     if not wait:
-        _check_names(assignment)
+        _check_names(scope)
     process.set_up_logging()
     with ExitStack() as at_end:
         stop = at_end.enter_context(process.stopped_by_signals())
         at_end.enter_context(process.cut_off_if_it_hangs(stop))
-        told = at_end.enter_context(with_metrics([], port, address, assignment.stores))
-        nothing, looks = TableAccess({}, {}), ServiceSettings(delivers=False)
-        deliver(assignment, DeliveryContext(access=nothing, settings=looks, watchers=told, stop=stop))
+        all_listeners = at_end.enter_context(with_metrics([], port, address, scope.stores))
+        nothing, settings = TableAccess({}, {}), ServiceSettings(delivers=False)
+        deliver(scope, DeliveryContext(access=nothing, settings=settings, listeners=all_listeners, stop=stop))
 
 
 def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:
@@ -191,7 +195,7 @@ def _stores(checkpoints: list[str] | None, store: str | None, wait: bool) -> tup
     return tuple(store_of_checkpoint(one) if wait else url_of_store(one, None) for one in checkpoints)
 
 
-def _check_names(assignment: Assignment) -> None:
+def _check_names(scope: DeliveryScope) -> None:
     """
     Raises:
         ConfigurationError: a store is not there, or none has a stream of this name.
@@ -200,7 +204,7 @@ def _check_names(assignment: Assignment) -> None:
     from ...committers.store.sql import open_store
 
     found: list[StreamStatus] = []
-    for url in assignment.stores:
+    for url in scope.stores:
         with open_store(url, must_exist=True) as opened:
             found += opened.streams()
-    select(found, assignment.stream)
+    select(found, scope.stream)

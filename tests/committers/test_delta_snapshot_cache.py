@@ -21,8 +21,14 @@ from tests.readers import delta_rows
 from penstock.committers.contract import Committed, Conflict
 from penstock.committers.delta import table as library
 from penstock.committers.delta.log_files import LOG, LocalLogFiles, LogFile, entry_name
-from penstock.committers.delta.table import landed_version, token_of
-from penstock.committers.delta.view import ENTRIES_MAX, KEPT_S, LIBRARY_ONLY_S, TableView, TableViews
+from penstock.committers.delta.snapshot_cache import (
+    ENTRIES_MAX,
+    KEPT_S,
+    LIBRARY_ONLY_S,
+    SnapshotCache,
+    TableSnapshot,
+)
+from penstock.committers.delta.table import committed_version, token_of
 from penstock.committers.errors import RetryableError, TableChangedError
 from penstock.committers.file_tables.manifest import build_manifest
 from penstock.testing.faults import at_point
@@ -60,14 +66,14 @@ def log(tmp_path: Path) -> Watched:
 
 
 @pytest.fixture
-def views(log: Watched) -> TableViews:
-    return TableViews(open_files=lambda _uri, _options: log)
+def snapshot_cache(log: Watched) -> SnapshotCache:
+    return SnapshotCache(open_files=lambda _uri, _options: log)
 
 
 @pytest.fixture
-def stream(tmp_path: Path, views: TableViews) -> DeltaStream:
+def stream(tmp_path: Path, snapshot_cache: SnapshotCache) -> DeltaStream:
     """With batch 0 in version 1, all by one process."""
-    stream = stream_in(tmp_path, views=lambda: views)
+    stream = stream_in(tmp_path, snapshot_cache=lambda: snapshot_cache)
     assert stream.commit(0, [0]) == Committed(1)
     return stream
 
@@ -114,8 +120,8 @@ def test_a_batch_reads_what_the_last_one_of_another_process_has_written(
     stream: DeltaStream, tmp_path: Path, log: Watched, loads: list[str]
 ) -> None:
     """Spark plans in one process and commits in another."""
-    views = TableViews(open_files=lambda _uri, _options: log)
-    committing = stream_in(tmp_path, views=lambda: views)
+    snapshot_cache = SnapshotCache(open_files=lambda _uri, _options: log)
+    committing = stream_in(tmp_path, snapshot_cache=lambda: snapshot_cache)
     committing.committer().commit(stream.prepare(1, [1]))
     loads.clear()
     log.asked.clear()
@@ -126,9 +132,9 @@ def test_a_batch_reads_what_the_last_one_of_another_process_has_written(
     assert ids(stream) == [0, 1, 2, 3, 4]
 
 
-def _of_one_process() -> Callable[[], TableViews]:
-    views = TableViews()
-    return lambda: views
+def _of_one_process() -> Callable[[], SnapshotCache]:
+    snapshot_cache = SnapshotCache()
+    return lambda: snapshot_cache
 
 
 def test_each_part_of_the_token_is_asked_for_once(
@@ -143,7 +149,7 @@ def test_each_part_of_the_token_is_asked_for_once(
         return ask(table, app_id)
 
     monkeypatch.setattr(DeltaTable, "transaction_version", counting)
-    new = stream_in(Path(stream.uri).parent, views=_of_one_process())
+    new = stream_in(Path(stream.uri).parent, snapshot_cache=_of_one_process())
     for batch_id in range(1, 4):
         new.committer().token("query-1")
         new.commit(batch_id, [batch_id])
@@ -158,7 +164,7 @@ def s3() -> Iterator[dict[str, str]]:
 
 
 def test_a_batch_on_s3_loads_nothing_either(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = DeltaStream(f"s3://lake/{uuid.uuid4()}", storage_options=s3, views=_of_one_process())
+    stream = DeltaStream(f"s3://lake/{uuid.uuid4()}", storage_options=s3, snapshot_cache=_of_one_process())
     stream.commit(0, [0])
 
     def forbidden(*_: object, **__: object) -> None:
@@ -203,7 +209,7 @@ def test_properties_that_others_set_are_seen(stream: DeltaStream) -> None:
 
 def test_a_twin_of_another_process_is_seen(stream: DeltaStream, tmp_path: Path) -> None:
     manifest = stream.prepare(1, [1])
-    twin = stream_in(tmp_path, views=_of_one_process())
+    twin = stream_in(tmp_path, snapshot_cache=_of_one_process())
     with at_point("commit.start", lambda: twin.committer().commit(manifest)):
         assert not isinstance(stream.committer().commit(manifest), Conflict)
     assert ids(stream) == [0, 1]
@@ -260,8 +266,8 @@ def test_an_entry_put_into_a_log_that_was_cleaned_up_meanwhile_is_no_commit(
 def test_a_view_of_long_ago_is_loaded(tmp_path: Path, loads: list[str], passed_s: float) -> None:
     """Or of another time, by a clock that was set back."""
     now_s = [1000.0]
-    views = TableViews(lambda: now_s[0])
-    stream = stream_in(tmp_path, views=lambda: views)
+    snapshot_cache = SnapshotCache(lambda: now_s[0])
+    stream = stream_in(tmp_path, snapshot_cache=lambda: snapshot_cache)
     stream.commit(0, [0])
     loads.clear()
     stream.commit(1, [1])
@@ -298,8 +304,8 @@ def test_after_one_failed_request_the_log_is_read_by_files_again(
     tmp_path: Path, log: Watched, loads: list[str]
 ) -> None:
     now_s = [1000.0]
-    views = TableViews(lambda: now_s[0], open_files=lambda _uri, _options: log)
-    stream = stream_in(tmp_path, views=lambda: views)
+    snapshot_cache = SnapshotCache(lambda: now_s[0], open_files=lambda _uri, _options: log)
+    stream = stream_in(tmp_path, snapshot_cache=lambda: snapshot_cache)
     log.fails = lambda asked, _version: asked == "identity"
     stream.commit(0, [0])
     log.fails = lambda _asked, _version: False
@@ -339,15 +345,15 @@ def test_a_commit_that_fails_on_the_local_disk_did_not_land(stream: DeltaStream,
 # A view and the library -------------------------------------------------------------------------------
 
 
-def test_a_view_says_what_the_library_says(stream: DeltaStream, views: TableViews) -> None:
+def test_a_view_says_what_the_library_says(stream: DeltaStream, snapshot_cache: SnapshotCache) -> None:
     for batch_id in range(1, 30):
         stream.commit(batch_id, [batch_id])
-        view, table = views.look(stream.uri, {}), DeltaTable(stream.uri)
+        view, table = snapshot_cache.load(stream.uri, {}), DeltaTable(stream.uri)
         assert view is not None
-        fresh = TableView.of(table, {})
+        fresh = TableSnapshot.of(table, {})
         assert view.version() == table.version()
         assert token_of(view, "query-1") == token_of(fresh, "query-1") is not None
-        assert landed_version(view, "query-1") == landed_version(fresh, "query-1") == table.version()
+        assert committed_version(view, "query-1") == committed_version(fresh, "query-1") == table.version()
         assert view.table_uri == table.table_uri
 
 
@@ -355,7 +361,7 @@ def test_an_entry_says_what_the_library_writes(tmp_path: Path) -> None:
     """But for the order of its lines, and who wrote it."""
     entries = []
     for name, options in (("own", {}), ("library", {"open_files": lambda _uri, _options: None})):
-        stream = stream_in(tmp_path / name, views=lambda options=options: TableViews(**options))
+        stream = stream_in(tmp_path / name, snapshot_cache=lambda options=options: SnapshotCache(**options))
         stream.committer().plan(stream.schema, partition_by=["name"])
         manifest = stream.prepare(0, [1, 2])
         assert stream.committer().commit(manifest) == Committed(1)
@@ -373,7 +379,7 @@ def test_an_entry_says_what_the_library_writes(tmp_path: Path) -> None:
 def test_readers_find_the_partition_value_that_was_written(tmp_path: Path) -> None:
     """JSON may spell a character beyond 16 bits as two halves; readers then make another one of it."""
     value = '\U00020000 \U0001f600 é "\\'
-    stream = stream_in(tmp_path, views=_of_one_process())
+    stream = stream_in(tmp_path, snapshot_cache=_of_one_process())
     target = stream.committer().plan(stream.schema, partition_by=["name"])
     file = replace(stream.write(target, [7]), partition_values=(("name", value),))
     stream.committer().commit(build_manifest(stream.batch(0), target.content([file], "append")))
@@ -392,7 +398,7 @@ def _actions(entry: list[dict[str, object]]) -> dict[str, list[dict[str, object]
 
 
 def test_a_log_checkpoint_is_written_when_it_is_due(tmp_path: Path) -> None:
-    stream = stream_in(tmp_path, views=_of_one_process())
+    stream = stream_in(tmp_path, snapshot_cache=_of_one_process())
     stream.committer().plan(stream.schema, properties={"delta.checkpointInterval": "3"})
     for batch_id in range(6):
         stream.commit(batch_id, [batch_id])

@@ -46,7 +46,7 @@ class ParquetOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WritePlan:
+class WriteConfig:
     """Everything that a task attempt must know to write data files. Pickled on the driver.
 
     Raises:
@@ -102,7 +102,7 @@ class WritePlan:
         return self.table_format.file_schema(self.row_schema)
 
 
-def _size_problems(plan: WritePlan) -> Iterator[str]:
+def _size_problems(plan: WriteConfig) -> Iterator[str]:
     sizes = {
         "target_file_bytes": plan.target_file_bytes,
         "row_group_rows": plan.row_group_rows,
@@ -118,7 +118,7 @@ def _size_problems(plan: WritePlan) -> Iterator[str]:
             yield f"{name} must be at least 1."
 
 
-def _codec_problems(plan: WritePlan) -> Iterator[str]:
+def _codec_problems(plan: WriteConfig) -> Iterator[str]:
     if plan.compression not in COMPRESSIONS:
         yield f"Unknown compression '{plan.compression}'; known: {', '.join(COMPRESSIONS)}."
     elif plan.compression_level is not None and has_levels(plan.compression):
@@ -136,7 +136,7 @@ def has_levels(compression: str) -> bool:
     return compression in ("zstd", "gzip")
 
 
-def _column_problems(plan: WritePlan) -> Iterator[str]:
+def _column_problems(plan: WriteConfig) -> Iterator[str]:
     names = plan.schema.names
     if len(set(names)) != len(names):
         yield "Two columns of the table have the same name."

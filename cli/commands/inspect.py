@@ -39,10 +39,10 @@ def status(
     with opened_store(checkpoint, store) as opened:
         chosen = select(opened.streams(), stream)
         rows = [
-            (found, opened.written_table(found.key), _look(opened, found, access) if table else None)
+            (found, opened.written_table(found.key), _table_status(opened, found, access) if table else None)
             for found in chosen
         ]
-        deliveries = [(found, delivery_output.figures(opened, found)) for found in chosen]
+        deliveries = [(found, delivery_output.statistics(opened, found)) for found in chosen]
         name = opened.name
     if as_json:
         now = utc_now()
@@ -53,21 +53,25 @@ def status(
         output.print_json({"store": name, "streams": streams})
     elif rows:
         output.console().print(output.status_table(rows, utc_now()))
-        for found, figures in deliveries:
-            if figures is not None:
-                delivery_output.print_delivery(found, figures, utc_now())
+        for found, statistics in deliveries:
+            if statistics is not None:
+                delivery_output.print_delivery(found, statistics, utc_now())
     else:
         output.print_line(f"The store {name} has no streams yet.")
-    problems = [(found, look["problem"]) for found, _, look in rows if look is not None and look["problem"]]
+    problems = [
+        (found, table_status["problem"])
+        for found, _, table_status in rows
+        if table_status is not None and table_status["problem"]
+    ]
     for found, problem in problems:
         output.print_line(f"{found.key}: {problem}", style="red", stderr=True)
     raise typer.Exit(ATTENTION if problems else 0)
 
 
-def _look(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
+def _table_status(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
     from ...datasource.destinations import stored_table
     from ...datasource.sink import check_same_table
-    from ..output import look_json
+    from ..output import table_status_json
 
     table, token, problem = stored_table(stream, access).committer(), None, ""
     try:
@@ -75,7 +79,7 @@ def _look(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) ->
         token = table.token(stream.key.query_id)
     except TableChangedError as error:
         problem = str(error)
-    return look_json(stored_table(stream, access).now(), token, problem)
+    return table_status_json(stored_table(stream, access).now(), token, problem)
 
 
 def show(

@@ -13,7 +13,7 @@ from ..committers.errors import PenstockError
 from ..committers.safe_text import get_logger
 from ..datasource.destinations import Cleanable, stored_table
 from ..datasource.sink import Destination, Maintainable
-from .maintenance import Maintenance, maintenance_of
+from .maintenance_steps import MaintenanceRunner, maintenance_runner
 from .sources import SOURCES_GRACE, remove_sources
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class Upkeep:
+class StreamMaintenance:
     """The upkeep of one stream. Kept while the process runs: a step of maintenance that has failed waits."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Upkeep:
         self._access = context.access
         self._clock = context.clock
         self._stop = context.stop.is_set
-        self._maintenance: Maintenance | None = None
+        self._maintenance: MaintenanceRunner | None = None
 
     def run(self) -> None:
         """Everything that is due."""
@@ -73,7 +73,7 @@ class Upkeep:
         if not isinstance(sink, Maintainable):
             return
         if self._maintenance is None:
-            self._maintenance = maintenance_of(
+            self._maintenance = maintenance_runner(
                 sink,
                 self._store,
                 self._stream.key,
@@ -88,16 +88,16 @@ class Upkeep:
                 logger.info("%s: %s (%.1f s)", self._stream.key, result.done, result.seconds)
 
 
-class UpkeepThread(threading.Thread):
+class MaintenanceThread(threading.Thread):
     """Upkeep beside the deliveries of the same stream, which must not wait for it."""
 
-    def __init__(self, upkeep: Upkeep) -> None:
-        super().__init__(name="upkeep", daemon=True)
-        self._upkeep = upkeep
+    def __init__(self, maintenance: StreamMaintenance) -> None:
+        super().__init__(name="maintenance", daemon=True)
+        self._maintenance = maintenance
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self._upkeep.run()
+            self._maintenance.run()
         except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
             self.error = error

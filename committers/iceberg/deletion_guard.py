@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyiceberg.table import Table
 
 from ..contract import Manifest
-from ..deletion import Gate, has_folder
+from ..deletion import DeletionGuard, has_folder
 from ..errors import ManifestCorruptError
 from ..file_tables.manifest import LakeManifest
 from .plan import data_location
@@ -21,7 +21,7 @@ REMEDY = (
 )
 
 
-def table_gate(table: Table) -> Gate:
+def table_deletion_guard(table: Table) -> DeletionGuard:
     """Let pass what lies below the table's location, or below the folders that the operator gives.
 
     The table's properties (`write.data.path`, ...) widen nothing: anybody who may write the table sets them.
@@ -29,12 +29,14 @@ def table_gate(table: Table) -> Gate:
     """
     given: Mapping[str, str | None] = table.catalog.properties
     folders = [table.location(), *(str(given[name]) for name in OWN_PATHS if given.get(name))]
-    return Gate([folder for folder in folders if has_folder(folder)], REMEDY)
+    return DeletionGuard([folder for folder in folders if has_folder(folder)], REMEDY)
 
 
 def is_own_location(table: Table, location: str) -> bool:
     """Return True if the table keeps data files at this location now, or may have kept them there earlier."""
-    return location == data_location(table) or table_gate(table).allows(f"{location.rstrip('/')}/file")
+    return location == data_location(table) or table_deletion_guard(table).allows(
+        f"{location.rstrip('/')}/file"
+    )
 
 
 def check_location(table: Table, manifest: Manifest, content: LakeManifest) -> None:

@@ -12,7 +12,7 @@ from ..committers.safe_text import get_logger
 from ..committers.store.database import displayed_url
 from ..committers.store.selection import short_id
 from ..committers.store.sql import StreamStatus
-from .turns import Landing, Watcher
+from .attempts import DeliveryListener, DeliveryReport
 
 logger = get_logger("penstock.delivery")
 
@@ -25,27 +25,27 @@ def name_of(stream: StreamStatus) -> str:
     return f"{stream.query_name or '(no name)'} {short_id(stream.key.query_id)}"
 
 
-class LogWatcher(Watcher):
+class LogListener(DeliveryListener):
     """Logs."""
 
-    def landed(self, landing: Landing) -> None:
-        said = landing_json(landing)
-        files = f"{said['files']:,}"
-        if said["source_files"]:
-            files = f"{said['source_files']:,} -> {files}"
+    def on_delivery(self, report: DeliveryReport) -> None:
+        fields = delivery_report_json(report)
+        files = f"{fields['files']:,}"
+        if fields["source_files"]:
+            files = f"{fields['source_files']:,} -> {files}"
         logger.info(
             "%s: delivered batches %d..%d, %s rows, %s files, by %s, in %.1f s, version %s",
-            name_of(landing.stream),
-            said["first_batch_id"],
-            said["last_batch_id"],
-            f"{said['rows']:,}",
+            name_of(report.stream),
+            fields["first_batch_id"],
+            fields["last_batch_id"],
+            f"{fields['rows']:,}",
             files,
-            said["trigger"],
-            landing.seconds,
-            said["table_version"],
+            fields["trigger"],
+            report.seconds,
+            fields["table_version"],
         )
 
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+    def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         name = name_of(stream)
         if not isinstance(error, PenstockError):
             logger.error("%s: failed unexpectedly, tried again %s", name, _in(wait_s), exc_info=error)
@@ -55,7 +55,7 @@ class LogWatcher(Watcher):
             logger.warning("%s: not delivered, tried again %s: %s", name, _in(wait_s), error)
 
 
-class LastError(Watcher):
+class LastError(DeliveryListener):
     """Keeps the newest failure: of a delivery until something is delivered, of a store until it answers.
 
     Args:
@@ -69,20 +69,20 @@ class LastError(Watcher):
         self._of_delivery: Exception | None = None
         self._of_stores: dict[str, Exception] = {}
 
-    def saw(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
+    def on_poll(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
         self._of_stores.pop(store, None)
         self._update(is_first=not self._has_read)
         self._has_read = True
 
-    def store_failed(self, store: str, error: Exception) -> None:
+    def on_store_failure(self, store: str, error: Exception) -> None:
         self._of_stores[store] = error
         self._update()
 
-    def landed(self, landing: Landing) -> None:
+    def on_delivery(self, report: DeliveryReport) -> None:
         self._of_delivery = None
         self._update()
 
-    def failed(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
+    def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         self._of_delivery = error
         self._update()
 
@@ -99,8 +99,8 @@ def _in(wait_s: float | None) -> str:
 
 @contextmanager
 def with_metrics(
-    told: Sequence[Watcher], port: int | None, address: str, stores: Sequence[str]
-) -> Iterator[list[Watcher]]:
+    all_listeners: Sequence[DeliveryListener], port: int | None, address: str, stores: Sequence[str]
+) -> Iterator[list[DeliveryListener]]:
     """These watchers, and one that serves Prometheus metrics, if there is a port for it.
 
     Args:
@@ -110,7 +110,7 @@ def with_metrics(
         ConfigurationError: the port cannot be had, or a URL cannot be read.
     """
     if port is None:
-        yield list(told)
+        yield list(all_listeners)
         return
     from .metrics import Metrics
     from .metrics_server import serve_metrics
@@ -120,27 +120,27 @@ def with_metrics(
     host = f"[{address}]" if ":" in address else address
     logger.info("Metrics are at http://%s:%d/metrics", host, port)
     try:
-        yield [*told, metrics]
+        yield [*all_listeners, metrics]
     finally:
         end()
 
 
-def landing_json(landing: Landing) -> dict[str, Any]:
+def delivery_report_json(report: DeliveryReport) -> dict[str, Any]:
     """One delivery, with fixed keys."""
-    delivery, outcome = landing.delivered.delivery, landing.delivered.outcome
+    delivery, outcome = report.delivered.delivery, report.delivered.outcome
     batches = delivery.manifest.batches
     return {
-        "query_name": landing.stream.query_name,
-        "query_id": landing.stream.key.query_id,
-        "table_uri": landing.stream.key.table_uri,
+        "query_name": report.stream.query_name,
+        "query_id": report.stream.key.query_id,
+        "table_uri": report.stream.key.table_uri,
         "first_batch_id": batches[0].batch_id,
         "last_batch_id": batches[-1].batch_id,
         "batches": len(batches),
         "rows": delivery.manifest.rows,
-        "source_files": landing.delivered.source_files,
+        "source_files": report.delivered.source_files,
         "files": delivery.manifest.files,
         "size_bytes": delivery.manifest.size_bytes,
         "trigger": delivery.trigger,
-        "seconds": round(landing.seconds, 3),
+        "seconds": round(report.seconds, 3),
         "table_version": outcome.table_version,
     }

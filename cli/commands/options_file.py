@@ -32,7 +32,7 @@ def with_options_file(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(options_file: str | None = None, **params: Any) -> None:
         if not params.get("from_stdin"):  # then all of it comes from there
-            _add_given(params, options_file, needs_store=not (takes_checkpoint and params["checkpoint"]))
+            _add_options(params, options_file, needs_store=not (takes_checkpoint and params["checkpoint"]))
         command(**params)
 
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -43,7 +43,7 @@ def with_options_file(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _add_given(params: dict[str, Any], path: str | None, *, needs_store: bool) -> None:
+def _add_options(params: dict[str, Any], path: str | None, *, needs_store: bool) -> None:
     """Complete the parameters: the command line goes before the file, and the file before the environment."""
     TableAccess.parse(params.get("storage"), params.get("catalog"))  # its errors count what the user typed
     _warn_of_secrets(params)
@@ -65,7 +65,7 @@ def _read(path: Path) -> dict[str, Any]:
         _warn(f"Other users can read the options file {path}. Run: chmod 600 {path}")
     given = _object(text)
     names = {"store", *_VARIABLES}
-    if given is None or not given.keys() <= names or not _are_texts(given):
+    if given is None or not given.keys() <= names or not _are_strings(given):
         raise ConfigurationError(f"The options file {path} must be a JSON object such as {_EXAMPLE}.")
     if not isinstance(given.get("store", ""), str):
         raise ConfigurationError(f"The store in the options file {path} must be a text.")
@@ -74,7 +74,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _from_environment(variable: str) -> dict[str, str]:
     given = _object(os.environ.get(variable) or "{}")
-    if given is None or not _are_texts({"": given}):
+    if given is None or not _are_strings({"": given}):
         raise ConfigurationError(f'${variable} must be a JSON object such as {{"KEY": "VALUE"}}.')
     return given
 
@@ -88,7 +88,7 @@ def _object(text: str) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _are_texts(objects: Mapping[str, Any]) -> bool:
+def _are_strings(objects: Mapping[str, Any]) -> bool:
     """Return True if all but the store are objects of texts, under keys that could be typed as KEY=VALUE."""
     inner = [value for name, value in objects.items() if name != "store"]
     if not all(isinstance(one, dict) for one in inner):

@@ -35,7 +35,7 @@ KEPT_S = 300.0
 """For so long after the last look. Logs keep their entries for longer."""
 ENTRIES_MAX = 20
 """More than these the library reads faster, from a log checkpoint."""
-VIEWS_MAX = 1000
+SNAPSHOTS_MAX = 1000
 LIBRARY_ONLY_S = 60.0
 """For how long the library alone reads and writes a log after a request for one of its files has failed."""
 
@@ -52,14 +52,14 @@ class LogTail:
     version: int
     identity: str
     """Of the version's file."""
-    seen_at_s: float
+    read_at_s: float
 
     def is_there(self) -> bool:
         return self.files.identity(self.version) == self.identity
 
 
 @dataclass(frozen=True, slots=True)
-class TableView:
+class TableSnapshot:
     """A Delta table at one version; see `TableState`. Nobody changes it."""
 
     table_uri: str
@@ -77,7 +77,7 @@ class TableView:
     """None: only the library can read and write the log, and the view is good for one look."""
 
     @classmethod
-    def of(cls, table: DeltaTable, storage_options: Mapping[str, str]) -> TableView:
+    def of(cls, table: DeltaTable, storage_options: Mapping[str, str]) -> TableSnapshot:
         return cls(
             table.table_uri,
             dict(storage_options),
@@ -119,13 +119,13 @@ class TableView:
             self._app_versions[app_id] = app_version(self.handle(), app_id)
         return self._app_versions[app_id]
 
-    def with_tail(self, tail: LogTail) -> TableView:
+    def with_tail(self, tail: LogTail) -> TableSnapshot:
         return replace(self, tail=tail)
 
-    def without_handle(self) -> TableView:
+    def without_handle(self) -> TableSnapshot:
         return replace(self, _handle=None)
 
-    def after(self, entry: LogTail, app_versions: Mapping[str, int]) -> TableView:
+    def after(self, entry: LogTail, app_versions: Mapping[str, int]) -> TableSnapshot:
         """The table with one more entry, which adds files and sets these transactions."""
         return replace(
             self,
@@ -135,7 +135,7 @@ class TableView:
             tail=entry,
         )
 
-    def append(self, entry: bytes, app_versions: Mapping[str, int]) -> TableView:
+    def append(self, entry: bytes, app_versions: Mapping[str, int]) -> TableSnapshot:
         """Commit such an entry; the table with it.
 
         Raises:
@@ -152,30 +152,30 @@ class TableView:
         return self.after(replace(tail, version=next_version, identity=identity), app_versions)
 
 
-def read_on(view: TableView, now_s: float) -> TableView | None:
+def advance(snapshot: TableSnapshot, now_s: float) -> TableSnapshot | None:
     """The table at its newest version; None if it has to be loaded.
 
     Raises:
         Exception: of the storage, or of an entry that is none.
     """
-    first = last = view.tail
-    if first is None or last is None or not 0 <= now_s - first.seen_at_s < KEPT_S:
+    first = last = snapshot.tail
+    if first is None or last is None or not 0 <= now_s - first.read_at_s < KEPT_S:
         return None
     while (file := first.files.read(last.version + 1)) is not None:
         changes = changes_of(file.content)
         if changes.has_other_layout or last.version == first.version + ENTRIES_MAX:
             return None
         last = LogTail(first.files, last.version + 1, file.identity, now_s)
-        view = view.after(last, changes.app_versions)
+        snapshot = snapshot.after(last, changes.app_versions)
     if last is not first and not first.is_there():
         return None
-    return view.with_tail(replace(last, seen_at_s=now_s)) if last.is_there() else None
+    return snapshot.with_tail(replace(last, read_at_s=now_s)) if last.is_there() else None
 
 
 _Key: TypeAlias = "tuple[str, frozenset[tuple[str, str]]]"
 
 
-class TableViews:
+class SnapshotCache:
     """The views that a process keeps, by table. Safe to share among threads.
 
     Args:
@@ -190,65 +190,65 @@ class TableViews:
     ) -> None:
         self._clock = clock
         self._open_files = open_files
-        self._views: dict[_Key, TableView] = {}
+        self._snapshot_cache: dict[_Key, TableSnapshot] = {}
         self._failed_at_s: dict[_Key, float] = {}
         """When a request for a file of the log failed last; without the tables where none has since."""
 
-    def look(self, table_uri: str, storage_options: Mapping[str, str]) -> TableView | None:
+    def load(self, table_uri: str, storage_options: Mapping[str, str]) -> TableSnapshot | None:
         """The table at its newest version; None if there is none.
 
         Raises:
             RetryableError: it cannot be read now.
         """
         key = _key(table_uri, storage_options)
-        view = self._read_on(key)
-        if view is None:
+        snapshot = self._advance(key)
+        if snapshot is None:
             table = load_if_there(table_uri, storage_options)
             if table is None:
                 return None
-            view = self._with_tail(key, TableView.of(table, storage_options))
-        self._keep(key, view)
-        return view
+            snapshot = self._with_tail(key, TableSnapshot.of(table, storage_options))
+        self._keep(key, snapshot)
+        return snapshot
 
     def append(
         self,
         table_uri: str,
         storage_options: Mapping[str, str],
-        view: TableView,
+        snapshot: TableSnapshot,
         entry: bytes,
         app_versions: Mapping[str, int],
     ) -> None:
-        """See `TableView.append`."""
-        self._keep(_key(table_uri, storage_options), view.append(entry, app_versions))
+        """See `TableSnapshot.append`."""
+        self._keep(_key(table_uri, storage_options), snapshot.append(entry, app_versions))
 
-    def _keep(self, key: _Key, view: TableView) -> None:
-        if view.tail is not None:
-            if len(self._views) >= VIEWS_MAX:
-                self._views.clear()
-            self._views[key] = view.without_handle()
+    def _keep(self, key: _Key, snapshot: TableSnapshot) -> None:
+        if snapshot.tail is not None:
+            if len(self._snapshot_cache) >= SNAPSHOTS_MAX:
+                self._snapshot_cache.clear()
+            self._snapshot_cache[key] = snapshot.without_handle()
 
-    def _read_on(self, key: _Key) -> TableView | None:
-        known = self._views.pop(key, None)
+    def _advance(self, key: _Key) -> TableSnapshot | None:
+        known = self._snapshot_cache.pop(key, None)
         try:
-            return None if known is None else read_on(known, self._clock())
+            return None if known is None else advance(known, self._clock())
         except Exception as error:  # noqa: BLE001  the library has the last word on what is wrong
             logger.debug("The Delta table %s is loaded anew: %s", key[0], in_short(error))
             return None
 
-    def _with_tail(self, key: _Key, view: TableView) -> TableView:
+    def _with_tail(self, key: _Key, snapshot: TableSnapshot) -> TableSnapshot:
         """With the log's files, if they can be reached without the library."""
         files = None if self._has_failed(key) else self._open_files(key[0], dict(key[1]))
         if files is None:
-            return view
+            return snapshot
         try:
-            identity = files.identity(view.version())
+            identity = files.identity(snapshot.version())
         except Exception as error:  # noqa: BLE001  whatever it is, the library has just read the table
             self._failed(key, error)
-            return view
+            return snapshot
         self._failed_at_s.pop(key, None)
         if identity is None:
-            return view
-        return view.with_tail(LogTail(files, view.version(), identity, self._clock()))
+            return snapshot
+        return snapshot.with_tail(LogTail(files, snapshot.version(), identity, self._clock()))
 
     def _has_failed(self, key: _Key) -> bool:
         failed_at_s = self._failed_at_s.get(key)
@@ -263,7 +263,7 @@ class TableViews:
                 in_short(error),
                 LIBRARY_ONLY_S,
             )
-        if len(self._failed_at_s) >= VIEWS_MAX:
+        if len(self._failed_at_s) >= SNAPSHOTS_MAX:
             self._failed_at_s.clear()
         self._failed_at_s[key] = self._clock()
 
@@ -272,5 +272,5 @@ def _key(table_uri: str, storage_options: Mapping[str, str]) -> _Key:
     return table_uri, frozenset(storage_options.items())
 
 
-VIEWS = TableViews()
+SNAPSHOT_CACHE = SnapshotCache()
 """Of this process."""

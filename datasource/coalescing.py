@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-GATHERED_ROWS = 10_000
-GATHERED_BYTES = 32 * 1024 * 1024
+COALESCED_ROWS = 10_000
+COALESCED_BYTES = 32 * 1024 * 1024
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in order, in batches that end once they reach `GATHERED_ROWS` or `GATHERED_BYTES`.
+def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in order, in batches that end once they reach `COALESCED_ROWS` or `COALESCED_BYTES`.
 
     Rows with nested columns stay as they come: Spark 4.0 sends empty lists without any offsets, and joining
     such ends the process.
@@ -34,7 +34,7 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting.append(batch)
         rows += batch.num_rows
         size_bytes += batch.get_total_buffer_size()  # `nbytes` takes 40 times as long
-        if rows >= GATHERED_ROWS or size_bytes >= GATHERED_BYTES:
+        if rows >= COALESCED_ROWS or size_bytes >= COALESCED_BYTES:
             yield from _joined(waiting)
             waiting, rows, size_bytes = [], 0, 0
     if waiting:

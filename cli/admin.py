@@ -124,7 +124,7 @@ def abort(
     access: TableAccess,
     who: str,
     why: str,
-    seen: Collection[Batch],
+    expected: Collection[Batch],
 ) -> Aborted:
     """Give up what is not in the table, then delete the files of these batches.
 
@@ -139,7 +139,7 @@ def abort(
     """
     with HeldLease(store.deliveries, _leased(store, stream.key), LEASE_S):
         last = last_in_table(stream, access)
-        records = store.deliveries.abort_pending(stream.key, last, who, why, seen=seen)
+        records = store.deliveries.abort_pending(stream.key, last, who, why, expected=expected)
         paths = [
             path
             for record in records

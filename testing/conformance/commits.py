@@ -12,7 +12,7 @@ from .harness import DestinationHarness
 from .query import Query, ids
 
 
-class LandingClaims(Claims):
+class CommitClaims(Claims):
     def test_the_rows_of_all_tasks_land_once(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
