@@ -77,10 +77,10 @@ test-newest: .venv/.installed ## The contract tests with the newest deltalake, p
 kills: .venv/.installed java ## SIGKILL the driver three times at every crash point; figures at the end
 	@PENSTOCK_KILLS=3 $(BIN)/pytest -m kills -s $(PYTEST_ARGS)
 
-# make simulate SEEDS=100000; one history again, in words: make simulate ARGS="--seed 4711"
+# make simulate SEEDS=100000; the timeline of one history: make simulate ARGS="--seed 4711"
 SEEDS ?= 10000
 .PHONY: simulate
-simulate: .venv/.installed ## Play SEEDS random histories of crashes, lost requests and twins in memory
+simulate: .venv/.installed ## Play SEEDS random histories of crashes, lost requests and concurrent drivers in memory
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 # make fuzz SECONDS=3600 SEED=7: so long for each decoder. A finding names its seed.

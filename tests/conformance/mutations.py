@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -42,17 +42,27 @@ Patch = Callable[[], AbstractContextManager[Any]]
 NewHarness = Callable[[Path], DestinationHarness]
 
 
-@dataclass(frozen=True)
 class Mutation:
-    """A claim, and what is changed."""
+    """A change of the product, and the claims that must fail with it.
 
-    claim: str
-    without: str
-    """What the changed product does."""
-    patch: Patch
-    harness: NewHarness = JsonLinesHarness
-    given: dict[str, Any] = field(default_factory=dict)
-    """The parameters of the claim."""
+    Args:
+        without: what the changed product does
+        claims: those without parameters
+        given: the parameters of others, by claim
+    """
+
+    def __init__(
+        self,
+        without: str,
+        patch: Patch,
+        *claims: str,
+        harness: NewHarness = JsonLinesHarness,
+        **given: dict[str, Any],
+    ) -> None:
+        self.without = without
+        self.patch = patch
+        self.harness = harness
+        self.claims: dict[str, dict[str, Any]] = {**{claim: {} for claim in claims}, **given}
 
 
 def method(owner: Any, name: str, new: Callable[..., Any]) -> Patch:
@@ -193,370 +203,311 @@ def _declare(harness: type[DestinationHarness], **promises: Any) -> Patch:
     return lambda: mock.patch.object(harness, "promises", replace(harness.promises, **promises))
 
 
-NOT_IN_TABLE: dict[str, Any] = {
-    "without": "a commit that does not look at the token",
-    "patch": returning(DeltaTableCommitter, "_is_in", False),
-    "harness": DeltaHarness,
-}
-TWO_STEPS: dict[str, Any] = {
-    "without": "a commit that looks at nothing, in two steps",
-    "patch": method(JsonLines, "commit", _commit_in_two_steps),
-}
-UNFINISHED_IS_FORGOTTEN: dict[str, Any] = {
-    "without": "a delivery process that does not look for what the one before has begun",
-    "patch": returning(SqlDeliveries, "unfinished", None),
-}
-NO_TOKEN: dict[str, Any] = {
-    "without": "a table that has no token",
-    "patch": returning(delta_committer, "token_of", None),
-    "harness": DeltaHarness,
-}
-ABORT_DELETES: dict[str, Any] = {
-    "without": "an abort that deletes what may be named",
-    "patch": lambda: mock.patch.object(
-        query, "abort_batch", lambda sink, messages: sink.open_table().discard(query.payloads(messages))
-    ),
-}
-ABORT_DOES_NOTHING: dict[str, Any] = {
-    "without": "an abort that deletes nothing",
-    "patch": returning(query, "abort_batch", None),
-}
-NOTHING_MISSING: dict[str, Any] = {
-    "without": "a destination that never misses anything",
-    "patch": returning(JsonLines, "missing", []),
-}
-
 MUTATIONS = (
-    # Landing
     Mutation(
-        "the_rows_of_all_tasks_land_once",
         "a manifest without its last payload",
         method(JsonLines, "manifest", lambda real, *args: real(*args[:-1], args[-1][:-1])),
+        "the_rows_of_all_tasks_land_once",
+        "prepared_batches_are_delivered_once",
     ),
     Mutation(
-        "an_empty_batch_is_committed_and_adds_nothing",
         "a task without rows that hands back a file",
         method(PartWriter, "finish", _finish_without_rows),
+        "an_empty_batch_is_committed_and_adds_nothing",
     ),
     Mutation(
-        "rows_are_invisible_until_their_batch_is_committed",
         "parts that readers see",
         method(PartWriter, "finish", _finish_in_sight),
+        "rows_are_invisible_until_their_batch_is_committed",
     ),
     Mutation(
-        "a_replay_is_skipped",
         "committed batches that are written again",
         _decide(RecordStatus.COMMITTED, Action.WRITE),
+        "a_replay_is_skipped",
     ),
-    Mutation("a_replay_after_the_store_was_lost_adds_nothing", **NO_TOKEN),
-    Mutation("a_commit_that_is_repeated_adds_nothing", **NOT_IN_TABLE),
     Mutation(
-        "a_batch_behind_the_token_adds_nothing",
+        "a table that has no token",
+        returning(delta_committer, "token_of", None),
+        "a_replay_after_the_store_was_lost_adds_nothing",
+        "a_batch_whose_response_and_store_were_lost_is_not_added_again",
+        "a_delivered_batch_is_not_written_again_if_the_store_was_lost",
+        harness=DeltaHarness,
+    ),
+    Mutation(
+        "a commit that does not look at the token",
+        returning(DeltaTableCommitter, "_is_in", False),
+        "a_commit_that_is_repeated_adds_nothing",
+        "a_concurrent_driver_that_lands_first_is_noticed_by_the_commit",
+        harness=DeltaHarness,
+        a_batch_that_landed_and_whose_response_was_lost_is_not_added_again={"batch_id": 0},
+        two_drivers_that_commit_one_batch_at_once_add_it_once={"batch_id": 1},
+    ),
+    Mutation(
         "only the very batch of the token counts as landed",
         method(DeltaTableCommitter, "_is_in", _only_the_last),
-        DeltaHarness,
+        "a_batch_behind_the_token_adds_nothing",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "the_token_is_the_last_batch_of_the_query",
         "the token of the first batch",
         method(JsonLines, "token", _first_token),
+        "the_token_is_the_last_batch_of_the_query",
     ),
     Mutation(
-        "the_token_is_checked_once_a_batch_is_to_be_added",
         "a commit that asks nobody",
         method(JsonLines, "commit", lambda real, target, manifest, *_: real(target, manifest)),
+        "the_token_is_checked_once_a_batch_is_to_be_added",
     ),
     Mutation(
-        "a_target_sees_its_own_commit",
         "the first look at the table is kept over the commit",
         method(DeltaTableCommitter, "commit", _commit_with_old_look),
-        DeltaHarness,
+        "a_target_sees_its_own_commit",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "two_queries_have_a_token_each",
         "one token for all queries",
         method(JsonLines, "token", _token_of_any_query),
+        "two_queries_have_a_token_each",
+        "two_queries_commit_beside_each_other",
     ),
     Mutation(
-        "commands_find_the_destination_by_its_address",
         "another address in the store",
         lambda: mock.patch.object(
             JsonLinesHarness,
             "destination",
             replace(DESTINATION, stored_table=lambda stream, _: JsonLines(Path(f"{stream.table_uri}-other"))),
         ),
+        "commands_find_the_destination_by_its_address",
     ),
-    # Crashes
     Mutation(
-        "a_crash_before_the_manifest_loses_and_doubles_nothing",
         "a manifest that names all parts there are",
         method(JsonLines, "manifest", _name_all_there_is),
-        given={"step": "all tasks finished"},
+        a_crash_before_the_manifest_loses_and_doubles_nothing={"step": "all tasks finished"},
+        a_crash_at_a_crash_point_loses_and_doubles_nothing={"point": "prepare.start"},
     ),
     Mutation(
-        "a_crash_at_a_crash_point_loses_and_doubles_nothing",
-        "a manifest that names all parts there are",
-        method(JsonLines, "manifest", _name_all_there_is),
-        given={"point": "prepare.start"},
+        "a commit that looks at nothing, in two steps",
+        method(JsonLines, "commit", _commit_in_two_steps),
+        "a_crash_in_every_start_loses_and_doubles_nothing",
+        "a_driver_that_wakes_up_late_adds_nothing",
+        "a_delivery_process_that_wakes_up_late_adds_nothing",
+        a_crash_around_the_commit_loses_and_doubles_nothing={"has_committed": True, "batch_id": 0},
+        a_crash_in_recovery_loses_and_doubles_nothing={"point": "commit.landed"},
+        a_crash_around_the_commit_of_a_delivery_loses_and_doubles_nothing={"has_committed": True},
     ),
     Mutation(
-        "a_crash_around_the_commit_loses_and_doubles_nothing",
-        given={"has_committed": True, "batch_id": 0},
-        **TWO_STEPS,
-    ),
-    Mutation("a_crash_in_recovery_loses_and_doubles_nothing", given={"point": "commit.landed"}, **TWO_STEPS),
-    Mutation("a_crash_in_every_start_loses_and_doubles_nothing", **TWO_STEPS),
-    Mutation(
-        "recovery_without_a_replay_commits_what_is_pending",
         "a recovery that does nothing",
         returning(Recovery, "recover", []),
+        "recovery_without_a_replay_commits_what_is_pending",
     ),
     Mutation(
-        "a_replay_that_is_partitioned_otherwise_adds_nothing",
         "what a replay wrote in vain stays",
         returning(Preparation, "delete_unnamed", None),
+        "a_replay_that_is_partitioned_otherwise_adds_nothing",
     ),
-    # Responses
     Mutation(
-        "a_batch_that_landed_and_whose_response_was_lost_is_not_added_again",
-        given={"batch_id": 0},
-        **NOT_IN_TABLE,
+        "an abort that deletes what may be named",
+        lambda: mock.patch.object(
+            query, "abort_batch", lambda sink, messages: sink.open_table().discard(query.payloads(messages))
+        ),
+        "a_batch_whose_request_was_lost_is_committed_by_the_next_start",
+        "an_abort_after_an_unknown_end_deletes_nothing",
     ),
-    Mutation("a_batch_whose_response_and_store_were_lost_is_not_added_again", **NO_TOKEN),
-    Mutation("a_batch_whose_request_was_lost_is_committed_by_the_next_start", **ABORT_DELETES),
-    Mutation("an_abort_after_an_unknown_end_deletes_nothing", **ABORT_DELETES),
-    Mutation("an_abort_of_a_batch_with_a_failed_task_leaves_nothing", **ABORT_DOES_NOTHING),
     Mutation(
-        "a_task_that_fails_leaves_nothing",
+        "an abort that deletes nothing",
+        returning(query, "abort_batch", None),
+        "an_abort_of_a_batch_with_a_failed_task_leaves_nothing",
+        "a_batch_write_that_fails_leaves_nothing",
+    ),
+    Mutation(
         "a writer that leaves its part",
         returning(PartWriter, "abort", None),
+        "a_task_that_fails_leaves_nothing",
     ),
     Mutation(
-        "discarding_is_idempotent_and_touches_no_other_batch",
         "parts that are gone count as deleted",
         method(JsonLines, "discard", _count_all),
+        "discarding_is_idempotent_and_touches_no_other_batch",
     ),
-    Mutation("what_a_manifest_needs_and_is_gone_is_missing", **NOTHING_MISSING),
-    Mutation("a_payload_that_is_gone_is_written_again_by_the_replay", **NOTHING_MISSING),
-    Mutation("a_payload_that_is_gone_and_that_no_replay_writes_again_is_an_error", **NOTHING_MISSING),
-    # Concurrency
     Mutation(
-        "a_run_that_was_taken_over_commits_nothing",
+        "a destination that never misses anything",
+        returning(JsonLines, "missing", []),
+        "what_a_manifest_needs_and_is_gone_is_missing",
+        "a_payload_that_is_gone_is_written_again_by_the_replay",
+        "a_payload_that_is_gone_and_that_no_replay_writes_again_is_an_error",
+    ),
+    Mutation(
         "what a fenced run wrote stays",
         returning(Preparation, "delete", 0),
+        "a_run_that_was_taken_over_commits_nothing",
     ),
-    Mutation("a_driver_that_wakes_up_late_adds_nothing", **TWO_STEPS),
-    Mutation("two_drivers_that_commit_one_batch_at_once_add_it_once", given={"batch_id": 1}, **NOT_IN_TABLE),
-    Mutation("a_concurrent_driver_that_lands_first_is_noticed_by_the_commit", **NOT_IN_TABLE),
     Mutation(
-        "other_offsets_under_a_committed_batch_id_are_refused",
         "rows from other offsets that are dropped silently",
         _decide(RecordStatus.COMMITTED_OTHER, Action.SKIP),
+        "other_offsets_under_a_committed_batch_id_are_refused",
     ),
     Mutation(
-        "other_offsets_are_refused_in_the_commit",
         "a commit that does not compare digests",
         returning(token_check, "is_committed", True),
+        "other_offsets_are_refused_in_the_commit",
     ),
     Mutation(
-        "a_pending_batch_with_other_offsets_gives_way",
         "a pending batch that is not given up",
         _decide(RecordStatus.PREPARED_OTHER, Action.WRITE),
+        "a_pending_batch_with_other_offsets_gives_way",
     ),
     Mutation(
-        "rows_of_other_writers_stay",
         "a commit that deletes the files of others",
         method(JsonLines, "commit", _delete_others),
-        given={"when": "in the commit"},
+        rows_of_other_writers_stay={"when": "in the commit"},
     ),
     Mutation(
-        "two_queries_commit_beside_each_other",
-        "one token for all queries",
-        method(JsonLines, "token", _token_of_any_query),
-    ),
-    # Changes
-    Mutation(
-        "a_destination_that_has_changed_under_its_query_takes_no_batch",
         "a plan that does not look whether the table is the same",
         returning(planning, "check_same_table", None),
-        DeltaHarness,
-        {"change": "dropped"},
+        harness=DeltaHarness,
+        a_destination_that_has_changed_under_its_query_takes_no_batch={"change": "dropped"},
     ),
     Mutation(
-        "a_destination_that_changes_before_the_commit_takes_no_batch",
         "a commit that does not look whether the table is the same",
         _both(
             returning(delta_committer, "check_same_table", None),
             returning(DeltaTableCommitter, "_check_log_since", []),
         ),
-        DeltaHarness,
-        {"change": "dropped and created again"},
+        harness=DeltaHarness,
+        a_destination_that_changes_before_the_commit_takes_no_batch={"change": "dropped and created again"},
     ),
     Mutation(
-        "what_an_operator_accepts_is_written_again",
         "a store that does not accept",
         returning(SqlManifestStore, "accept_table", None),
-        DeltaHarness,
+        "what_an_operator_accepts_is_written_again",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "a_new_query_over_the_rows_of_an_earlier_one_is_noticed",
         "a plan that does not look for earlier queries",
         returning(planning, "check_new_query", None),
-        DeltaHarness,
+        "a_new_query_over_the_rows_of_an_earlier_one_is_noticed",
+        harness=DeltaHarness,
     ),
-    # Data
     Mutation(
-        "overwriting_replaces_all_rows_once",
         "overwrites that append",
         method(DeltaTarget, "plan_batch", _append_anyway),
-        DeltaHarness,
+        "overwriting_replaces_all_rows_once",
+        "a_batch_write_that_overwrites_replaces_all_rows",
+        "a_backlog_with_a_batch_that_overwrites_keeps_its_order",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "a_new_column_comes_with_its_batch",
         "schemaEvolution is ignored",
         method(DeltaTableCommitter, "plan", _add_no_columns),
-        DeltaHarness,
+        "a_new_column_comes_with_its_batch",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "rows_of_another_type_are_refused_before_any_moves",
         "a plan that does not look at the types",
         method(DeltaTarget, "plan_batch", _plan_ids),
-        DeltaHarness,
+        "rows_of_another_type_are_refused_before_any_moves",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "a_bad_value_is_refused_before_anything_is_visible",
         "bad rows are left out",
         method(PartWriter, "write", _skip_bad_rows),
+        "a_bad_value_is_refused_before_anything_is_visible",
     ),
     Mutation(
-        "the_memory_of_a_task_does_not_grow_with_its_rows",
         "a writer that keeps its rows",
         method(PartWriter, "write", _keep_batches),
+        "the_memory_of_a_task_does_not_grow_with_its_rows",
     ),
     Mutation(
-        "a_batch_write_appends_once",
         "parts stay behind",
         returning(JsonLines, "discard", 0),
+        "a_batch_write_appends_once",
+        "a_delivery_leaves_nothing_behind",
     ),
     Mutation(
-        "a_batch_write_that_overwrites_replaces_all_rows",
-        "overwrites that append",
-        method(DeltaTarget, "plan_batch", _append_anyway),
-        DeltaHarness,
-    ),
-    Mutation("a_batch_write_that_fails_leaves_nothing", **ABORT_DOES_NOTHING),
-    Mutation(
-        "batches_of_a_long_stream_land_in_order",
         "a directory that keeps ten batches",
         method(JsonLines, "commit", _keep_ten_batches),
+        "batches_of_a_long_stream_land_in_order",
     ),
-    # Manifests
     Mutation(
-        "a_manifest_comes_back_from_the_store_as_it_was",
         "wrong counts",
         method(FileManifests, "encode", lambda real, *args: replace(real(*args), rows=0)),
+        "a_manifest_comes_back_from_the_store_as_it_was",
     ),
     Mutation(
-        "a_manifest_is_the_same_in_whichever_order_it_is_made",
         "random names",
         method(
             FileManifests,
             "encode",
             lambda real, *args: replace(real(*args), content=uuid.uuid4().bytes),
         ),
+        "a_manifest_is_the_same_in_whichever_order_it_is_made",
     ),
     Mutation(
-        "a_manifest_that_is_damaged_in_the_store_is_told_as_damaged",
         "a store that does not check what it reads, and a destination that takes what it gets",
         _both(returning(contents, "_is_whole", True), method(FileManifests, "decode", _decode_leniently)),
+        "a_manifest_that_is_damaged_in_the_store_is_told_as_damaged",
     ),
     Mutation(
-        "a_manifest_that_cannot_be_read_is_told_as_damaged",
         "a damaged manifest is taken for an empty one",
         method(FileManifests, "decode", _decode_leniently),
-        given={"damage": "cut off"},
+        a_manifest_that_cannot_be_read_is_told_as_damaged={"damage": "cut off"},
     ),
-    # Secrecy
     Mutation(
-        "one_destination_has_one_address",
         "an address that is never the same",
         lambda: mock.patch.object(DeltaSink, "table_uri", property(lambda _: f"/rows-{uuid.uuid4()}")),
-        DeltaHarness,
+        "one_destination_has_one_address",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "no_secret_is_in_the_store_in_logs_or_in_what_others_see",
         "all options are kept in the store",
         lambda: mock.patch.object(delta_options, "storable", lambda _known, options: dict(options)),
-        DeltaHarness,
+        "no_secret_is_in_the_store_in_logs_or_in_what_others_see",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "tasks_get_the_secrets_that_they_need_and_no_others",
         "secrets are sent to tasks, though it was promised not to",
         _declare(DeltaHarness, shows_secrets_to_tasks=False),
-        DeltaHarness,
+        "tasks_get_the_secrets_that_they_need_and_no_others",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "a_server_that_does_not_answer_is_told_without_secrets",
         "an error that shows the settings",
         method(PostgresServer, "failed", lambda _, server, *__: RetryableError(f"{dict(server.settings)}")),
-        lambda _: PostgresHarness(lambda: "postgresql+psycopg://u@h/d?options=-csearch_path%3Ds"),
+        "a_server_that_does_not_answer_is_told_without_secrets",
+        harness=lambda _: PostgresHarness(lambda: "postgresql+psycopg://u@h/d?options=-csearch_path%3Ds"),
     ),
     Mutation(
-        "an_unknown_option_is_refused_without_secrets",
         "an error that shows all options",
         method(
             delta_options,
             "parse_options",
             lambda real, known, prefixes, options: ({}, [*real(known, prefixes, options)[1], str(options)]),
         ),
-        DeltaHarness,
-    ),
-    # Deliveries
-    Mutation(
-        "prepared_batches_are_delivered_once",
-        "a manifest without its last payload",
-        method(JsonLines, "manifest", lambda real, *args: real(*args[:-1], args[-1][:-1])),
-    ),
-    Mutation("a_delivered_batch_is_not_written_again_if_the_store_was_lost", **NO_TOKEN),
-    Mutation(
-        "a_crash_of_a_delivery_process_loses_and_doubles_nothing",
-        given={"point": "deliver.prepared"},
-        **UNFINISHED_IS_FORGOTTEN,
+        "an_unknown_option_is_refused_without_secrets",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "a_crash_around_the_commit_of_a_delivery_loses_and_doubles_nothing",
-        given={"has_committed": True},
-        **TWO_STEPS,
+        "a delivery process that does not look for what the one before has begun",
+        returning(SqlDeliveries, "unfinished", None),
+        a_crash_of_a_delivery_process_loses_and_doubles_nothing={"point": "deliver.prepared"},
+        a_delivery_whose_commit_got_lost_is_finished_by_the_next={"lost": "request"},
     ),
     Mutation(
-        "a_delivery_whose_commit_got_lost_is_finished_by_the_next",
-        given={"lost": "request"},
-        **UNFINISHED_IS_FORGOTTEN,
-    ),
-    Mutation("a_delivery_process_that_wakes_up_late_adds_nothing", **TWO_STEPS),
-    Mutation(
-        "a_backlog_with_a_batch_that_overwrites_keeps_its_order",
-        "overwrites that append",
-        method(DeltaTarget, "plan_batch", _append_anyway),
-        DeltaHarness,
-    ),
-    Mutation(
-        "prepared_rows_that_are_gone_stop_the_delivery",
         "a commit of what is there",
         _both(returning(JsonLines, "missing", []), method(JsonLines, "commit", _commit_what_is_there)),
+        "prepared_rows_that_are_gone_stop_the_delivery",
     ),
-    Mutation("a_delivery_leaves_nothing_behind", "parts stay behind", returning(JsonLines, "discard", 0)),
-    # Clean-up
     Mutation(
-        "clean_up_deletes_what_lost_attempts_have_left",
         "a clean-up that takes everything for young",
         returning(cleanup, "classify", cleanup.FileStatus.YOUNG),
-        DeltaHarness,
+        "clean_up_deletes_what_lost_attempts_have_left",
+        harness=DeltaHarness,
     ),
     Mutation(
-        "clean_up_keeps_what_is_pending_or_young_or_of_others",
         "a clean-up that takes nothing for unsettled or of others",
         returning(cleanup, "classify", cleanup.FileStatus.UNNEEDED),
-        DeltaHarness,
+        "clean_up_keeps_what_is_pending_or_young_or_of_others",
+        harness=DeltaHarness,
     ),
 )

@@ -16,17 +16,17 @@ from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tests.simulation.plan import ONLY
-from tests.simulation.playing import LAKES, Failure, play, timeline
+from tests.simulation.histories import LAKES, Failure, play, timeline
+from tests.simulation.plan import EVENT_NAMES
 
 SEEDS_PER_TASK = 100
 
 
 def play_some(
-    seeds: Sequence[int], lakes: Sequence[str], store: str, others: tuple[str, ...]
+    seeds: Sequence[int], lakes: Sequence[str], store: str, events: tuple[str, ...]
 ) -> list[Failure]:
     """Histories of one task; the lakes take turns."""
-    failures = (play(seed, lakes[seed % len(lakes)], store, others) for seed in seeds)
+    failures = (play(seed, lakes[seed % len(lakes)], store, events) for seed in seeds)
     return [failure for failure in failures if failure is not None]
 
 
@@ -34,7 +34,7 @@ def play_all(
     seeds: range,
     lakes: Sequence[str],
     store: str,
-    others: tuple[str, ...],
+    events: tuple[str, ...],
     processes: int,
     failures_max: int,
 ) -> list[Failure]:
@@ -49,7 +49,7 @@ def play_all(
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         with Progress(*columns, console=console) as progress:
             bar = progress.add_task("histories", total=len(seeds))
-            play_part = partial(play_some, lakes=lakes, store=store, others=others)
+            play_part = partial(play_some, lakes=lakes, store=store, events=events)
             for part, found in zip(parts, pool.imap(play_part, parts), strict=True):
                 progress.advance(bar, len(part))
                 played += len(part)
@@ -72,29 +72,29 @@ def main() -> int:
     parser.add_argument("--lake", choices=LAKES, help="only this format; else they take turns")
     parser.add_argument("--store", default="memory", help="memory, sqlite, or the URL of a Postgres database")
     parser.add_argument(
-        "--others",
+        "--events",
         nargs="+",
-        choices=sorted(ONLY),
+        choices=sorted(EVENT_NAMES),
         default=(),
-        help="what others do, and nothing else, in place of what the seed says",
+        help="the only events, in place of those of the seed",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--failures", type=int, default=3, help="stop after so many broken invariants")
     arguments = parser.parse_args()
     lakes = [arguments.lake] if arguments.lake else list(LAKES)
-    store, others = arguments.store, tuple(arguments.others)
+    store, events = arguments.store, tuple(arguments.events)
     if arguments.seed is not None:
-        lines = list(timeline(arguments.seed, lakes[arguments.seed % len(lakes)], store, others))
+        lines = list(timeline(arguments.seed, lakes[arguments.seed % len(lakes)], store, events))
         print("\n".join(lines))
         return int(any(line.startswith("PROBLEM") for line in lines))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    failures = play_all(seeds, lakes, store, others, arguments.processes, arguments.failures)
+    failures = play_all(seeds, lakes, store, events, arguments.processes, arguments.failures)
     for failure in failures[: arguments.failures]:
         print(failure)
     if failures:
         seed, lake = failures[0].seed, failures[0].lake
-        print("\n".join(["", *timeline(seed, lake, store, others)]))
-        again = f"--lake {lake} --seed {seed}" + (f" --others {' '.join(others)}" if others else "")
+        print("\n".join(["", *timeline(seed, lake, store, events)]))
+        again = f"--lake {lake} --seed {seed}" + (f" --events {' '.join(events)}" if events else "")
         print(f'Again: make simulate ARGS="{again}"')
     return int(bool(failures))
 

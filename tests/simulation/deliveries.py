@@ -90,9 +90,9 @@ class DeliveryProcess:
         except FencedError:
             return BUSY
         if isinstance(result, Failed):
-            self._scheduler.tell(f"  failed: {type(result.error).__name__}: {str(result.error)[:300]}")
+            self._scheduler.log(f"  failed: {type(result.error).__name__}: {str(result.error)[:300]}")
             if result.retry_at is None:
-                self._scheduler.tell("  parked")
+                self._scheduler.log("  parked")
         store.deliveries.release(lease)
         return result
 
@@ -140,7 +140,7 @@ class DeliveryProcess:
     def _check_delivered(self, query: Query, delivered: Delivered) -> None:
         """With `deliverAfterCheckpoint`, nothing goes before Spark's own log."""
         last = delivered.delivery.manifest.batch.batch_id
-        self._scheduler.tell(f"  delivered up to batch {last}: {type(delivered.outcome).__name__}")
+        self._scheduler.log(f"  delivered up to batch {last}: {type(delivered.outcome).__name__}")
         if self._plan.options.deliver_after_checkpoint and not query.is_diverged and not query.is_retired:
             newest = max(query.checkpoint.commits, default=-1)
             assert last <= newest or self._world.plan.is_mixed, f"delivered batch {last} before Spark's log"
@@ -156,13 +156,13 @@ class DeliveryProcess:
             lambda: lake.cleanable_table(store),
             clock_of(self._scheduler)() - timedelta(seconds=grace_s),
         )
-        self._scheduler.tell(f"  {deleted} replaced files deleted")
+        self._scheduler.log(f"  {deleted} replaced files deleted")
 
     def _judge(self, error: PenstockError, query: Query) -> None:
-        self._scheduler.tell(f"  {type(error).__name__}: {str(error)[:300]}")
+        self._scheduler.log(f"  {type(error).__name__}: {str(error)[:300]}")
         is_passing = isinstance(error, (RetryableError, CommitStateUnknownError, FencedError))
         is_gone = isinstance(error, CheckpointGoneError) and query.is_retired
-        is_back = isinstance(error, TableChangedError) and self._world.others.went_back
+        is_back = isinstance(error, TableChangedError) and self._world.events.was_rolled_back
         if not (is_passing or is_gone or is_back):
             self._world.problems.append(f"a delivery process: {error!r}")
 
@@ -183,7 +183,7 @@ class DeliveryProcess:
             try:
                 result = self.turn(query, "drain")
             except CheckpointGoneError:
-                self._world.others.act("abort")
+                self._world.events.act("abort")
                 return
             if was_over and result is None:
                 return
@@ -201,16 +201,16 @@ class DeliveryProcess:
 
     def _mend(self, query: Query, error: PenstockError) -> None:
         """What an operator does when a stream is parked, or fails again and again."""
-        others = self._world.others
+        events = self._world.events
         # With an unfinished delivery a table that has changed is not parked for, but tried again.
         has_changed = isinstance(error, TableChangedError) or "--accept-table" in str(error)
-        if has_changed and others.went_back and not query.is_accepted:
-            others.noticed = True
-            others.accept_table(query)
-        elif has_changed and others.skip_refused(query):
-            self._scheduler.tell("  the operator gives up the first batch")
+        if has_changed and events.was_rolled_back and not query.is_accepted:
+            events.noticed = True
+            events.accept_table(query)
+        elif has_changed and events.skip_refused(query):
+            self._scheduler.log("  the operator gives up the first batch")
         elif "`penstock recover` takes the table's word" in str(error) and not query.is_diverged:
-            others.recover()
+            events.recover()
         elif isinstance(error, (CheckpointMismatchError, RetryableError)) and query.is_diverged:
             query.is_stuck = True  # two copies of a checkpoint deliver under one query id
         else:

@@ -26,7 +26,7 @@ from tests.simulation.fake_deltalake import (
     TableFileSystem,
     table_class,
 )
-from tests.simulation.lake import RewritePlan, Seen
+from tests.simulation.lake import RewritePlan, TableContents
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
 
@@ -44,7 +44,7 @@ from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
 ROWS = pa.schema([("id", pa.int64())])
 WIDER_ROWS = ROWS.append(pa.field("extra", pa.string()))
 
-_OF_OTHERS = "-of-others.parquet"
+_FOREIGN = "-foreign.parquet"
 
 
 class SimulatedDelta(DeltaTarget):
@@ -83,7 +83,7 @@ class DeltaSimLake:
         self._scheduler = scheduler
         self.delta_table = table_class(self.log)
         """In the place of the library's class."""
-        self._files_of_others = 0
+        self._foreign_files = 0
         self._views_of: dict[Actor, SnapshotCache] = {}
 
     @property
@@ -130,7 +130,7 @@ class DeltaSimLake:
     def maintain(self, store: Any, batch_id: int) -> None:
         DeltaSink(DeltaOptions(path=self.table_uri)).maintain(store, batch_id)
 
-    # Others -------------------------------------------------------------------------------------------
+    # Foreign writers ----------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
@@ -172,7 +172,7 @@ class DeltaSimLake:
     def versions(self) -> Sequence[int]:
         return [version.number for version in self._readable()[:-1]]
 
-    def go_back(self, version: int) -> None:
+    def roll_back(self, version: int) -> None:
         """To the version's number or, every other time, to its time: the log notes either."""
         moment = math.ceil(self.log.written_at(version) * 1000) / 1000
         is_by_time = self._scheduler.rng.random() < 0.5 and self.log.number_at(moment) == version
@@ -188,8 +188,8 @@ class DeltaSimLake:
         return Entry(info, self.log.now_ms, **actions)
 
     def _write(self, ids: Sequence[int]) -> AddAction:
-        self._files_of_others += 1
-        path = f"part-{self._files_of_others:05}{_OF_OTHERS}"
+        self._foreign_files += 1
+        path = f"part-{self._foreign_files:05}{_FOREIGN}"
         self.objects.put(f"{self.table_uri}/{path}", tuple(ids), size_bytes=len(ids))
         return AddAction(path, len(ids), {}, self.log.now_ms, True, "{}")
 
@@ -212,13 +212,13 @@ class DeltaSimLake:
 
     # The end ------------------------------------------------------------------------------------------
 
-    def see(self) -> Seen:
+    def contents(self) -> TableContents:
         newest = self.log.segment().version()
         stored, place = self.objects.objects, f"{self.table_uri}/"
         there = [path for path in newest.files if place + path in stored]
         named = {path for version in self._readable() for path in version.files}
         data_files = [path.removeprefix(place) for path in stored if path.startswith(place)]
-        return Seen(
+        return TableContents(
             rows=Counter(row_id for path in there for row_id in stored[place + path].content),
             added=Counter(file.path for version in newest.lineage() for file in _added(version)),
             missing=[path for path in newest.files if place + path not in stored],
@@ -243,7 +243,7 @@ class DeltaSimLake:
 
 @contextmanager
 def _giving_up() -> Iterator[None]:
-    """Others whose request fails or who lose a race go away."""
+    """A foreign writer whose request fails, or who loses a race, gives up."""
     with suppress(DeltaError, OSError, UnreachableError):
         yield
 
@@ -251,11 +251,11 @@ def _giving_up() -> Iterator[None]:
 def _added(version: TableVersion) -> Iterator[AddAction]:
     """Files of the product that the version has for the first time.
 
-    RESTORE brings back those of earlier versions. Others add a file twice when their request is sent twice,
-    as delta-rs does; a path is still one file.
+    RESTORE brings back those of earlier versions. Foreign writers add a file twice when their request is sent
+    twice, as delta-rs does; a path is still one file.
     """
     if version.entry.info["operation"] != "RESTORE":
-        yield from (file for file in version.entry.add if not file.path.endswith(_OF_OTHERS))
+        yield from (file for file in version.entry.add if not file.path.endswith(_FOREIGN))
 
 
 def _digest(entry: Entry) -> tuple[tuple[str, int], str]:

@@ -163,8 +163,8 @@ class DeltaLog:
     def history(self, number: int, limit: int | None) -> list[dict[str, Any]]:
         """Commit infos, newest first, as a handle at version `number` shows them.
 
-        The library lists from `limit` versions back to the end of the log, which others may have moved on
-        since, and numbers what it finds downwards from the handle's version.
+        The library lists from `limit` versions back to the end of the log, which may have moved on since, and
+        numbers what it finds downwards from the handle's version.
         """
         first = 0 if limit is None else max(0, number - limit + 1)
         entries = self.read("read history", lambda: self._entries(first))

@@ -60,7 +60,7 @@ class FakeDeltaTable:
 
     @property
     def at(self) -> TableVersion:
-        """For others than the product."""
+        """For foreign writers, not for the product."""
         return self._version
 
     def version(self) -> int:

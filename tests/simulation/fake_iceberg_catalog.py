@@ -71,7 +71,7 @@ class CatalogState:
     """How often snapshots have added each data file, those that have expired since too."""
     tokens: list[tuple[str, int, int]] = field(default_factory=list)
     """(query id, batch id, snapshot id) of all snapshots by Penstock, in the order of the commits."""
-    gone_early: list[str] = field(default_factory=list)
+    deleted_early: list[str] = field(default_factory=list)
     """Manifest lists that the product has deleted before a grace period was over."""
     _needed_until: dict[str, float] = field(default_factory=dict)
     """By manifest list: when the grace period ends, or for ever while its snapshot is in the table."""
@@ -118,7 +118,7 @@ class CatalogState:
 
     def _note_deletion(self, path: str) -> None:
         if self.objects.scheduler.now < self._needed_until.get(path, 0.0):
-            self.gone_early.append(path)
+            self.deleted_early.append(path)
 
     def _note(self, before: TableMetadata | None, after: TableMetadata) -> None:
         old = {} if before is None else {one.snapshot_id: one.manifest_list for one in before.snapshots}

@@ -202,9 +202,9 @@ class IcebergEngine:
         try:
             yield
         except FileNotFoundError as error:
-            self._objects.scheduler.tell(f"  gives up: {error} is not there")
+            self._objects.scheduler.log(f"  gives up: {error} is not there")
         except _PUT_OFF as error:
-            self._objects.scheduler.tell(f"  gives up: {type(error).__name__}: {error}")
+            self._objects.scheduler.log(f"  gives up: {type(error).__name__}: {error}")
 
 
 def data_file(path: str, rows: int) -> DataFile:

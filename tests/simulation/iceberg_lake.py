@@ -1,4 +1,4 @@
-"""One Iceberg table of a simulation: the product over pyiceberg in memory, and what others do to it."""
+"""One Iceberg table of a simulation: the product over pyiceberg in memory, and foreign writers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.simulation.fake_iceberg_catalog import (
 )
 from tests.simulation.fake_pyiceberg import Clock, InlineExecutor, pyiceberg_in_memory
 from tests.simulation.iceberg_engine import METRICS, IcebergEngine
-from tests.simulation.lake import RewritePlan, Seen
+from tests.simulation.lake import RewritePlan, TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
@@ -144,7 +144,7 @@ class IcebergSimLake:
     def maintain(self, store: Any, batch_id: int) -> None:
         self._sink.maintain(store, batch_id)
 
-    # Others -----------------------------------------------------------------------------------------
+    # Foreign writers ----------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
@@ -166,7 +166,7 @@ class IcebergSimLake:
         metadata = self._state.metadata(TABLE)
         return [] if metadata is None else [one.snapshot_id for one in line_of(metadata, "main")][:0:-1]
 
-    def go_back(self, version: int) -> None:
+    def roll_back(self, version: int) -> None:
         self._engine.roll_back(version)
 
     def drop(self) -> None:
@@ -174,23 +174,23 @@ class IcebergSimLake:
 
     # At the end -------------------------------------------------------------------------------------
 
-    def see(self) -> Seen:
+    def contents(self) -> TableContents:
         metadata = self._state.metadata(TABLE)
         if metadata is None:
-            return Seen(Counter(), self._state.added.copy(), [], [], list(self._state.tokens), {})
+            return TableContents(Counter(), self._state.added.copy(), [], [], list(self._state.tokens), {})
         stored = self.objects.objects
         head = metadata.snapshot_by_name("main")
         live = list(self._live([head] if head else []))
         readable = set(self._live(metadata.snapshots))
         below = f"{self.data_location}/"
-        return Seen(
+        return TableContents(
             rows=Counter(row for path in live if path in stored for row in stored[path].content),
             added=self._state.added.copy(),
             missing=sorted(path for path in readable if path not in stored),
             orphans=[path for path in stored if path.startswith(below) and path not in readable],
             tokens=list(self._state.tokens),
             digests=dict(_digest(one) for one in line_of(metadata, "main") if QUERY_ID in _said(one)),
-            gone_early=self._state.gone_early,
+            deleted_early=self._state.deleted_early,
         )
 
     def metadata(self) -> TableMetadata | None:

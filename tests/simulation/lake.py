@@ -23,7 +23,7 @@ class RewritePlan:
 
 
 @dataclass(frozen=True)
-class Seen:
+class TableContents:
     """The table at the end, as a reader finds it."""
 
     rows: Counter[int]
@@ -38,7 +38,7 @@ class Seen:
     """(query id, batch id, version), in the order of the history."""
     digests: Mapping[tuple[str, int], str]
     """Of the batches, by query id and batch id, whose commits the history still tells of."""
-    gone_early: Sequence[str] = ()
+    deleted_early: Sequence[str] = ()
     """Files that the product has deleted although a reader could still have needed them."""
 
 
@@ -74,8 +74,8 @@ class SimulatedLake(Protocol):
     def open_table(self) -> FileTable:
         """The product's target, as a new process has it.
 
-        Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_config` has
-        no more than compaction asks for.
+        Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_config`
+        has no more than compaction asks for.
         """
         ...
 
@@ -87,7 +87,7 @@ class SimulatedLake(Protocol):
         """The product's maintenance after a batch."""
         ...
 
-    # What others do, with another engine. Each loads the table, works, and commits like that engine. ------
+    # Foreign writers: each loads the table, works, and commits as another engine does. ---------------------
 
     @property
     def exists(self) -> bool:
@@ -114,10 +114,10 @@ class SimulatedLake(Protocol):
         """That one could go back to, oldest first, without a step."""
         ...
 
-    def go_back(self, version: int) -> None:
+    def roll_back(self, version: int) -> None:
         """RESTORE in Delta, a rollback in Iceberg."""
         ...
 
-    def see(self) -> Seen:
+    def contents(self) -> TableContents:
         """Without a step."""
         ...

@@ -18,26 +18,20 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
-from pathlib import Path
-from types import CodeType
-from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 from tests.simulation.mutations import MUTATIONS, Mutation
-
-ROOT = Path(__file__).parents[2]
+from tests.simulation.source_changes import ChangedModules
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What became of one mutation."""
 
-    mutation: Mutation
+    number: int
+    """Of the mutation."""
     seeds: int
     """Histories until it was noticed, or all of them; none where a test tells."""
     problem: str
@@ -46,56 +40,32 @@ class Verdict:
     lake: str = ""
     """The history that showed it; none for a guard in the real store, or with a test of its own."""
 
-
-class MutatedLoader(SourceFileLoader):
-    """Loads a module from its source with one guard removed."""
-
-    def __init__(self, fullname: str, file: str, mutation: Mutation) -> None:
-        super().__init__(fullname, str(ROOT / file))
-        self._file = file
-        self._mutation = mutation
-
-    def get_code(self, fullname: str) -> CodeType:
-        source = self._mutation.apply(self._file, Path(self.path).read_text())
-        code: CodeType = compile(source, self.path, "exec", dont_inherit=True)
-        return code
-
-
-class MutatedFinder(MetaPathFinder):
-    """Finds the modules of the mutation before anybody else does."""
-
-    def __init__(self, mutation: Mutation) -> None:
-        self._mutation = mutation
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        file = self._mutation.files.get(fullname)
-        if file is None:
-            return None
-        loader = MutatedLoader(fullname, file, self._mutation)
-        return spec_from_file_location(fullname, loader.path, loader=loader)
+    @property
+    def mutation(self) -> Mutation:
+        return MUTATIONS[self.number]
 
 
 def judge(number: int, seeds_max: int) -> Verdict:
     """Play histories with the mutation in place until one breaks the invariant. In a process of its own."""
     mutation = MUTATIONS[number]
-    sys.meta_path.insert(0, MutatedFinder(mutation))
+    sys.meta_path.insert(0, ChangedModules(mutation.changes))
     if mutation.test:
-        return Verdict(mutation, 0, f"{mutation.test} fails" if fails(mutation.test) else "")
+        return Verdict(number, 0, f"{mutation.test} fails" if fails(mutation.test) else "")
     if mutation.is_in_store:
         from tests.simulation.store_calls import differs_after
 
-        return Verdict(mutation, *differs_after(seeds_max))
+        return Verdict(number, *differs_after(seeds_max))
+    from tests.simulation.histories import play
     from tests.simulation.plan import Plan
-    from tests.simulation.playing import play
 
     parts = ((seed, Plan.of(random.Random(seed)).parts) for seed in itertools.count(mutation.first))
     seeds = (seed for seed, has in parts if mutation.needs <= has)
-    for number, seed in enumerate(itertools.islice(seeds, seeds_max), start=1):
-        lake = mutation.lakes[number % len(mutation.lakes)]
-        failure = play(seed, lake, others=mutation.others)
+    for played, seed in enumerate(itertools.islice(seeds, seeds_max), start=1):
+        lake = mutation.lakes[played % len(mutation.lakes)]
+        failure = play(seed, lake, events=mutation.events)
         if failure is not None:
-            return Verdict(mutation, number, failure.problems[0], seed, lake)
-    return Verdict(mutation, seeds_max, "")
+            return Verdict(number, played, failure.problems[0], seed, lake)
+    return Verdict(number, seeds_max, "")
 
 
 def fails(test: str) -> bool:
@@ -108,11 +78,11 @@ def _judge(task: tuple[int, int]) -> Verdict:
     return judge(*task)
 
 
-def breaks(seed: int, lake: str, others: tuple[str, ...]) -> bool:
+def breaks(seed: int, lake: str, events: tuple[str, ...]) -> bool:
     """Does the history break with all guards in place? In a process without mutations."""
-    from tests.simulation.playing import play
+    from tests.simulation.histories import play
 
-    return play(seed, lake, others=others) is not None
+    return play(seed, lake, events=events) is not None
 
 
 def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Verdict]:
@@ -123,10 +93,10 @@ def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Ve
     with context.Pool(processes, maxtasksperchild=1) as pool, context.Pool(1) as unmutated:
         tasks = [(number, seeds_max) for number in numbers]
         for verdict in pool.imap(_judge, tasks, chunksize=1):
-            others = verdict.mutation.others
-            if verdict.seed is not None and unmutated.apply(breaks, (verdict.seed, verdict.lake, others)):
+            events = verdict.mutation.events
+            if verdict.seed is not None and unmutated.apply(breaks, (verdict.seed, verdict.lake, events)):
                 again = f"BROKEN WITH ALL GUARDS, --lake {verdict.lake} --seed {verdict.seed}"
-                again += f" --others {' '.join(others)}" if others else ""
+                again += f" --events {' '.join(events)}" if events else ""
                 console.print(again, markup=False, highlight=False, soft_wrap=True)
                 verdict = replace(verdict, problem="")
             after = f"{verdict.seeds:,} histories: " if verdict.seeds else ""

@@ -9,13 +9,13 @@ from tests.simulation.scheduler import Hazards
 
 from penstock.datasource.options.file_tables import FileTableOptions
 
-OTHERS = (
+EVENTS = (
     "append",
     "append",
     "compact",
     "vacuum",
     "expire",
-    "go_back",
+    "roll_back",
     "recover",
     "collect_garbage",
     "lose_store",
@@ -25,16 +25,16 @@ OTHERS = (
     "copy_checkpoint",
     "reset_checkpoint",
 )
-"""What others do: the names of methods of `Others`, those that are named twice more often."""
+"""What may happen beside the query: methods of `ExternalEvents`. What is there twice happens more often."""
 
-OTHERS_OF_DELIVERIES = ("skip", "park", "abort", "recover")
-"""And what they do to deliveries."""
+DELIVERY_EVENTS = ("skip", "park", "abort", "recover")
+"""And beside deliveries."""
 
-ONLY = frozenset({*OTHERS, *OTHERS_OF_DELIVERIES, "deliver"})
-"""What others can be told to do, and nothing else."""
+EVENT_NAMES = frozenset({*EVENTS, *DELIVERY_EVENTS, "deliver"})
+"""What `--events` takes."""
 
-ACTS_MAX = 8
-"""How often others do something in one history."""
+EVENTS_MAX = 8
+"""In one history."""
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,16 @@ class Plan:
     source_rows: int
     drivers: int
     """Starts of the query before it heals."""
-    twins: bool
-    """A second driver may start while the first one runs or sleeps."""
+    concurrent_drivers: bool
+    """A second driver may start while the first one runs or is paused."""
     speculation: float
     dies_prepared: float
     """How likely a driver dies between prepare and commit, which leaves a batch pending."""
     empty_batches: bool
-    others: tuple[str, ...]
-    """What others do; the names of methods of `Others`."""
-    acts: int
-    """How often they do something."""
+    events: tuple[str, ...]
+    """Names of methods of `ExternalEvents`."""
+    event_count: int
+    """How many of them."""
     stickiness: float
     hazards: Hazards
     delivery: DeliveryPlan | None
@@ -108,9 +108,9 @@ class Plan:
     @property
     def parts(self) -> set[str]:
         """What a guard may need to matter."""
-        parts = {*self.others, "one_store" if self.has_shared_store else "own_stores"}
-        if self.twins:
-            parts.add("twins")
+        parts = {*self.events, "one_store" if self.has_shared_store else "own_stores"}
+        if self.concurrent_drivers:
+            parts.add("concurrent_drivers")
         if self.delivery is not None:
             parts.add("decoupled")
         if self.is_mixed:
@@ -119,16 +119,16 @@ class Plan:
 
     @property
     def loses_store(self) -> bool:
-        return not {"lose_store", "restore_store"}.isdisjoint(self.others)
+        return not {"lose_store", "restore_store"}.isdisjoint(self.events)
 
-    def only(self, others: tuple[str, ...]) -> Plan:
-        """The same, but that others do nothing else than this, and often."""
-        others = possible(others, self.delivery)
+    def only(self, events: tuple[str, ...]) -> Plan:
+        """The same plan with these events alone, and many of them."""
+        events = possible(events, self.delivery)
         return replace(
             self,
-            others=others,
-            acts=ACTS_MAX if others else 0,
-            empty_batches=self.empty_batches and "copy_checkpoint" not in others,
+            events=events,
+            event_count=EVENTS_MAX if events else 0,
+            empty_batches=self.empty_batches and "copy_checkpoint" not in events,
         )
 
     @staticmethod
@@ -137,21 +137,21 @@ class Plan:
             return rate * rng.random() if rng.random() < 0.4 else 0.0
 
         delivery = DeliveryPlan.of(rng) if rng.random() < 0.5 else None
-        others = tuple([name for name in OTHERS if rng.random() < 0.3])
+        events = tuple([name for name in EVENTS if rng.random() < 0.3])
         if delivery is not None:
-            others += tuple([name for name in OTHERS_OF_DELIVERIES if rng.random() < 0.3])
-        others = possible(others, delivery)
+            events += tuple([name for name in DELIVERY_EVENTS if rng.random() < 0.3])
+        events = possible(events, delivery)
         return Plan(
             is_remote=rng.random() < 0.5,
             has_shared_store=rng.random() < 0.5,
             source_rows=rng.randint(2, 10),
             drivers=rng.randint(1, 4),
-            twins=rng.random() < 0.4,
+            concurrent_drivers=rng.random() < 0.4,
             speculation=rng.choice((0.0, 0.0, 0.5)),
             dies_prepared=some(0.5),
-            empty_batches="copy_checkpoint" not in others and rng.random() < 0.2,
-            others=others,
-            acts=rng.randint(1, ACTS_MAX) if others else 0,
+            empty_batches="copy_checkpoint" not in events and rng.random() < 0.2,
+            events=events,
+            event_count=rng.randint(1, EVENTS_MAX) if events else 0,
             stickiness=rng.choice((0.3, 0.7, 0.95)),
             hazards=Hazards(
                 crash=some(0.03),
@@ -167,11 +167,11 @@ class Plan:
         )
 
 
-def possible(others: tuple[str, ...], delivery: DeliveryPlan | None) -> tuple[str, ...]:
-    """Of what others may do, what is of any use in such a history."""
+def possible(events: tuple[str, ...], delivery: DeliveryPlan | None) -> tuple[str, ...]:
+    """Those of the events that make sense in such a history."""
     if delivery is None:
-        return tuple([name for name in others if name in OTHERS])
+        return tuple([name for name in events if name in EVENTS])
     if delivery.decoupled < 1:
         # A coupled start takes a store that knows nothing for what it is: it is the way out of a loss.
-        return tuple([name for name in others if name not in ("lose_store", "restore_store", "abort")])
-    return others
+        return tuple([name for name in events if name not in ("lose_store", "restore_store", "abort")])
+    return events

@@ -24,7 +24,7 @@ from penstock.committers.errors import (
 )
 from penstock.delivery.stream_settings import StreamSettings
 
-WENT_WITH_THE_STORE = "went with the store"
+LOST_WITH_THE_STORE = "went with the store"
 """What a decoupled query says of batches that nobody knows any more."""
 
 if TYPE_CHECKING:
@@ -56,17 +56,17 @@ class Query:
         """Nothing of the batches that its checkpoint was rewound by had been committed."""
         self.is_refused = False
         """Its last start ended in the error that asks for an operator."""
-        self.is_told = False
+        self.is_reported = False
         """The last `penstock recover` has said of it what asks for an operator."""
-        self.believed: set[int] = set()
+        self.taken_from_table: set[int] = set()
         """Batches that an operator's `penstock recover` has found in the table, which may be a copy's."""
         self.is_exhausted = False
         """Its last start has read all of the source."""
-        self.is_overruled = False
-        """Its last start was decoupled, and a twin coupled since: until the next batch, nobody delivers."""
+        self.is_overridden = False
+        """After its last start, decoupled, a concurrent driver was started coupled: nobody delivers yet."""
         self.is_retired = False
         """Its checkpoint was deleted."""
-        self.is_bereft = False
+        self.has_lost_batches = False
         """Its last start has told that prepared batches went with the store."""
         self.is_accepted = False
         """An operator has accepted the table as it is, after it went back."""
@@ -87,7 +87,7 @@ class Query:
     def start(self, start: Start, *, is_mortal: bool = True) -> Actor:
         """A driver starts."""
         world, run_id = self._world, self._world.next_run()
-        if self.is_bereft and not start.is_decoupled:
+        if self.has_lost_batches and not start.is_decoupled:
             self._accept_loss()
         driver = Driver(
             world.scheduler,
@@ -102,14 +102,14 @@ class Query:
         is_healing = world.is_healing
         actor = world.scheduler.spawn(run_id, lambda: self._run(driver, is_healing), is_mortal=is_mortal)
         self.drivers.append(actor)
-        world.scheduler.tell(f"{run_id} starts on {self.checkpoint.name}: {start}")
+        world.scheduler.log(f"{run_id} starts on {self.checkpoint.name}: {start}")
         return actor
 
     def _is_kept(self, batch: Batch) -> bool:
         """Nobody has taken the store, or given a decoupled batch up."""
         world = self._world
         may_be_given_up = world.plan.delivery is not None and (
-            self.is_diverged or "skip" in world.plan.others
+            self.is_diverged or "skip" in world.plan.events
         )
         return not (world.plan.loses_store or may_be_given_up)
 
@@ -117,32 +117,34 @@ class Query:
         try:
             driver.main()
         except Exception as error:
-            before = self.is_refused, self.is_bereft
+            before = self.is_refused, self.has_lost_batches
             self._judge(error, is_healing)
             if self._world.is_healing and not is_healing:  # it has slept: the query was started again since
-                self.is_refused, self.is_bereft = before
+                self.is_refused, self.has_lost_batches = before
             raise
-        self.is_bereft = False
+        self.has_lost_batches = False
 
     def _judge(self, error: Exception, is_healing: bool) -> None:
         """Which errors may end a query, and which show that something is wrong.
 
-        A driver that sleeps while a twin goes on and the store is lost may well believe that the checkpoint
-        was rewound. The start after it must not.
+        A driver that sleeps while a concurrent one goes on and the store is lost may take the checkpoint for
+        rewound. The start after it must not.
         """
         self.is_refused = isinstance(error, CheckpointMismatchError)
-        self.is_bereft = False
-        others = self._world.others
-        is_confused = self.is_refused and self._world.may_be_confused and not is_healing
-        if isinstance(error, HEALED_BY_RESTART) or is_confused:
+        self.has_lost_batches = False
+        events = self._world.events
+        is_outdated = self.is_refused and self._world.may_be_outdated and not is_healing
+        if isinstance(error, HEALED_BY_RESTART) or is_outdated:
             return
-        if self.is_refused and self._world.plan.loses_store and WENT_WITH_THE_STORE in str(error):
-            self.is_bereft = self._world.plan.delivery is not None
+        if self.is_refused and self._world.plan.loses_store and LOST_WITH_THE_STORE in str(error):
+            self.has_lost_batches = self._world.plan.delivery is not None
         elif self.is_refused and self.is_diverged and not self.is_unharmed:
-            others.noticed |= others.went_back  # an operator has to look at the table anyway
-        elif isinstance(error, TableChangedError) and others.went_back:
-            others.noticed = True
-        elif not (isinstance(error, (TableChangedError, CheckpointMismatchError)) and others.took_files):
+            events.noticed |= events.was_rolled_back  # an operator has to look at the table anyway
+        elif isinstance(error, TableChangedError) and events.was_rolled_back:
+            events.noticed = True
+        elif not (
+            isinstance(error, (TableChangedError, CheckpointMismatchError)) and events.has_deleted_files
+        ):
             self.problems.append(f"a driver ends with {error!r}")
 
     def heal(self) -> None:
@@ -156,8 +158,8 @@ class Query:
             driver = self.start(start, is_mortal=False)
             self._deliver_rest(partial(has_ended, driver))
             self.is_exhausted = driver.error is None and not self.is_stuck
-            self.is_overruled = start.is_decoupled and not self._has_decoupled_settings()
-            if self.is_exhausted or (self.is_refused and not self.is_bereft) or self.problems:
+            self.is_overridden = start.is_decoupled and not self._has_decoupled_settings()
+            if self.is_exhausted or (self.is_refused and not self.has_lost_batches) or self.problems:
                 return
             if self.is_stuck:
                 return
@@ -188,7 +190,7 @@ class Query:
 
     def _accept_loss(self) -> None:
         """The operator starts the query coupled: batches that went with the store stay away."""
-        seen = self._world.lake.see() if self._world.lake.exists else None
+        seen = self._world.lake.contents() if self._world.lake.exists else None
         tokens = seen.tokens if seen is not None else ()
         query_id, checkpoint = self.checkpoint.query_id, self.checkpoint
         last = max((one for token_of, one, _ in tokens if token_of == query_id), default=-1)
@@ -196,14 +198,14 @@ class Query:
             ours = batch_of(checkpoint, last, self._world.lake.table_uri).digest
             last -= seen.digests.get((query_id, last)) != ours
         for batch_id in range(last + 1, checkpoint.next_batch()):
-            self._world.others.given_up |= set(checkpoint.ids(batch_id))
+            self._world.events.abandoned |= set(checkpoint.ids(batch_id))
 
     def _accept_table(self) -> None:
-        scheduler, others = self._world.scheduler, self._world.others
-        if self._world.plan.delivery is not None and (self.is_accepted or not others.went_back):
-            others.skip_refused(self)
+        scheduler, events = self._world.scheduler, self._world.events
+        if self._world.plan.delivery is not None and (self.is_accepted or not events.was_rolled_back):
+            events.skip_refused(self)
             return
-        actor = scheduler.spawn("operator", lambda: self._world.others.accept_table(self), is_mortal=False)
+        actor = scheduler.spawn("operator", lambda: self._world.events.accept_table(self), is_mortal=False)
         scheduler.run(STEPS_MAX, until=lambda: actor.has_ended)
 
     def pending(self) -> Sequence[str]:

@@ -149,7 +149,7 @@ class Scheduler:
         self.steps += 1
         self.now += self.rng.random()
         if self.timeline is not None:
-            self.tell(f"{what} {about}".rstrip())
+            self.log(f"{what} {about}".rstrip())
         hazards, chance = self.hazards, self.rng.random()
         if actor.is_mortal and chance < hazards.crash:
             self._die(actor)
@@ -189,27 +189,27 @@ class Scheduler:
         if self._current is None or self._is_undisturbed or self._current.is_reliable:
             return act()
         if chance < hazards.unsent:
-            self.tell(f"  {what} {about}: got lost")
+            self.log(f"  {what} {about}: got lost")
             raise UnreachableError(f"{what} {about}: no connection")
         if not writes:
             return act()
         if (chance := chance - hazards.unsent) < hazards.full:
-            self.tell(f"  {what} {about}: the disk is full")
+            self.log(f"  {what} {about}: the disk is full")
             raise DiskFullError(28, f"No space left on device: {what} {about}")
         if (chance := chance - hazards.full) < hazards.unanswered:
             with suppress(Exception):
                 act()
-            self.tell(f"  {what} {about}: done, the answer got lost")
+            self.log(f"  {what} {about}: done, the answer got lost")
             raise UnreachableError(f"{what} {about}: no answer")
         if not remote:
             return act()
         if (chance := chance - hazards.unanswered) < hazards.repeated:
             with suppress(Exception):
                 act()
-            self.tell(f"  {what} {about}: done, and the transport asks again")
+            self.log(f"  {what} {about}: done, and the transport asks again")
         elif chance - hazards.repeated < hazards.late + late:
             self.in_flight.append(Request(f"{what} {about}", act, self.now + self._long_or_short()))
-            self.tell(f"  {what} {about}: on its way")
+            self.log(f"  {what} {about}: on its way")
             raise UnreachableError(f"{what} {about}: no answer in time")
         return act()
 
@@ -267,15 +267,15 @@ class Scheduler:
     def kill(self, actor: Actor) -> None:
         """The process of the actor dies where it is."""
         if not actor.has_ended and not actor.is_dead:
-            self.tell(f"{actor.name} is killed")
+            self.log(f"{actor.name} is killed")
             actor.is_dead = True
 
     def pause(self, actor: Actor) -> None:
         """The actor stops where it is, for seconds up to days."""
         actor.wakes_at = self.now + self._long_or_short()
-        self.tell(f"  {actor.name} pauses for {actor.wakes_at - self.now:,.0f} s")
+        self.log(f"  {actor.name} pauses for {actor.wakes_at - self.now:,.0f} s")
 
-    def tell(self, what: str) -> None:
+    def log(self, what: str) -> None:
         """Into the timeline."""
         if self.timeline is not None:
             who = self._current.name if self._current is not None else ""
@@ -291,11 +291,11 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001  whoever started it looks at it
             actor.error = error
             self.errors.append((actor.name, error))
-            self.tell(f"ends with {type(error).__name__}: {str(error)[:300]}")
+            self.log(f"ends with {type(error).__name__}: {str(error)[:300]}")
         actor.has_ended = True
 
     def _die(self, actor: Actor) -> None:
-        self.tell("dies")
+        self.log("dies")
         actor.is_dead = True
         raise Crash("killed")
 
@@ -373,9 +373,9 @@ class Scheduler:
         self.in_flight.remove(request)
         try:
             request.act()
-            self.tell(f"late: {request.what}")
+            self.log(f"late: {request.what}")
         except Exception as error:  # noqa: BLE001  nobody hears the server's answer any more
-            self.tell(f"late: {request.what}: refused, {error}")
+            self.log(f"late: {request.what}: refused, {error}")
 
     def end(self) -> None:
         """Whoever is left dies, so that no greenlet is left behind."""

@@ -145,17 +145,17 @@ class Driver:
 
     def _run(self, batch_id: int) -> None:
         self._scheduler.step("spark: plan", batch_id)
-        # The planner knows no batch id: it takes the newest of the log, which may be a twin's.
+        # The planner knows no batch id: it takes the newest of the log, which may be a concurrent driver's.
         newest = batch_of(self._checkpoint, self._checkpoint.newest, self._sink.table_uri)
         plan = self._plan_or_change_nothing(newest)
-        self._scheduler.tell(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
+        self._scheduler.log(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
         self._let_late_requests_arrive()
         messages = self._run_tasks(plan, batch_id)
         self._scheduler.step("spark: commit", batch_id)
         try:
             commit_batch(self._sink, self._store, messages)
         except Exception as error:
-            self._scheduler.tell(f"  commit: {type(error).__name__}: {str(error)[:300]}")
+            self._scheduler.log(f"  commit: {type(error).__name__}: {str(error)[:300]}")
             self._abort(messages)
             raise
         if plan.content is not None:
@@ -163,12 +163,12 @@ class Driver:
 
     def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan[DataFiles, LakeManifest]:
         """A copy of the checkpoint that is refused has not given up what the other one waits for."""
-        self._connection.last_given_up = None
+        self._connection.last_abandoned = None
         try:
             return self._plan(batch)
         except CheckpointMismatchError:
-            given_up = self._connection.last_given_up
-            assert given_up is None, f"batch {batch.batch_id} is refused, and has given up {given_up}"
+            abandoned = self._connection.last_abandoned
+            assert abandoned is None, f"batch {batch.batch_id} is refused, and has given up {abandoned}"
             raise
 
     def _plan(self, batch: Batch) -> BatchPlan[DataFiles, LakeManifest]:
@@ -188,7 +188,7 @@ class Driver:
         self._scheduler.spawn(f"{self._run_id}.look", look, is_mortal=False)
 
     def _check_prepared(self, batch: Batch) -> None:
-        """A commit that ends well has prepared these rows, or found them prepared. Unless others may have
+        """A commit that ends well has prepared these rows, or found them prepared. Unless someone may have
         given them up since, it has left its batch COMMITTED, or PREPARED if it is decoupled.
         """
         prepared = self._connection.last_prepared
@@ -216,7 +216,7 @@ class Driver:
         try:
             abort_batch(self._sink, messages)
         except Exception as error:  # noqa: BLE001
-            self._scheduler.tell(f"  abort: {type(error).__name__}: {str(error)[:300]}")
+            self._scheduler.log(f"  abort: {type(error).__name__}: {str(error)[:300]}")
 
     # Tasks -------------------------------------------------------------------------------------------
 

@@ -1,13 +1,12 @@
-"""Calls to a manifest store, in random order and from several processes.
+"""Random calls of several processes to a manifest store: the simulation's must answer as the real one does.
 
-The simulation's store must answer each as the real one does: then what holds of histories with the one holds
-with the other.
+Then what holds of histories with the one holds with the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timezone
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any
 
@@ -15,126 +14,133 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.simulation.memory_store import MemoryStore
 
-from penstock.committers.contract import (
-    Batch,
-    Manifest,
-    ManifestRecord,
-    ManifestState,
-    StreamKey,
-)
+from penstock.committers.contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
 from penstock.committers.deliveries.contract import Delivery, DeliveryState, Lease
 from penstock.committers.errors import PenstockError
+from penstock.committers.store.expiries import Expiry
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
 from penstock.committers.store.tables import metadata
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
-STATES = (ManifestState.COMMITTED, ManifestState.ABORTED)
-ONE_STREAM = StreamKey("q1", "/lake/a")
-CALLS_MIN, CALLS_MAX = 10, 40
-
-small = st.integers(0, 2)
-
-
-# What can be asked --------------------------------------------------------------------------------------
+STREAM = StreamKey("q1", "/lake/a")
+STREAMS = (STREAM, StreamKey("q1", "/lake/b"), StreamKey("q2", "/lake/a"))
+Call = tuple[Any, ...]
+"""The name of a method of `Processes`, of the store or of its deliveries, and its arguments."""
 
 
-def everything_of(store: MemoryStore | SqlManifestStore, stream: StreamKey) -> list[object]:
-    asked: list[object] = [store.written_table(stream), list(store.pending(stream))]
-    asked += [list(store.history(stream, 2))]
-    asked += [store.settings(stream), *everything_delivered(store, stream)]
-    asked += [store.record(stream, batch_id) for batch_id in range(4)]
-    asked += [store.manifest(stream, batch_id) for batch_id in range(4)]
-    return asked + [list(store.manifests(stream, state)) for state in ManifestState]
+class NothingYetError(Exception):
+    """A call would need a lease, a record or a delivery that its process does not have."""
 
 
-def everything_delivered(store: MemoryStore | SqlManifestStore, stream: StreamKey) -> list[object]:
-    deliveries: Any = store.deliveries
-    asked = [deliveries.state(stream), deliveries.backlog(stream), deliveries.unfinished(stream)]
-    asked += [list(deliveries.deliverable(stream)), list(deliveries.with_sources(stream))]
-    asked.append(list(deliveries.operator_actions(stream)))
-    recent = list(deliveries.recent(stream, 100))
-    asked += [recent, [deliveries.manifest(one) for one in recent]]
-    asked.append([list(deliveries.sources(one)) for one in recent])
-    return asked
+class _Remembered(dict[Any, Any]):
+    def __missing__(self, key: object) -> object:
+        raise NothingYetError(key)
 
 
-# Who calls ------------------------------------------------------------------------------------------------
+class Processes:
+    """A store, and what its processes remember: leases, plans, deliveries, and records as read."""
 
-HOLDERS = ("d1", "d2")
-
-
-class Play:
-    """One store, and what processes remember of it: their leases, and deliveries and records as seen."""
-
-    def __init__(self, store: MemoryStore | SqlManifestStore) -> None:
+    def __init__(self, store: Any) -> None:
         self.store = store
-        self.deliveries: Any = store.deliveries
-        self.leases: dict[str, Lease] = {}
-        self.seen: list[Delivery] = []
-        self.records: dict[int, ManifestRecord] = {}
+        self._leases: dict[str, Lease] = _Remembered()
+        self._deliveries: dict[int, Delivery] = _Remembered()
+        self._records: dict[int, ManifestRecord] = _Remembered()
+        self._plan: list[Batch] = []
+
+    def answer(self, call: Call) -> object:
+        """What the call returns, or the class of its error."""
+        name, *arguments = call
+        places = (self, self.store, self.store.deliveries, self.store.expiries)
+        try:
+            return next(getattr(one, name) for one in places if hasattr(one, name))(*arguments)
+        except (PenstockError, NothingYetError) as error:
+            return type(error)
+
+    # Batches
+
+    def prepare(self, batch: Batch, content: bytes, run: str, follows: str | None = None) -> object:
+        before = follows and Batch(batch.stream, batch.batch_id - 1, follows)
+        return self.store.prepare(written(batch, content), run, follows=before or None)
+
+    def replace(self, batch: Batch, run: str) -> object:
+        record = self._records[batch.batch_id]
+        return self.store.prepare(written(batch, b"other"), run, replacing=record)
 
     def look(self, batch_id: int) -> object:
-        record = self.store.record(ONE_STREAM, batch_id)
-        if record is not None:
-            self.records[batch_id] = record
+        record = self.store.record(STREAM, batch_id)
+        self._records.update({} if record is None else {batch_id: record})
         return record
 
-    def abort_from(self, batch_id: int) -> object:
-        seen = self.records.get(batch_id)
-        return None if seen is None else self.store.abort_from(seen, "given up for its replay")
+    def give_up(self, batch_id: int) -> object:
+        return self.store.abort_from(self._records[batch_id], "given up for its replay")
 
-    def abort(self, batch_id: int) -> object:
-        seen = self.records.get(batch_id)
-        if seen is None:
-            return None
-        return self.store.finish(seen.batch, ManifestState.ABORTED, reason="gone", expected=seen)
+    def abort_record(self, batch_id: int) -> object:
+        record = self._records[batch_id]
+        return self.store.finish(record.batch, ManifestState.ABORTED, reason="gone", expected=record)
 
-    def replace(self, manifest: Manifest, run_id: str) -> object:
-        seen = self.records.get(manifest.batch.batch_id)
-        return None if seen is None else self.store.prepare(manifest, run_id, replacing=seen)
+    def finish(self, batch: Batch, state: ManifestState, version: int | None) -> object:
+        return self.store.finish(batch, state, table_version=version, reason="why")
+
+    # Deliveries
 
     def acquire(self, holder: str, seconds: float) -> object:
-        lease = self.deliveries.acquire(ONE_STREAM, holder, seconds)
-        if lease is not None:
-            self.leases[holder] = lease
+        lease = self.store.deliveries.acquire(STREAM, holder, seconds)
+        self._leases.update({} if lease is None else {holder: lease})
         return lease
 
     def renew(self, holder: str) -> object:
-        return self.deliveries.renew(self.leases[holder], 60.0) if holder in self.leases else None
+        return self.store.deliveries.renew(self._leases[holder], 60.0)
 
     def release(self, holder: str) -> object:
-        return self.deliveries.release(self.leases[holder]) if holder in self.leases else None
-
-    def prepare(self, holder: str, first: int, last: int, digest: str, is_compacted: bool) -> object:
-        if holder not in self.leases:
-            return None
-        manifest = delivery_manifest(first, last, digest)
-        given = (self.leases[holder], manifest, "age")
-        delivery = self.deliveries.prepare(*given, is_compacted=is_compacted)
-        self.seen.append(delivery)
-        return delivery
-
-    def finish(self, number: int, version: int | None) -> object:
-        return self.deliveries.finish(self.seen[number], version) if number < len(self.seen) else None
-
-    def abandon(self, number: int) -> object:
-        return self.deliveries.abandon(self.seen[number], "why") if number < len(self.seen) else None
+        return self.store.deliveries.release(self._leases[holder])
 
     def set_state(self, holder: str, state: DeliveryState) -> object:
-        return self.deliveries.set_state(self.leases[holder], state) if holder in self.leases else None
+        return self.store.deliveries.set_state(self._leases[holder], state)
+
+    def plan_delivery(self) -> object:
+        self._plan = [record.batch for record in self.store.deliveries.deliverable(STREAM)]
+        return self._plan
+
+    def prepare_delivery(self, holder: str, first: int, count: int, is_compacted: bool) -> object:
+        """Of what was planned, from there on."""
+        merged = tuple(self._plan[first : first + count])
+        if not merged:
+            raise NothingYetError
+        manifest = Manifest(merged[-1], "delta", 1, b"merged", 5, 6, 7, is_empty=False, merged=merged)
+        lease = self._leases[holder]
+        delivery: Delivery = self.store.deliveries.prepare(lease, manifest, "age", is_compacted=is_compacted)
+        self._deliveries[len(self._deliveries)] = delivery
+        return delivery
+
+    def finish_delivery(self, number: int, version: int | None) -> object:
+        return self.store.deliveries.finish(self._deliveries[number], version)
+
+    def abandon(self, number: int) -> object:
+        return self.store.deliveries.abandon(self._deliveries[number], "why")
+
+    # Operators
+
+    def skip(self, batch_id: int, digest: str | None) -> object:
+        record = digest and Batch(STREAM, batch_id, digest)
+        return self.store.deliveries.skip(STREAM, batch_id, "me", "why", expected=record or None)
+
+    def abort_pending(self, after: int, digest: str | None) -> object:
+        record = digest and [Batch(STREAM, after + 1, digest)]
+        return self.store.deliveries.abort_pending(STREAM, after, "me", "why", expected=record or None)
 
 
-def delivery_manifest(first: int, last: int, digest: str) -> Manifest:
-    merged = tuple([Batch(ONE_STREAM, batch_id, digest) for batch_id in range(first, last + 1)])
-    return Manifest(merged[-1], "delta", 1, b"merged", 5, 6, 7, is_empty=False, merged=merged)
+def written(batch: Batch, content: bytes) -> Manifest:
+    return Manifest(batch, "delta", 1, content, 2, 3, 4, is_empty=False)
 
 
-Move = Callable[[Play], Any]
+# Which calls ----------------------------------------------------------------------------------------------
 
-holders = st.sampled_from(HOLDERS)
-numbers = st.integers(0, 3)
-runs = st.sampled_from(["r1", "r1", "r2"])
+small, numbers = st.integers(0, 2), st.sampled_from([0, 0, 0, 1, 2])
+batch_ids, versions = st.integers(0, 4), st.sampled_from([None, 7])
+runs, holders = st.sampled_from(["r1", "r1", "r2"]), st.sampled_from(["d1", "d2"])
 digests = st.sampled_from(["d0", "d0", "d0", "d1"])
+batches = st.builds(Batch, st.just(STREAM), batch_ids, digests)
+ends = st.sampled_from([ManifestState.COMMITTED, ManifestState.ABORTED])
 states = st.builds(
     DeliveryState,
     tries=small,
@@ -146,141 +152,120 @@ states = st.builds(
 )
 
 
-def written(batch_id: int, digest: str, content: bytes) -> Manifest:
-    return Manifest(Batch(ONE_STREAM, batch_id, digest), "delta", 1, content, 2, 3, 4, is_empty=False)
+def _call(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Call]:
+    return st.tuples(st.just(name), *arguments)
 
 
-moves: st.SearchStrategy[tuple[str, Move]] = st.one_of(
-    st.builds(
-        lambda batch_id, digest, run: (
-            "prepare batch",
-            lambda play: play.store.prepare(written(batch_id, digest, b"one"), run),
-        ),
-        st.integers(0, 4),
-        digests,
-        runs,
-    ),
-    st.builds(
-        lambda batch_id, digest, run, before: (
-            "prepare a follower",
-            lambda play: play.store.prepare(
-                written(batch_id, digest, b"one"), run, follows=Batch(ONE_STREAM, batch_id - 1, before)
-            ),
-        ),
-        st.integers(1, 4),
-        digests,
-        runs,
-        digests,
-    ),
-    st.builds(
-        lambda batch_id, digest, run: (
-            "replace batch",
-            lambda play: play.replace(written(batch_id, digest, b"other"), run),
-        ),
-        small,
-        digests,
-        runs,
-    ),
-    st.builds(lambda run: ("claim", lambda play: play.store.claim(ONE_STREAM, run)), runs),
-    st.builds(lambda n: ("look", lambda play: play.look(n)), small),
-    st.builds(lambda n: ("give up from", lambda play: play.abort_from(n)), small),
-    st.builds(lambda n: ("abort", lambda play: play.abort(n)), small),
-    st.builds(lambda n: ("backlog", lambda play: play.deliveries.backlog(ONE_STREAM, n)), small),
-    st.builds(
-        lambda batch_id, state: (
-            "finish batch",
-            lambda play: play.store.finish(Batch(ONE_STREAM, batch_id, "d0"), state, reason="why"),
-        ),
-        st.integers(0, 4),
-        st.sampled_from(STATES),
-    ),
-    st.builds(
-        lambda h, s: ("acquire", lambda play: play.acquire(h, s)), holders, st.sampled_from([0.0, 60.0])
-    ),
-    st.builds(lambda h: ("renew", lambda play: play.renew(h)), holders),
-    st.builds(lambda h: ("release", lambda play: play.release(h)), holders),
-    st.builds(
-        lambda h, first, more, digest, is_compacted: (
-            "prepare delivery",
-            lambda play: play.prepare(h, first, first + more, digest, is_compacted),
-        ),
-        holders,
-        small,
-        small,
-        digests,
-        st.booleans(),
-    ),
-    st.builds(
-        lambda n, version: ("finish delivery", lambda play: play.finish(n, version)),
-        numbers,
-        st.sampled_from([None, 7]),
-    ),
-    st.builds(lambda n: ("abandon", lambda play: play.abandon(n)), numbers),
-    st.builds(lambda h, state: ("set_state", lambda play: play.set_state(h, state)), holders, states),
-    st.builds(
-        lambda n: ("sources_removed", lambda play: play.deliveries.sources_removed(n)), st.integers(1, 4)
-    ),
-    st.builds(lambda n: ("skip", lambda play: play.deliveries.skip(ONE_STREAM, n, "me", "why")), small),
-    st.builds(
-        lambda n, digest: (
-            "skip what was seen",
-            lambda play: play.deliveries.skip(
-                ONE_STREAM, n, "me", "why", expected=Batch(ONE_STREAM, n, digest)
-            ),
-        ),
-        small,
-        digests,
-    ),
-    st.builds(
-        lambda n: ("abort", lambda play: play.deliveries.abort_pending(ONE_STREAM, n, "me", "why")),
-        st.integers(-1, 2),
-    ),
-    st.builds(
-        lambda n, digest: (
-            "abort what was seen",
-            lambda play: play.deliveries.abort_pending(
-                ONE_STREAM, n - 1, "me", "why", expected=[Batch(ONE_STREAM, n, digest)]
-            ),
-        ),
-        small,
-        digests,
-    ),
-    st.just(("park", lambda play: play.deliveries.park(ONE_STREAM, "me", "why"))),
-    st.just(("retry", lambda play: play.deliveries.retry(ONE_STREAM, "me", "why"))),
-    st.just(("wait", lambda play: play.deliveries.wait(ONE_STREAM, NOW))),
-    st.builds(lambda kept: ("prune", lambda play: play.store.prune(ONE_STREAM, 3600, kept, 1000)), small),
+def _weighted(*calls: tuple[int, st.SearchStrategy[Call]]) -> st.SearchStrategy[Call]:
+    """`one_of` with weights."""
+    numbers = [number for number, (weight, _) in enumerate(calls) for _ in range(weight)]
+    return st.sampled_from(numbers).flatmap(lambda number: calls[number][1])
+
+
+stream = st.just(STREAM)
+calls_to_one_stream = _weighted(
+    (3, _call("prepare", batches, st.just(b"one"), runs)),
+    (3, _call("prepare", batches, st.just(b"one"), runs, digests)),
+    (2, _call("replace", batches, runs)),
+    (1, _call("claim", stream, runs)),
+    (3, _call("look", small)),
+    (2, _call("give_up", small)),
+    (2, _call("abort_record", small)),
+    (3, _call("finish", st.builds(Batch, stream, batch_ids, st.just("d0")), ends, st.none())),
+    (1, _call("prune", stream, st.just(3600), small, st.just(1000))),
+    (2, _call("acquire", holders, st.sampled_from([0.0, 60.0]))),
+    (1, _call("renew", holders)),
+    (1, _call("release", holders)),
+    (1, _call("set_state", holders, states)),
+    (3, _call("plan_delivery")),
+    (6, _call("prepare_delivery", holders, st.sampled_from([0, 0, 0, 1]), st.integers(1, 3), st.booleans())),
+    (3, _call("finish_delivery", numbers, versions)),
+    (3, _call("abandon", numbers)),
+    (1, _call("sources_removed", st.integers(1, 4))),
+    (1, _call("backlog", stream, small)),
+    (3, _call("skip", small, st.none() | digests)),
+    (2, _call("abort_pending", st.integers(-1, 1), st.none() | digests)),
+    (1, _call("park", stream, st.just("me"), st.just("why"))),
+    (1, _call("retry", stream, st.just("me"), st.just("why"))),
+    (1, _call("wait", stream, st.just(NOW))),
 )
+"""Of many processes to a stream with batches 0 to 2 PREPARED, and a lease on it."""
+
+streams, tables = st.sampled_from(STREAMS), st.sampled_from(["t1", "t2"])
+batches_of_streams = st.builds(Batch, streams, small, st.sampled_from(["d0", "d1"]))
+new_runs = st.sampled_from(["r1", "r2", "r3"])
+expiries = st.builds(
+    lambda one, table, expired_at: Expiry(one, "/lake/a", table, b"files", NOW, expired_at),
+    st.sampled_from(["e1", "e2"]),
+    tables,
+    st.sampled_from([None, NOW, NOW + timedelta(hours=1)]),
+)
+calls_to_streams: st.SearchStrategy[Call] = st.one_of(
+    _call(
+        "register_stream",
+        streams,
+        st.just("delta"),
+        st.sampled_from(["", "name"]),
+        tables,
+        st.sampled_from(["", '{"delivery": "decoupled"}']),
+    ),
+    _call("claim", streams, new_runs),
+    _call("prepare", batches_of_streams, st.sampled_from([b"one", b"other"]), new_runs),
+    _call("finish", batches_of_streams, ends, versions),
+    _call("accept_table", streams, st.just("t3"), small),
+    _call("prune", streams, st.just(3600), small, st.just(1000)),
+    _call("put", expiries),
+    _call("add_deleted", expiries, small),
+    _call("remove", expiries),
+)
+"""To a new store, for several streams and their tables."""
+
+histories = st.lists(calls_to_one_stream, min_size=10, max_size=40)
 
 
-def answered(call: Callable[[Any], Any], given: Any) -> object:
-    try:
-        return call(given)
-    except PenstockError as error:
-        return type(error)
+# Side by side ---------------------------------------------------------------------------------------------
 
 
-# Side by side -------------------------------------------------------------------------------------------
-
-histories = st.lists(moves, min_size=CALLS_MIN, max_size=CALLS_MAX)
-
-
-def compare(history: list[tuple[str, Move]]) -> None:
+def compare(history: list[Call], *, is_begun: bool = True) -> None:
     """
+    Args:
+        is_begun: has the stream been registered, with batches that wait?
+
     Raises:
         AssertionError: the stores answer one of the calls, or what can be asked after all, differently.
     """
-    plays = [Play(MemoryStore(lambda: NOW)), Play(empty_store())]
-    for play in plays:
-        play.store.register_stream(ONE_STREAM, "delta", table_id="t1")
-        play.store.claim(ONE_STREAM, "r1")
-        for batch_id in range(3):
-            play.store.prepare(written(batch_id, "d0", b"one"), "r1")
-        play.acquire(HOLDERS[0], 60.0)
-    for what, move in history:
-        memory, real = (answered(move, play) for play in plays)
-        assert memory == real, f"{what}: {real!r} instead of {memory!r}"
-    memory, real = (everything_of(play.store, ONE_STREAM) for play in plays)
-    assert memory == real, f"it holds {real!r} instead of {memory!r}"
+    memory, real = Processes(MemoryStore(lambda: NOW)), Processes(empty_store())
+    for call in [*(BEGINNING if is_begun else ()), *history]:
+        told, expected = real.answer(call), memory.answer(call)
+        assert told == expected, f"{call[0]}: {told!r} instead of {expected!r}"
+    told, expected = list(everything(real.store)), list(everything(memory.store))
+    assert told == expected, f"it holds {told!r} instead of {expected!r}"
+
+
+BEGINNING: list[Call] = [
+    ("register_stream", STREAM, "delta", "", "t1"),
+    ("claim", STREAM, "r1"),
+    *[("prepare", Batch(STREAM, batch_id, "d0"), b"one", "r1") for batch_id in range(3)],
+    ("acquire", "d1", 60.0),
+    *[("look", batch_id) for batch_id in range(3)],
+    ("plan_delivery",),
+]
+
+
+def everything(store: MemoryStore | SqlManifestStore) -> Iterator[object]:
+    """All that can be asked."""
+    deliveries: Any = store.deliveries
+    for key in STREAMS:
+        yield [store.written_table(key), list(store.pending(key)), list(store.history(key, 2))]
+        yield [store.settings(key), deliveries.state(key), deliveries.backlog(key)]
+        yield [(store.record(key, number), store.manifest(key, number)) for number in range(4)]
+        yield [list(store.manifests(key, state)) for state in ManifestState]
+        yield [deliveries.unfinished(key), list(deliveries.deliverable(key))]
+        yield [list(deliveries.with_sources(key)), list(deliveries.operator_actions(key))]
+        for one in deliveries.recent(key, 100):
+            yield [one, deliveries.manifest(one), list(deliveries.sources(one))]
+    for before in (None, NOW, NOW + timedelta(hours=2)):
+        yield [list(store.expiries.of_table(table, before)) for table in ("t1", "t2")]
 
 
 def empty_store() -> SqlManifestStore:
@@ -311,7 +296,7 @@ def differs_after(histories_max: int) -> tuple[int, str]:
         suppress_health_check=list(HealthCheck),
     )
     @given(histories)
-    def play(history: list[tuple[str, Move]]) -> None:
+    def play(history: list[Call]) -> None:
         nonlocal played, found
         played += 1
         try:

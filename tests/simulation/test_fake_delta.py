@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
-from tests.simulation.delta_pairs import (
+from tests.simulation.delta_sides import (
     EPOCH,
     LOG,
     FakeSide,
@@ -185,12 +185,12 @@ def test_a_stale_handle_does_not_commit(side: Side) -> None:
     assert (open_table(side).version(), open_table(side).transaction_version("q")) == (1, 1)
 
 
-@pytest.mark.parametrize("others", ["append", "compact", "vacuum"])
-def test_no_commit_of_others_is_rebased_over(side: Side, others: str) -> None:
+@pytest.mark.parametrize("write", ["append", "compact", "vacuum"])
+def test_no_foreign_commit_is_rebased_over(side: Side, write: str) -> None:
     new_table(side, batches=2)
     side.write_file("orphan.parquet", 0)
     stale = open_table(side)
-    side.append(9) if others == "append" else getattr(side, others)()
+    side.append(9) if write == "append" else getattr(side, write)()
     with raises(CommitFailedError):
         commit(stale, 3)
     assert open_table(side).transaction_version("q") == 2
@@ -264,7 +264,7 @@ def test_a_commit_drops_what_no_young_version_needs(
     assert open_table(side).transaction_version("q") == 8
 
 
-OTHERS: dict[str, Callable[[Side], object]] = {
+FOREIGN_WRITES: dict[str, Callable[[Side], object]] = {
     "append": lambda side: side.append(9),
     "compaction": lambda side: side.compact(),
     "overwriting": lambda side: write(side, 9, query="other", mode="overwrite"),
@@ -281,10 +281,10 @@ COMMITS: dict[str, Callable[[Any], None]] = {
 }
 
 
-@pytest.mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("write", FOREIGN_WRITES)
 @pytest.mark.parametrize("what", COMMITS)
-def test_a_commit_with_retries_passes_over_others_as_the_library_does(
-    tmp_path: Path, what: str, others: str
+def test_a_commit_with_retries_is_rebased_over_foreign_writes_as_the_library_does(
+    tmp_path: Path, what: str, write: str
 ) -> None:
     """The product makes none; what would happen if it did is for the simulator to show."""
     ends = []
@@ -292,7 +292,7 @@ def test_a_commit_with_retries_passes_over_others_as_the_library_does(
         new_table(side, batches=2)
         side.write_file("orphan.parquet", 0)
         stale = open_table(side)
-        OTHERS[others](side)
+        FOREIGN_WRITES[write](side)
         ended = ending(partial(COMMITS[what], stale))
         table = open_table(side)
         names = {"other" if path.startswith("part-") else path for path in side.files(table)}
@@ -464,10 +464,10 @@ def test_a_version_whose_files_are_gone_is_not_restored(side: Side) -> None:
     assert open_table(side).version() == 2
 
 
-# What others do --------------------------------------------------------------------------------------------
+# Foreign writers --------------------------------------------------------------------------------------------
 
 
-def test_others_keep_all_rows(side: Side) -> None:
+def test_foreign_writers_keep_all_rows(side: Side) -> None:
     new_table(side, batches=2)
     side.append(-1)
     side.compact()

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.s3 import s3_server
-from tests.simulation.delta_pairs import FakeSide, Place, add_column, commit, create, ending, open_table
+from tests.simulation.delta_sides import FakeSide, Place, add_column, commit, create, ending, open_table
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.simulation.delta_pairs import (
+from tests.simulation.delta_sides import (
     EPOCH,
     FakeSide,
     RealSide,
@@ -33,10 +33,10 @@ from tests.simulation.delta_pairs import (
 QUERIES = ("q", "r")
 
 Step = tuple[Any, ...]
-"""The name of a method of `Life`, and its arguments."""
+"""The name of a method of `TableHistory`, and its arguments."""
 
 
-class Life:
+class TableHistory:
     """What happens to a table on one side, and two handles on it."""
 
     def __init__(self, side: Side) -> None:
@@ -82,15 +82,15 @@ class Life:
     def history(self, handle: str, limit: int) -> list[Any]:
         return history(self._handles[handle], limit)
 
-    # Others
+    # Foreign writers
 
     def restore(self, handle: str, is_fresh: bool, version: int) -> bool:
-        """Why others fail is theirs to know."""
+        """Only whether it fails is compared."""
         if is_fresh:
             self.open(handle)
         return not isinstance(ending(lambda: self._handles.pop(handle).restore(version)), type)
 
-    def other(self, what: str) -> None:
+    def foreign_write(self, what: str) -> None:
         if log_of(self._side):
             acts: dict[str, Callable[[], None]] = {
                 "append": lambda: self._side.append(-self._steps),
@@ -133,8 +133,8 @@ def _columns(handle: Any) -> list[Any]:
 
 
 def _name(path: str) -> str:
-    """Others give files names of their own."""
-    return "of others" if path.startswith("part-") else path
+    """Foreign writers give files names of their own."""
+    return "foreign" if path.startswith("part-") else path
 
 
 handles = st.sampled_from(["a", "b"])
@@ -144,12 +144,14 @@ modes = st.sampled_from(["append", "append", "overwrite"])
 commits = st.tuples(
     st.just("commit"), handles, is_fresh, st.sampled_from(QUERIES), st.integers(0, 5), modes, st.booleans()
 )
-others = st.tuples(st.just("other"), st.sampled_from(["append", "append", "compact", "vacuum"]))
+foreign_writes = st.tuples(
+    st.just("foreign_write"), st.sampled_from(["append", "append", "compact", "vacuum"])
+)
 steps: st.SearchStrategy[Step] = st.one_of(
     commits,
     commits,
     commits,
-    others,
+    foreign_writes,
     st.tuples(st.just("open"), handles),
     st.tuples(st.just("open"), handles, versions),
     st.tuples(st.just("open_at"), handles, st.integers(-50, 1000)),
@@ -172,6 +174,6 @@ steps: st.SearchStrategy[Step] = st.one_of(
 @given(st.lists(steps, min_size=5, max_size=25))
 def test_library_and_fake_live_through_the_same_history(history_of_table: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        fake, real = Life(FakeSide()), Life(RealSide(Path(folder)))
+        fake, real = TableHistory(FakeSide()), TableHistory(RealSide(Path(folder)))
         for step in [("create",), ("open", "a"), ("open", "b"), *history_of_table]:
             assert (fake.go(step), fake.state()) == (real.go(step), real.state()), step

@@ -465,7 +465,7 @@ STEPS = st.sampled_from(
         *[("compact", 0)] * 2,
         *[("roll back", back) for back in (1, 2)],
         ("accept", 0),
-        *[("others expire", keep) for keep in (1, 2)],
+        *[("foreign expire", keep) for keep in (1, 2)],
         *[("expire", grace_periods) for grace_periods in (0, 0, 1, 1)],
     ]
 )
@@ -526,7 +526,7 @@ class History:
         snapshots = self.side.load().metadata.snapshots
         self.side.engine.roll_back(snapshots[-back - 1].snapshot_id if back < len(snapshots) else -1)
 
-    def _others_expire(self, keep: int) -> None:
+    def _foreign_expire(self, keep: int) -> None:
         self.side.engine.expire(keep)
 
     def _expire(self, grace_periods: int) -> Any:

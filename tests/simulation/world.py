@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 from tests.simulation.deliveries import DeliveryProcess
-from tests.simulation.lake import Seen, SimulatedLake
+from tests.simulation.external_events import ExternalEvents, paths_of
+from tests.simulation.lake import SimulatedLake, TableContents
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.memory_store import Clock, MemoryStore
-from tests.simulation.others import Others, paths_of
 from tests.simulation.plan import Plan
 from tests.simulation.query import STEPS_MAX, Query, has_ended
 from tests.simulation.scheduler import (
@@ -61,7 +61,7 @@ HISTORY_MAX = 100
 
 HEALED_BESIDE_SLEEPERS = 0.5
 """Of all histories: the query is started again while drivers, tasks and delivery processes sleep, and late
-requests are on their way. In the others these come to their end before.
+requests are on their way. In the other histories these come to their end before.
 """
 
 LEASE_S = 60.0
@@ -90,7 +90,7 @@ class World:
     Args:
         make_lake: the table's format
         make_store: a manifest store, empty, with this clock
-        others: what others do, and nothing else; empty: what the seed says
+        events: the only external events; empty: those of the seed
         is_recorded: is the timeline kept?
     """
 
@@ -100,13 +100,13 @@ class World:
         make_lake: Callable[..., SimulatedLake],
         make_store: Callable[[Clock], SimulatedStore] = MemoryStore,
         *,
-        others: tuple[str, ...] = (),
+        events: tuple[str, ...] = (),
         is_recorded: bool = False,
     ) -> None:
         self._make_store = make_store
         self.scheduler = Scheduler(seed, is_recorded=is_recorded)
         plan = Plan.of(self.scheduler.rng)
-        self.plan = plan.only(others) if others else plan
+        self.plan = plan.only(events) if events else plan
         self.scheduler.stickiness = self.plan.stickiness
         self.lake = make_lake(self.scheduler, is_remote=self.plan.is_remote)
         self.sink = SimulatedSink(self.lake, FileTableOptions(commit_attempts_max=6))
@@ -115,7 +115,7 @@ class World:
         self.delivery_processes: list[Actor] = []
         self.source_rows = self.plan.source_rows
         self.queries = [Query(self, Checkpoint("checkpoint", "q1"), self.new_store())]
-        self.others = Others(self)
+        self.events = ExternalEvents(self)
         self.problems: list[str] = []
         self.is_healing = False
         self._runs = 0
@@ -167,7 +167,7 @@ class World:
             patch.setattr(module, name, instead)
 
     def _reach(self, point: str, batch_id: int) -> None:
-        """A crash point is a step like all others."""
+        """A crash point is a step like any other."""
         self.scheduler.step(f"point: {point}", batch_id)
         if self.is_healing:
             return
@@ -200,12 +200,12 @@ class World:
     def _begin(self) -> list[Actor]:
         scheduler = self.scheduler
         scheduler.hazards = replace(self.plan.hazards)
-        scheduler.tell(f"{self.lake.kind}, {self.plan}")
+        scheduler.log(f"{self.lake.kind}, {self.plan}")
         organizers = [scheduler.spawn("spark", self._start_drivers, is_mortal=False)]
         if self.plan.delivery is not None:
             organizers.append(scheduler.spawn("delivering", self._start_delivering, is_mortal=False))
-        if self.plan.others:
-            organizers.append(scheduler.spawn("others", self._let_others_act, is_mortal=False))
+        if self.plan.events:
+            organizers.append(scheduler.spawn("events", self._cause_events, is_mortal=False))
         return organizers
 
     def _start_drivers(self) -> None:
@@ -213,13 +213,13 @@ class World:
         for _ in range(self.plan.drivers):
             scheduler.sleep(rng.choice((0.0, 1.0, MINUTE_S)))
             query = rng.choice([query for query in self.queries if not query.is_retired])
-            driver = query.start(self.some_start(query))
-            if not (self.plan.twins and rng.random() < 0.5):
+            driver = query.start(self.random_start(query))
+            if not (self.plan.concurrent_drivers and rng.random() < 0.5):
                 scheduler.wait(partial(has_ended, driver))
             if rng.random() < 0.5:
                 self.source_rows += rng.randint(1, 3)
 
-    def some_start(self, query: Query) -> Start:
+    def random_start(self, query: Query) -> Start:
         rng = self.scheduler.rng
         return Start(
             batch_rows=rng.randint(0 if self.plan.empty_batches else 1, 4),
@@ -230,14 +230,14 @@ class World:
 
     def healing_start(self, query: Query) -> Start:
         chance = self.scheduler.rng.random() if self.plan.is_mixed else 0.0
-        return Start(is_decoupled=not query.is_bereft and self._is_decoupled(query, chance))
+        return Start(is_decoupled=not query.has_lost_batches and self._is_decoupled(query, chance))
 
     def _is_decoupled(self, query: Query, chance: float) -> bool:
         """One that has lost batches with its store may be started coupled, which accepts the loss."""
         delivery = self.plan.delivery
         if delivery is None:
             return False
-        return chance < (0.5 if query.is_bereft else delivery.decoupled)
+        return chance < (0.5 if query.has_lost_batches else delivery.decoupled)
 
     def _start_delivering(self) -> None:
         rng, scheduler = self.scheduler.rng, self.scheduler
@@ -250,21 +250,21 @@ class World:
             if rng.random() < 0.5:
                 scheduler.wait(partial(has_ended, actor))
 
-    def _let_others_act(self) -> None:
+    def _cause_events(self) -> None:
         rng = self.scheduler.rng
-        for _ in range(self.plan.acts):
+        for _ in range(self.plan.event_count):
             self.scheduler.sleep(rng.choice((1.0, 10.0, 30.0, MINUTE_S, HOUR_S, DAY_S)) * rng.random())
-            name = rng.choice(self.plan.others)
-            self.scheduler.step("others:", name)
-            self.others.act(name)
+            name = rng.choice(self.plan.events)
+            self.scheduler.step("event:", name)
+            self.events.act(name)
 
     def new_store(self) -> SimulatedStore:
         return self._make_store(clock_of(self.scheduler))
 
     @property
-    def may_be_confused(self) -> bool:
-        """May a driver have slept while a twin went on and the store was lost?"""
-        return self.plan.twins and self.plan.loses_store
+    def may_be_outdated(self) -> bool:
+        """May a driver have slept while a concurrent driver went on and the store was lost?"""
+        return self.plan.concurrent_drivers and self.plan.loses_store
 
     def next_run(self) -> str:
         self._runs += 1
@@ -275,7 +275,7 @@ class World:
     def _heal(self) -> None:
         """Who sleeps wakes up before or after the query was started again, and it must not matter."""
         scheduler = self.scheduler
-        scheduler.tell("-- from here on nothing goes wrong")
+        scheduler.log("-- from here on nothing goes wrong")
         scheduler.hazards.calm()
         self.is_healing = True
         drivers = [driver for query in self.queries for driver in query.drivers]
@@ -283,17 +283,17 @@ class World:
         self.source_rows += 1
         for query in self.queries:
             query.heal()
-        is_overruled = any(query.is_overruled for query in self.queries)
-        if is_beside_drivers or is_overruled or scheduler.actors or scheduler.in_flight:
+        is_overridden = any(query.is_overridden for query in self.queries)
+        if is_beside_drivers or is_overridden or scheduler.actors or scheduler.in_flight:
             self.source_rows += 1  # what one of them has put in the way, the next batch tells
             scheduler.run(STEPS_MAX)
             for query in self.queries:
                 query.heal()
-        self._run_to_end("operator", self.others.recover)
+        self._run_to_end("operator", self.events.recover)
         scheduler.now += 30 * DAY_S
         if self.plan.delivery is not None:
             self._run_to_end("upkeep", self._remove_sources)
-        self._run_to_end("gc", self.others.collect_garbage)
+        self._run_to_end("gc", self.events.collect_garbage)
 
     def _remove_sources(self) -> None:
         for query in self.queries:
@@ -321,22 +321,22 @@ class World:
             if any(query.checkpoint.commits for query in self.queries):
                 self.problems.append("there is no table")
             return
-        seen = self.lake.see()
+        seen = self.lake.contents()
         self.problems += find_problems(self._observe(seen))
         self.problems += self._check_logged_batches(seen.rows)
         self.problems += self._check_committed_batches(seen.rows)
         self.problems += self._check_store(seen.added)
         self.problems += self._check_digests(seen)
-        self.problems += [f"{path} was deleted while a reader could need it" for path in seen.gone_early]
-        self.problems += self.others.check(seen)
+        self.problems += [f"{path} was deleted while a reader could need it" for path in seen.deleted_early]
+        self.problems += self.events.check(seen)
 
-    def _observe(self, seen: Seen) -> Observation:
+    def _observe(self, seen: TableContents) -> Observation:
         """A checkpoint that was refused may leave rows unread, never doubled."""
         lost = doubled = 0
-        excused = self.others.taken_back | self.others.given_up
+        excused = self.events.rolled_back | self.events.abandoned
         for first_id in {query.checkpoint.first_id for query in self.queries}:
             queries = [query for query in self.queries if query.checkpoint.first_id == first_id]
-            is_complete = any(query.is_exhausted and not query.is_told for query in queries)
+            is_complete = any(query.is_exhausted and not query.is_reported for query in queries)
             for row_id in range(first_id, first_id + self.source_rows):
                 count = seen.rows[row_id]
                 doubled += max(count - 1, 0)
@@ -354,16 +354,15 @@ class World:
 
     def _check_logged_batches(self, rows: Counter[int]) -> Iterator[str]:
         """What Spark has been told is committed, is."""
-        excused = self.others.taken_back | self.others.given_up
+        excused = self.events.rolled_back | self.events.abandoned
         for query in self.queries:
             checkpoint = query.checkpoint
-            is_robbed = (self.plan.delivery is not None and self.plan.loses_store) or self.others.took_files
-            if query.is_stuck or (
-                query.is_retired and is_robbed
-            ):  # nobody starts the query, which would tell
+            is_robbed = self.plan.delivery is not None and self.plan.loses_store
+            is_robbed = is_robbed or self.events.has_deleted_files
+            if query.is_stuck or (query.is_retired and is_robbed):  # no start of the query reports it
                 continue
-            is_told = query.is_refused or query.is_told or query.is_retired
-            if self.plan.delivery is not None and query.is_diverged and is_told:
+            is_reported = query.is_refused or query.is_reported or query.is_retired
+            if self.plan.delivery is not None and query.is_diverged and is_reported:
                 continue  # a copy has given up, for its own, what waited to be delivered: its start says so
             for batch_id in sorted(checkpoint.commits & set(checkpoint.offsets)):
                 gone = [i for i in checkpoint.ids(batch_id) if not rows[i] and i not in excused]
@@ -376,12 +375,12 @@ class World:
         Unless an operator has taken the word of a table that a copy of the checkpoint writes, and whose
         history of the batch has expired: see docs/guarantees.md, Not covered.
         """
-        excused = self.others.taken_back | self.others.given_up
+        excused = self.events.rolled_back | self.events.abandoned
         for query in self.queries:
             for record in query.store.history(query.stream, HISTORY_MAX):
                 batch_id = record.batch.batch_id
-                if record.state is ManifestState.COMMITTED and batch_id not in query.believed:
-                    ids = self.others.ids_of(query, record)
+                if record.state is ManifestState.COMMITTED and batch_id not in query.taken_from_table:
+                    ids = self.events.ids_of(query, record)
                     if gone := sorted(i for i in ids if not rows[i] and i not in excused):
                         yield f"batch {batch_id} is COMMITTED, but its rows {gone} are gone"
 
@@ -391,10 +390,10 @@ class World:
         Not if the store was lost or put back, so that a batch was prepared twice, or copied, so that it was
         prepared elsewhere too, or the table has forgotten its history, as Iceberg does.
         """
-        unsure = {"lose_store", "restore_store", "copy_checkpoint", "expire", "go_back"}
-        if self.lake.kind == "iceberg" or unsure.intersection(self.plan.others):
+        unsure = {"lose_store", "restore_store", "copy_checkpoint", "expire", "roll_back"}
+        if self.lake.kind == "iceberg" or unsure.intersection(self.plan.events):
             return
-        if self.plan.delivery is not None and (self.plan.is_mixed or "recover" in self.plan.others):
+        if self.plan.delivery is not None and (self.plan.is_mixed or "recover" in self.plan.events):
             return  # another than the one that has rewritten its files may have brought a batch in
         for query in self.queries:
             if self._has_abandoned(query):  # one that was let go may have landed after all, and been settled
@@ -419,14 +418,14 @@ class World:
             if delivery.phase is DeliveryPhase.COMMITTED and landed is not None:
                 yield landed
 
-    def _check_digests(self, seen: Seen) -> Iterator[str]:
+    def _check_digests(self, seen: TableContents) -> Iterator[str]:
         """No batch is COMMITTED in the store that the table has from other offsets.
 
         Empty ones do not come into the table, and what a rollback took back is for an operator to judge. The
         batches of a delivery bring the rows up to the end of its last one: a copy of the checkpoint may have
         cut these into other batches.
         """
-        if self.others.went_back:
+        if self.events.was_rolled_back:
             return
         for query in self.queries:
             for record in query.store.history(query.stream, HISTORY_MAX):

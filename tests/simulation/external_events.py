@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from tests.simulation.deliveries import DeliveryProcess
-from tests.simulation.lake import Seen
+from tests.simulation.lake import TableContents
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.query import HEALED_BY_RESTART, Query
 from tests.simulation.scheduler import DAY_S, HOUR_S
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
     from penstock.datasource.table_access import TableAccess
 
-ENGINES = ("append", "compact", "vacuum", "expire", "go_back")
+ENGINES = ("append", "compact", "vacuum", "expire", "roll_back")
 """Of these, what other engines do to the table."""
 
 
 @dataclass
-class Others:
+class ExternalEvents:
     """Who else acts on the table, the store and the checkpoint: other writers, operators, fate."""
 
     world: World
     appended: list[int] = field(default_factory=list)
     """Ids that other writers have added for sure."""
-    taken_back: set[int] = field(default_factory=set)
+    rolled_back: set[int] = field(default_factory=set)
     """Ids that a rollback of the table has taken back."""
-    went_back: bool = False
+    was_rolled_back: bool = False
     noticed: bool = False
     """A query or an operator was told so."""
-    took_files: bool = False
+    has_deleted_files: bool = False
     """Somebody has deleted files that no version of the table names, such as those of prepared batches."""
-    given_up: set[int] = field(default_factory=set)
+    abandoned: set[int] = field(default_factory=set)
     """Ids of batches that an operator has given up, or whose loss a query has told of."""
     _backups: dict[int, Any] = field(default_factory=dict)
     _ids: int = 0
@@ -66,11 +66,11 @@ class Others:
 
     def judge(self, error: PenstockError, name: str) -> None:
         """Which errors an operator may see."""
-        self.world.scheduler.tell(f"  {name}: {type(error).__name__}: {str(error)[:300]}")
+        self.world.scheduler.log(f"  {name}: {type(error).__name__}: {str(error)[:300]}")
         is_diverged = any(query.is_diverged for query in self.world.queries)
-        if isinstance(error, TableChangedError) and self.went_back:
+        if isinstance(error, TableChangedError) and self.was_rolled_back:
             self.noticed = True
-        elif (isinstance(error, TableChangedError) and self.took_files) or (
+        elif (isinstance(error, TableChangedError) and self.has_deleted_files) or (
             isinstance(error, CheckpointMismatchError) and is_diverged
         ):
             pass
@@ -84,7 +84,7 @@ class Others:
             return
         self._ids += 1
         self.world.lake.append(-self._ids)
-        if self.world.lake.see().rows[-self._ids]:
+        if self.world.lake.contents().rows[-self._ids]:
             self.appended.append(-self._ids)
 
     def compact(self) -> None:
@@ -100,7 +100,7 @@ class Others:
             # At once: one that has looked at the table before a batch landed would take that for orphans.
             with scheduler.undisturbed():
                 lake.vacuum(scheduler.rng.choice((0.0, 0.0, HOUR_S, 7 * DAY_S)))
-            self.took_files = self.world.plan.delivery is not None
+            self.has_deleted_files = self.world.plan.delivery is not None
 
     def _is_quiet(self) -> bool:
         """No driver runs, nobody delivers, and nothing is on its way to table and files; the database may be
@@ -113,22 +113,22 @@ class Others:
 
     def expire(self) -> None:
         """Not after a rollback, which could then not be noticed: see docs/protocol.md, Limits."""
-        if self.world.lake.exists and not self.went_back:
+        if self.world.lake.exists and not self.was_rolled_back:
             self.world.lake.expire()
 
-    def go_back(self) -> None:
+    def roll_back(self) -> None:
         lake, rng = self.world.lake, self.world.scheduler.rng
         versions = lake.versions() if lake.exists else ()
-        if not versions or self.went_back:
+        if not versions or self.was_rolled_back:
             return
-        before = lake.see().rows
+        before = lake.contents().rows
         with self.world.scheduler.undisturbed():
-            lake.go_back(rng.choice(versions))
-        gone = set(before - lake.see().rows)
-        self.taken_back |= gone
+            lake.roll_back(rng.choice(versions))
+        gone = set(before - lake.contents().rows)
+        self.rolled_back |= gone
         # Of a time that the cleaned up log no longer has, nobody knows what a RESTORE to it took back.
-        self.went_back |= bool(gone) or (lake.kind == "delta" and "expire" in self.world.plan.others)
-        self.world.scheduler.tell(f"  rows gone: {sorted(gone)}")
+        self.was_rolled_back |= bool(gone) or (lake.kind == "delta" and "expire" in self.world.plan.events)
+        self.world.scheduler.log(f"  rows gone: {sorted(gone)}")
 
     # Operators
 
@@ -136,11 +136,11 @@ class Others:
         """`penstock recover`."""
         world = self.world
         for query in world.queries:
-            query.is_told = False
+            query.is_reported = False
             try:
                 self._recover(query)
             except PenstockError as error:
-                query.is_told = isinstance(error, CheckpointMismatchError)
+                query.is_reported = isinstance(error, CheckpointMismatchError)
                 self.judge(error, "recover")
 
     def _recover(self, query: Query) -> None:
@@ -152,13 +152,13 @@ class Others:
         for recovered in Recovery(store, table, commit_runner).recover_each(query.stream):
             batch_id, state = recovered.record.batch.batch_id, recovered.state
             if query.is_diverged and state is ManifestState.COMMITTED:
-                query.believed.add(batch_id)
-            world.scheduler.tell(f"  recovered batch {batch_id}: {state.value}, {recovered.reason}")
+                query.taken_from_table.add(batch_id)
+            world.scheduler.log(f"  recovered batch {batch_id}: {state.value}, {recovered.reason}")
 
     def accept_table(self, query: Query) -> None:
         """`penstock recover --accept-table`."""
         lake = self.world.lake
-        self.world.scheduler.tell("accepts the table as it is")
+        self.world.scheduler.log("accepts the table as it is")
         query.is_accepted = True
         now = lake.open_table().plan_batch(pa.schema([]), "append", 0).content
         query.store.accept_table(query.stream, now.table_id, now.table_version)
@@ -181,7 +181,7 @@ class Others:
             if any(file.modified_at >= now - grace for file in found.unneeded):
                 world.problems.append("gc takes files that are younger than its grace period")
             deleted = sum(cleanup.delete(found))
-            world.scheduler.tell(f"  {deleted} files deleted")
+            world.scheduler.log(f"  {deleted} files deleted")
 
     def skip(self) -> None:
         """`penstock skip` of some batch."""
@@ -217,7 +217,7 @@ class Others:
         for query in self.world.queries:
             if query.is_retired and query.store.settings(query.stream):
                 # Another copy of the checkpoint may be there, with a store that names the same files.
-                self.took_files |= any(
+                self.has_deleted_files |= any(
                     one.stream == query.stream for one in self.world.queries if one is not query
                 )
                 stream: Any = SimpleNamespace(key=query.stream)
@@ -227,14 +227,12 @@ class Others:
                 self.give_up(query, waiting)
                 seen = [record.batch for record in waiting]
                 aborted = abort(store, stream, access, "operator", "the checkpoint is gone", seen)
-                self.world.scheduler.tell(
-                    f"  {len(aborted.records)} batches, {aborted.deleted} files deleted"
-                )
+                self.world.scheduler.log(f"  {len(aborted.records)} batches, {aborted.deleted} files deleted")
 
     def give_up(self, query: Query, records: Sequence[ManifestRecord]) -> None:
         """From now on it is no loss if the rows of these batches are not in the table."""
         for record in records:
-            self.given_up |= self.ids_of(query, record)
+            self.abandoned |= self.ids_of(query, record)
 
     def ids_of(self, query: Query, record: ManifestRecord) -> set[int]:
         """Whether its files are still there or not."""
@@ -249,7 +247,7 @@ class Others:
         record = next(iter(query.store.pending(query.stream)), None)
         if record is None or record.delivery_id is not None:
             return False
-        if not self.went_back and None not in map(self._content, self._paths_of(query, record)):
+        if not self.was_rolled_back and None not in map(self._content, self._paths_of(query, record)):
             return False
         self.give_up(query, [record])
         return query.store.deliveries.skip(query.stream, record.batch.batch_id, "operator", "it is refused")
@@ -306,13 +304,13 @@ class Others:
             del checkpoint.offsets[batch_id]
             checkpoint.commits.discard(batch_id)
         self._diverge()
-        self.world.scheduler.tell(f"  {checkpoint.name} begins again at batch {first}")
+        self.world.scheduler.log(f"  {checkpoint.name} begins again at batch {first}")
         if self.world.plan.delivery is not None:
-            query.start(self.world.some_start(query))
+            query.start(self.world.random_start(query))
 
     def _has_committed_nothing(self, query: Query, first: int) -> bool:
         """Of the batches from this one on, and nothing is on its way that could."""
-        seen = self.world.lake.see().tokens if self.world.lake.exists else ()
+        seen = self.world.lake.contents().tokens if self.world.lake.exists else ()
         batch_ids = [batch_id for query_id, batch_id, _ in seen if query_id == query.checkpoint.query_id]
         batch_ids += [  # empty ones leave no token
             record.batch.batch_id
@@ -344,7 +342,7 @@ class Others:
         self._diverge()
         for one in self.world.queries:
             one.is_unharmed = False
-            one.start(self.world.some_start(one))
+            one.start(self.world.random_start(one))
 
     def reset_checkpoint(self) -> None:
         """An operator deletes the checkpoint: a new query writes the source again, as rows of its own."""
@@ -376,11 +374,11 @@ class Others:
         sources = [query.checkpoint.first_id for query in self.world.queries if not query.is_retired]
         return any(first <= row_id < first + self.world.source_rows for first in sources)
 
-    def check(self, seen: Seen) -> Iterator[str]:
-        gone = [i for i in self.appended if seen.rows[i] != 1 and i not in self.taken_back]
+    def check(self, seen: TableContents) -> Iterator[str]:
+        gone = [i for i in self.appended if seen.rows[i] != 1 and i not in self.rolled_back]
         if gone:
             yield f"rows {gone} of other writers are gone or doubled"
-        ours = {i for i in self.taken_back if not seen.rows[i] and self._is_read_by_a_query(i)}
+        ours = {i for i in self.rolled_back if not seen.rows[i] and self._is_read_by_a_query(i)}
         # Another stream may have written further and expired what is older: see docs/protocol.md, Limits.
         streams = {query.stream for query in self.world.queries}
         may_be_hidden = self.world.lake.kind == "iceberg" and len(streams) > 1

@@ -27,15 +27,15 @@ class Failure:
         return "\n".join([f"seed {self.seed}, {self.lake}:", *(f"  {problem}" for problem in self.problems)])
 
 
-def play(seed: int, lake: str, store: str = "memory", others: tuple[str, ...] = ()) -> Failure | None:
+def play(seed: int, lake: str, store: str = "memory", events: tuple[str, ...] = ()) -> Failure | None:
     """One history."""
-    problems = World(seed, LAKES[lake], stores(store), others=others).play()
+    problems = World(seed, LAKES[lake], stores(store), events=events).play()
     return Failure(seed, lake, problems) if problems else None
 
 
-def timeline(seed: int, lake: str, store: str = "memory", others: tuple[str, ...] = ()) -> Iterator[str]:
+def timeline(seed: int, lake: str, store: str = "memory", events: tuple[str, ...] = ()) -> Iterator[str]:
     """The same history in words."""
-    world = World(seed, LAKES[lake], stores(store), others=others, is_recorded=True)
+    world = World(seed, LAKES[lake], stores(store), events=events, is_recorded=True)
     problems = world.play()
     yield f"seed {seed}, {lake}. Seconds since the beginning, who, what:"
     yield from world.scheduler.timeline or ()

@@ -79,7 +79,7 @@ class Side(Place, Protocol):
         """The ids of a handle's version."""
         ...
 
-    # What others do
+    # Foreign writers
 
     def append(self, row_id: int) -> None: ...
 
