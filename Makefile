@@ -120,6 +120,25 @@ bench-delivery: .venv/.installed java ## Ten minutes of one-second batches, coup
 notebook: .venv/.installed java ## Execute the notebooks into build/
 	@$(BIN)/python -m nbconvert --to notebook --execute --output-dir build notebooks/*.ipynb
 
+.PHONY: figures
+figures: .venv/.installed ## Draw docs/images/figures.png from the tables of docs/benchmarks/
+	@$(BIN)/python -m benchmarks.figures
+
+# MkDocs reads one folder: links to what the site has, so that links between files work there and in the repository.
+SITE_SOURCE := build/site-source
+.PHONY: docs
+docs: .venv-docs/.locked .venv-docs/scripts ## The documentation site, into build/site; fails on dead links
+	@rm -rf $(SITE_SOURCE) build/site
+	@mkdir -p $(SITE_SOURCE)
+	@ln -s $(addprefix $(CURDIR)/,README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs notebooks) $(SITE_SOURCE)
+	@ln -s $(CURDIR)/docs/site/site.css $(CURDIR)/.venv-docs/scripts/* $(SITE_SOURCE)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build
+	@echo "Open build/site/index.html"
+
+.venv-docs/scripts: docs/site/fetch_scripts.py | .venv-docs/.locked
+	@.venv-docs/bin/python docs/site/fetch_scripts.py $@
+	@touch $@
+
 .PHONY: pyfiles
 pyfiles: .venv/.installed ## dist/penstock-<version>.zip for spark-submit --py-files
 	@rm -rf dist/*.whl
@@ -129,25 +148,29 @@ pyfiles: .venv/.installed ## dist/penstock-<version>.zip for spark-submit --py-f
 
 .PHONY: lock
 lock: .venv/.installed ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgrade takes new versions
-	@$(call lock,requirements/dev.txt,--group dev)
-	@$(call lock,requirements/spark40.txt,--group test requirements/spark40.in)
-	@$(call lock,requirements/spark41.txt,requirements/spark41.in)
+	@$(call lock,requirements/dev.txt,pyproject.toml --extra all --group dev)
+	@$(call lock,requirements/spark40.txt,pyproject.toml --extra all --group test requirements/spark40.in)
+	@$(call lock,requirements/spark41.txt,pyproject.toml --extra all requirements/spark41.in)
+	@$(call lock,requirements/docs.txt,--group docs)
 
 .PHONY: clean
 clean: ## Remove what was built, cached and generated; the environments stay
-	@rm -rf build dist demo-data spark-warehouse metastore_db derby.log artifacts
+	@rm -rf build dist .cache demo-data spark-warehouse metastore_db derby.log artifacts
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 .PHONY: distclean
 distclean: clean ## The same, and the environments too
-	@rm -rf .venv .venv-newest .venv-spark40 .venv-spark41
+	@rm -rf .venv .venv-docs .venv-newest .venv-spark40 .venv-spark41
 
 # What the targets need -----------------------------------------------------------------------------
 
 # No registry is named in the locks: pip takes the one that this machine is configured for.
 .venv/.locked: requirements/dev.txt
 	@$(call create,.venv,$<)
+
+.venv-docs/.locked: requirements/docs.txt
+	@$(call create,.venv-docs,$<)
 
 .venv-spark40/.locked: requirements/spark40.txt
 	@$(call create,.venv-spark40,$<)
@@ -175,7 +198,7 @@ touch $(1)/.locked
 endef
 
 define lock
-$(BIN)/uv pip compile pyproject.toml $(2) --extra all --output-file $(1) --universal --python-version 3.10 \
+$(BIN)/uv pip compile $(2) --output-file $(1) --universal --python-version 3.10 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --quiet $(UPGRADE)
 endef
 

@@ -41,10 +41,10 @@ def run(options: Options) -> Report:
     report = Report(
         "memory",
         "Memory of a worker",
-        f"A process of its own writes {gigabytes:g} GB of lineitem rows, which come as Arrow batches of "
-        f"{BATCH_ROWS:,}, with the default options, on a local disk and on S3: moto's, a process of its own. "
-        "The peak is the most that lay in memory from its start (`VmHWM`), the interpreter and its libraries "
-        "included: the first line is these alone, and the reading.",
+        f"A separate process writes {gigabytes:g} GB of lineitem rows, in Arrow batches of "
+        f"{BATCH_ROWS:,}, with the default options, to a local disk and to S3 (moto's server, in another "
+        "process). The peak is the most memory that it used since its start (`VmHWM`), including the "
+        "interpreter and its libraries; the first line is these alone, and reading the rows.",
     )
     peaks = {"nothing written": peak_memory_bytes(consume, source, gigabytes) / MEGABYTE}
     for name, (table_format, partitions, most) in CASES.items():

@@ -1,4 +1,4 @@
-"""The report of a benchmark: bounds, tables and pictures, as a page under docs/benchmarks/."""
+"""The report of a benchmark: targets, tables and pictures, as a page under docs/benchmarks/."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import machine
+from benchmarks.targets import RESULTS, why_missed
 
 PAGES = Path(__file__).parents[1] / "docs" / "benchmarks"
 OURS, PEERS, GREY = "#c0392b", "#7fb3d5", "#5d6d7e"
@@ -21,7 +22,8 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-_BOUNDS = ("", "measured", "bound", "holds")
+_BOUNDS = ("", "measured", "target", "met")
+_MISSED = "**no**"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Bound:
 
     def cells(self) -> tuple[str, str, str, str]:
         measured = "not measured" if self.measured is None else self._written(self.measured) + self.unit
-        word = "yes" if self.holds else "" if self.measured is None else "**no**"
+        word = "yes" if self.holds else "" if self.measured is None else _MISSED
         return self.what, measured, f"{self.relation} {number(self.wanted)}{self.unit}", word
 
     def _written(self, measured: float) -> str:
@@ -93,7 +95,8 @@ class Report:
         command = self.command or f"make bench NAMES={self.name}"
         if self.arguments:
             command += f' ARGS="{self.arguments}"'
-        parts = [f"# {self.title}", f"Written by `{command}`. {self.intro}", f"{self.machine}."]
+        result = [RESULTS[self.name]] if self.name in RESULTS else []
+        parts = [f"# {self.title}", *result, f"Written by `{command}`. {self.intro}", f"{self.machine}."]
         if self.bounds:
             rows = (bound.cells() for bound in self.bounds)
             parts.append(markdown_table(_BOUNDS, rows))
@@ -107,18 +110,43 @@ class Report:
 
 
 def write_index(folder: Path = PAGES) -> None:
-    """README.md there: of each page what it is about, and its bounds."""
-    parts = [
-        "# Benchmarks",
-        "`make bench` measures all and writes these pages, `make bench-delivery` one more.",
-    ]
+    """README.md there: what each page is about and found, and all targets that are missed, with the reason.
+
+    Raises:
+        KeyError: a target is missed and benchmarks/targets.py does not say why.
+    """
+    pages: list[tuple[str, str, str]] = []
+    missed: dict[tuple[str, str, str], list[str]] = {}
     for page in sorted(folder.glob("*.md")):
         if page.name == "README.md":
             continue
-        title, *rest = page.read_text().split("\n\n")
-        parts.append(f"## [{title.removeprefix('# ')}]({page.name})")
-        parts += [part for part in rest if part.startswith(markdown_table(_BOUNDS, ()))]
-    (folder / "README.md").write_text("\n\n".join(part.strip() for part in parts) + "\n")
+        text = page.read_text()
+        title = text.partition("\n")[0].removeprefix("# ")
+        targets = [row for row in _target_rows(text) if row[3]]
+        count_met = f"{sum(row[3] != _MISSED for row in targets)} of {len(targets)}" if targets else ""
+        pages.append((f"[{title}]({page.name})", RESULTS.get(page.stem, ""), count_met))
+        for what, measured, target, met_or_not in targets:
+            if met_or_not == _MISSED:
+                case, _, figure = what.rpartition(": ")
+                cases = missed.setdefault((figure, target, why_missed(what)), [])
+                cases.append(f"{measured} ({case})" if case else measured)
+    parts = [
+        "# Benchmarks",
+        "`make bench` measures all and writes these pages, `make bench-delivery` one more. A target is a "
+        "figure that we set before measuring.",
+        markdown_table(("page", "result", "targets met"), pages),
+        "## Targets that are missed",
+    ]
+    rows = [(figure, target, ", ".join(cases), why) for (figure, target, why), cases in missed.items()]
+    parts.append(markdown_table(("", "target", "measured", "why"), rows) if rows else "None.")
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n")
+
+
+def _target_rows(page: str) -> list[list[str]]:
+    """The cells of the table of targets on a page."""
+    header = markdown_table(_BOUNDS, ())
+    table = page.partition(header)[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()]
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

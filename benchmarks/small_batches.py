@@ -51,15 +51,15 @@ def run(options: Options) -> Report:
     report = Report(
         "small_batches",
         "Small batches",
-        f"A stream of real flights, {ROWS} a batch, as fast as each sink takes them: {FILES} batches a "
-        f"run, of which the first {WARM_UP_FILES} do not count; the runs of all sinks are interleaved. What "
-        f"is told are medians of {options.repeat} runs, of each of which the median batch counts. "
+        f"A stream of real flights, {ROWS} a batch, as fast as each sink accepts them: {FILES} batches a "
+        f"run, of which the first {WARM_UP_FILES} do not count. The runs of all sinks are interleaved. "
+        f"Figures are medians of {options.repeat} runs, each represented by its median batch. "
         "`empty-python` is a Python sink that does nothing, `-tuned` the same without Python's search of "
         "Spark's archives before every task, and of all modules for garbage after it "
-        "([profiles](profiles.md#small-batches)); where another sink has been in the same Python processes, "
-        "both are without. The processor's milliseconds are those of a batch, all threads, with the start "
-        "and the end of the query; Python's are of the processes that Spark keeps. `delta-spark` keeps its "
-        "state in two partitions instead of its default of 50.",
+        "([profiles](profiles.md#small-batches)); where another sink has been in the same Python "
+        "processes, both are without. The processor's milliseconds are those of a batch, all threads, "
+        "with the start and the end of the query; Python's are of the processes that Spark keeps. "
+        "`delta-spark` keeps its state in two partitions instead of its default of 50.",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         _in_a_row(report, peers, options, Path(folder))

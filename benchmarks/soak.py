@@ -94,9 +94,9 @@ def run(options: Options) -> Report:
         "soak",
         f"{batches:,} tiny batches",
         f"Batches of {ROWS} rows, one after the other, planned and committed as on Spark's driver in a "
-        "process that lives as long as the stream, with default settings. What goes by the clock goes by one "
-        "on which a batch takes a second. Compared are the second and the last tenth of each run; times are "
-        "those of the processor. As many runs as there are cores go side by side.",
+        "process that lives as long as the stream, with default settings. The clock is simulated: a "
+        "batch takes one second on it. The second and the last tenth of each run are compared; times are "
+        "processor times. As many runs as there are cores run concurrently.",
     )
     cases = [case for case in CASES if options.wants(case)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

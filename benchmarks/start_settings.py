@@ -38,7 +38,7 @@ def run(options: Options) -> Report:
     peers = find_peers()
     report = Report(
         "start_settings",
-        "Settings for whoever starts Spark",
+        "Settings for starting Spark",
         f"About {rows:,} rows in one batch of a stream into `{SINK}`, {LOCAL}: a Spark each, with and "
         f"without the two parts of `penstock.START_SETTINGS`; medians of {options.repeat} interleaved runs. "
         "The processor's seconds have those of a batch of 100 rows before.",

@@ -91,19 +91,19 @@ def run(options: Options) -> Report:
     report = Report(
         "throughput",
         "Throughput of large batches",
-        "Each sink, with its defaults, gets the same files in one batch; the runs of all are interleaved, "
-        f"and what is told are medians of {options.repeat}. Spark is started with `penstock.START_SETTINGS`, "
-        "which is for the way to Python. `noop` is the floor, `empty-python` a Python sink that takes the "
-        "rows and does nothing, and `-tuned` the same without Spark's check of the Arrow batch's size after "
-        "every row, and without what Python searches before and after every task ([profiles](profiles.md)). "
-        f"`{FILES}` is this sink once more, but writes the rows with Arrow into files as ours are, and does "
-        "nothing else: no table, no commit, no checks, no statistics, nothing that would survive a crash. "
-        "`parquet-zstd` has our codec instead of its own default, snappy. "
-        "TPC-H's lineitem has 16 columns, four of them decimals; the flights have 19, and are repeated. "
-        f"There are always two tasks at a time. On {CORES} cores JVM and Python share them, as on a busy "
-        f"machine; of {2 * CORES} some are to spare, as they often are where a stream has fewer partitions "
-        "than its cluster has cores. What is not spent in tasks is planning and commit. `delta-spark` keeps "
-        "its state in two partitions instead of its default of 50.",
+        "Each sink, with its defaults, gets the same files in one batch. The runs of all sinks are "
+        f"interleaved; figures are medians of {options.repeat}. Spark is started with "
+        "`penstock.START_SETTINGS`, which affect the hand-over to Python. `noop` is the lower limit. "
+        "`empty-python` is a Python sink that receives the rows and does nothing; `-tuned` is the same "
+        "without Spark's check of the Arrow batch's size after every row, and without Python's searches "
+        f"before and after every task ([profiles](profiles.md)). `{FILES}` is the same sink, but writes "
+        "the rows with Arrow into files like Penstock's, and does nothing else: no table, no commit, no "
+        "checks, no statistics, no protection against crashes. `parquet-zstd` uses Penstock's codec "
+        "instead of its default, snappy. TPC-H's lineitem has 16 columns, four of them decimals; the "
+        f"flights have 19 and are repeated. There are always two tasks at a time. On {CORES} cores the "
+        f"JVM and Python share them, as on a busy machine; with {2 * CORES}, cores are to spare, as often "
+        "if a stream has fewer partitions than its cluster has cores. Time outside of tasks is planning "
+        "and commit. `delta-spark` keeps its state in two partitions instead of its default of 50.",
     )
     possible = [place for place in PLACES if place.cores <= len(os.sched_getaffinity(0))]
     for place in possible[:1] if options.is_quick else possible:

@@ -58,19 +58,18 @@ def run(options: Options) -> Report:
     report = Report(
         "writer",
         "Writing Parquet, and reading it",
-        f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer, by "
-        f"`pyarrow.parquet` with its defaults (`{PLAIN}`: each batch a row group, as a simple sink does; "
-        f"`{GATHERED}`: all rows gathered first; `{ENCODER}`: with our row groups, codec and encodings, but "
-        "without checks, statistics, several files or a thought of crashes: what Arrow's encoder takes at "
-        f"least), and by `{DUCKDB}` and `{POLARS}` (gathered, with zstd and "
-        f"row groups as large as ours), all on one core. Ours has row groups of {ROW_GROUP_ROWS:,} "
-        f"rows and pages of {PAGE_ROWS:,}, but where another number is told, and smaller row groups in "
-        f"{PARTITIONS} table partitions, whose rows wait together in a buffer of 128 MB. "
-        f"`{SPLIT_BY_DELTALAKE}` is `write_deltalake` with its defaults; each of its files has one row "
-        "group. Seconds are those of the processor, medians of "
-        f"{options.repeat} interleaved runs, and `times as fast` is the median of "
-        "their ratios. The flights are real, and repeated; rows of the last part are made: a sequence, "
-        "times, few and many different texts, numbers.",
+        f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer, by `pyarrow.parquet` "
+        f"with its defaults (`{PLAIN}`: each batch a row group, as a simple sink does; `{GATHERED}`: all "
+        f"rows gathered first; `{ENCODER}`: with our row groups, codec and encodings, but without checks, "
+        "statistics, several files or protection against crashes: the least that Arrow's encoder takes), "
+        f"and by `{DUCKDB}` and `{POLARS}` (gathered, with zstd and row groups as large as ours), all on "
+        f"one core. Ours has row groups of {ROW_GROUP_ROWS:,} rows and pages of {PAGE_ROWS:,} unless "
+        f"another number is given, and smaller row groups in {PARTITIONS} table partitions, whose rows "
+        f"wait together in a buffer of 128 MB. `{SPLIT_BY_DELTALAKE}` is `write_deltalake` with its "
+        "defaults; each of its files has one row group. Seconds are those of the processor, medians of "
+        f"{options.repeat} interleaved runs, and `times as fast` is the median of their ratios. The "
+        "flights are real, and repeated; rows of the last part are made: a sequence, times, few and many "
+        "different texts, numbers.",
     )
     with one_core(), tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         for title, rows in _sources(options):

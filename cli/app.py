@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
-from .commands import admin, delivery, inspect, repair
+from .commands import admin, delivery, history, inspect, repair
 from .commands.common import FAILED, UNREACHABLE, WRONG_USAGE
 from .commands.options_file import with_options_file
 
@@ -90,6 +90,7 @@ def version() -> None:
 COMMANDS = (
     inspect.status,
     inspect.show,
+    history.history,
     delivery.deliver,
     delivery.metrics,
     admin.park,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import floor, log10
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from penstock.committers.contract import ManifestRecord
+if TYPE_CHECKING:
+    from notebooks.store import Batch
 
 ALARM, DEEP, GREY = "#c0392b", "#1b4f72", "#5d6d7e"
 BARS = ("#7fb3d5", "#b9aed9")
@@ -19,7 +21,7 @@ LINES = ("#1f618d", "#7d3c98")
 BAR_WIDTH = 0.8
 TABLES = {"Delta": "a Delta table", "Iceberg": "an Iceberg table"}
 
-Streams = Mapping[str, Sequence[ManifestRecord]]
+Streams = Mapping[str, "Sequence[Batch]"]
 
 
 def plot_batches(streams: Streams) -> Figure:
@@ -58,7 +60,7 @@ def _restarts(streams: Streams) -> dict[int, list[float]]:
     for batches in streams.values():
         for before, after in pairwise(batches):
             if before.run_id != after.run_id:
-                restarts.setdefault(before.batch.batch_id, []).append(_commit_s(before))
+                restarts.setdefault(before.batch_id, []).append(_commit_s(before))
     return restarts
 
 
@@ -67,14 +69,14 @@ def _draw_rows(axes: Axes, streams: Streams, restarts: Mapping[int, Sequence[flo
     for position, (name, batches) in enumerate(streams.items()):
         shift = width * (position - (len(streams) - 1) / 2)
         bars = axes.bar(
-            [batch.batch.batch_id + shift for batch in batches],
+            [batch.batch_id + shift for batch in batches],
             [batch.rows for batch in batches],
             width=width,
             color=BARS[position],
             label=name,
         )
         for bar, batch in zip(bars, batches, strict=True):
-            if batch.batch.batch_id in restarts:
+            if batch.batch_id in restarts:
                 bar.set_color(ALARM)
         batches_max = max(batches_max, len(batches))
         top = max(top, *(batch.rows for batch in batches))
@@ -103,7 +105,7 @@ def _draw_commit_times(axes: Axes, streams: Streams, restarts: Mapping[int, Sequ
     """On a logarithmic scale: a batch that waited for the restart took a thousand times as long as others."""
     for position, (name, batches) in enumerate(streams.items()):
         axes.plot(
-            [batch.batch.batch_id for batch in batches],
+            [batch.batch_id for batch in batches],
             [_commit_s(batch) for batch in batches],
             color=LINES[position],
             linewidth=1.5,
@@ -140,6 +142,6 @@ def _in_words(seconds: Sequence[float]) -> str:
     return " and ".join(f"{one:.1f} s" for one in seconds)
 
 
-def _commit_s(batch: ManifestRecord) -> float:
-    assert batch.finished_at is not None, f"batch {batch.batch.batch_id} is {batch.state.value}"
+def _commit_s(batch: Batch) -> float:
+    assert batch.finished_at is not None, f"batch {batch.batch_id} is {batch.state}"
     return (batch.finished_at - batch.prepared_at).total_seconds()

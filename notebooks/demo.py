@@ -25,19 +25,18 @@ from notebooks.flights import FILES_MAX, write_flights
 from notebooks.lake import DemoStream, Lake
 from notebooks.proof import compare, count_rows
 from notebooks.screen import BatchProgress, console, heading, say, say_path, shown
+from notebooks.store import PENSTOCK
 
-from penstock.committers.contract import ManifestState
 from penstock.testing import RunningJob
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("flights_stream.py")
-PENSTOCK = Path(sys.executable).with_name("penstock")
 CRASH_POINT = "prepare.done"
 CRASH_AT = 0.4
 """The driver is killed when this part of the batches is committed."""
 
 DRIVER_TIMEOUT_S = 600
-POLL_S = 0.2
+POLL_S = 1.0
 
 
 class DemoFailedError(Exception):
@@ -123,21 +122,21 @@ def stream_until_killed(lake: Lake, files: int) -> int:
 def last_prepared(stream: DemoStream) -> int | None:
     """The stream's last batch, if it is PREPARED."""
     status = stream.status()
-    last = None if status is None else status.last
-    return last.batch.batch_id if last is not None and last.state is ManifestState.PREPARED else None
+    last = None if status is None else status["last_batch"]
+    return last["batch_id"] if last is not None and last["state"] == "PREPARED" else None
 
 
 def say_where(stream: DemoStream, batch_id: int) -> None:
     """What store and table say of the killed batch."""
-    batch, token = stream.batches()[-1], stream.token()
-    if batch.state is not ManifestState.PREPARED or token is None or token.batch_id != batch_id - 1:
+    batch, token = stream.batches()[-1], stream.token_batch_id(batch_id)
+    if batch.state != "PREPARED" or token != batch_id - 1:
         raise DemoFailedError(
-            f"batch {batch_id} should be PREPARED and not in the {stream.format_name} table, whose token is "
-            f"{token}"
+            f"batch {batch_id} should be PREPARED and not in the {stream.format_name} table, whose last "
+            f"batch is {token}"
         )
     name = f"{stream.format_name:<8}"
-    say(f"{name} store  batch {batch_id} is {batch.state.value}, {batch.rows:,} rows in {batch.files} files")
-    say(f"{name} table  batch {token.batch_id} is the last, {count_rows(stream.relation):,} rows can be read")
+    say(f"{name} store  batch {batch_id} is {batch.state}, {batch.rows:,} rows in {batch.files} files")
+    say(f"{name} table  batch {token} is the last, {count_rows(stream.relation):,} rows can be read")
 
 
 def stream_to_the_end(lake: Lake, files: int, batch_id: int) -> None:
@@ -145,9 +144,8 @@ def stream_to_the_end(lake: Lake, files: int, batch_id: int) -> None:
     before = [files_of(stream, batch_id) for stream in lake.streams]
     heading("Restart: the same program, the same checkpoints, nothing else")
     say(
-        f"Recovery finds batch {batch_id} PREPARED, sees that the table does not hold it, and commits the "
-        "files that lie ready. Spark knows nothing of that and runs the batch again: its tasks are told "
-        "that it is committed and write nothing."
+        f"Recovery finds batch {batch_id} PREPARED and not in the table, and commits its files. Spark does "
+        "not know that and runs the batch again: its tasks skip it and write nothing."
     )
     with start_driver(lake, {}) as driver:
         watch(driver, lake, files, is_over=lambda: False)
@@ -186,7 +184,8 @@ def watch(driver: RunningJob, lake: Lake, files: int, is_over: Callable[[], bool
             for stream in lake.streams:
                 status = stream.status()
                 if status is not None:
-                    progress.show(stream.format_name, status.committed_batches, status.committed_rows)
+                    batches, rows = status["committed_batches"], status["committed_rows"]
+                    progress.show(stream.format_name, batches, rows)
             if ends:
                 return
             if time.monotonic() > deadline:
@@ -215,7 +214,7 @@ def prove(lake: Lake) -> None:
         )
         if not proof.holds:
             raise DemoFailedError(f"the {stream.format_name} table is not its source")
-        unfinished = [b.batch.batch_id for b in stream.batches() if b.state is not ManifestState.COMMITTED]
+        unfinished = [b.batch_id for b in stream.batches() if b.state != "COMMITTED"]
         if unfinished:
             raise DemoFailedError(f"these batches are not COMMITTED: {unfinished}")
 

@@ -6,21 +6,13 @@ import shutil
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from notebooks import store
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from penstock.committers.contract import Committer, ManifestRecord, Token
-from penstock.committers.delta.committer import DeltaTableCommitter
-from penstock.committers.errors import ConfigurationError
-from penstock.committers.iceberg.address import IcebergAddress
-from penstock.committers.iceberg.catalog import CatalogConfig
-from penstock.committers.iceberg.committer import IcebergTableCommitter
-from penstock.committers.store.sql import StreamStatus, open_store
-from penstock.datasource.checkpoint import STORE_FILE
-
 MARKER = ".penstock-demo"
-BATCHES_MAX = 10_000
 ICEBERG_TABLE = ("nyc", "flights")
 
 
@@ -78,34 +70,20 @@ class DemoStream(ABC):
     def _scanned(self) -> str: ...
 
     @abstractmethod
-    def _table(self) -> Committer: ...
-
-    @abstractmethod
     def data_files(self) -> set[Path]:
         """The table's Parquet files on disk, whether the table names them or not."""
 
-    def status(self) -> StreamStatus | None:
+    def status(self) -> dict[str, Any] | None:
         """What the store knows of the stream; None while there is no store or no stream in it."""
-        try:
-            with open_store(self._store_url, must_exist=True) as store:
-                return next(iter(store.streams()), None)
-        except ConfigurationError:
-            return None
+        return store.status(self.checkpoint)
 
-    def batches(self) -> list[ManifestRecord]:
+    def batches(self) -> list[store.Batch]:
         """All batches that the store knows, in ascending order."""
-        with open_store(self._store_url, must_exist=True) as store:
-            (stream,) = store.streams()
-            return list(reversed(store.history(stream.key, BATCHES_MAX)))
+        return store.batches(self.checkpoint)
 
-    def token(self) -> Token | None:
-        """The stream's last batch, as the table itself has it."""
-        status = self.status()
-        return None if status is None else self._table().token(status.key.query_id)
-
-    @property
-    def _store_url(self) -> str:
-        return f"sqlite:///{self.checkpoint / STORE_FILE}"
+    def token_batch_id(self, batch_id: int) -> int | None:
+        """The stream's last batch, as the table itself has it; asked by any batch of the stream."""
+        return store.token_batch_id(self.checkpoint, batch_id)
 
 
 @dataclass(frozen=True)
@@ -120,9 +98,6 @@ class DeltaStream(DemoStream):
 
     def _scanned(self) -> str:
         return str(self.table)
-
-    def _table(self) -> Committer:
-        return DeltaTableCommitter(str(self.table))
 
     def data_files(self) -> set[Path]:
         return {path for path in self.table.rglob("*.parquet") if "_delta_log" not in path.parts}
@@ -140,10 +115,6 @@ class IcebergStream(DemoStream):
 
     def _scanned(self) -> str:
         return open_iceberg(self.warehouse, ICEBERG_TABLE).metadata_location
-
-    def _table(self) -> Committer:
-        catalog = CatalogConfig.of(None, {}, warehouse=str(self.warehouse))
-        return IcebergTableCommitter(catalog, IcebergAddress(catalog.address_name, ICEBERG_TABLE))
 
     def data_files(self) -> set[Path]:
         return set(self.warehouse.rglob("*.parquet"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -19,9 +20,8 @@ from notebooks.batch_plot import ALARM, plot_batches
 from notebooks.flights import write_flights
 from notebooks.lake import Lake
 from notebooks.proof import Proof, compare, count_rows
+from notebooks.store import Batch
 from pyiceberg.catalog import load_catalog
-
-from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
@@ -107,23 +107,21 @@ def test_the_proof_holds_for_the_same_rows_in_another_order(
 # The plot -------------------------------------------------------------------------------------------
 
 
-def record(batch_id: int, run_id: str, commit_s: float) -> ManifestRecord:
+def record(batch_id: int, run_id: str, commit_s: float) -> Batch:
     prepared_at = datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(minutes=batch_id)
-    return ManifestRecord(
-        batch=Batch(StreamKey("q", "/lake/flights"), batch_id, "d" * 64),
-        state=ManifestState.COMMITTED,
-        kind="delta",
-        version=1,
-        files=3,
+    return Batch(
+        batch_id=batch_id,
+        state="COMMITTED",
         rows=1000 + batch_id,
-        size_bytes=10_000,
+        files=3,
         run_id=run_id,
         prepared_at=prepared_at,
         finished_at=prepared_at + timedelta(seconds=commit_s),
+        table_version=batch_id,
     )
 
 
-def batches(commit_s: float, killed_s: float) -> list[ManifestRecord]:
+def batches(commit_s: float, killed_s: float) -> list[Batch]:
     """Ten of them; another run began after the fifth."""
     first = [record(batch_id, "first", commit_s) for batch_id in range(4)]
     second = [record(batch_id, "second", commit_s) for batch_id in range(5, 10)]
@@ -215,3 +213,14 @@ def test_the_notebook_is_committed_as_it_was_run(notebook: Path) -> None:
     assert not any(
         path in said for path in (str(notebook.parent.parent), "/home/", "/root/", "/Users/", "/tmp/")
     )
+
+
+@pytest.mark.parametrize(
+    "path", sorted(NOTEBOOKS[0].parent.glob("*.py")) + NOTEBOOKS, ids=lambda path: path.name
+)
+def test_examples_import_only_the_public_api(path: Path) -> None:
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    internals = re.findall(r"(?:from|import) penstock\.(?!testing\b|destination\b)[\w.]+", text)
+    assert internals == []

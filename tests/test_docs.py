@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,10 @@ from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option, Prefix
 from penstock.datasource.options.stream import StreamOptions
 from penstock.datasource.postgres import options as postgres
+from penstock.delivery.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
+OPTIONS_PAGE = ROOT / "docs" / "options.md"
 OPTIONS_BLOCK = re.compile(r"(<!-- options of (.*?): .*? -->\n).*?(<!-- end of options -->)", re.DOTALL)
 
 
@@ -44,14 +48,73 @@ def options_table(of: str) -> str:
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
 
 
-def test_the_readme_has_all_options() -> None:
-    readme = (ROOT / "README.md").read_text()
-    wanted = OPTIONS_BLOCK.sub(lambda block: block[1] + options_table(block[2]) + block[3], readme)
+def test_the_page_has_all_options() -> None:
+    page = OPTIONS_PAGE.read_text()
+    wanted = OPTIONS_BLOCK.sub(lambda block: block[1] + options_table(block[2]) + block[3], page)
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
-        (ROOT / "README.md").write_text(wanted)
+        OPTIONS_PAGE.write_text(wanted)
     for name in ("path", "table", "dbtable", "targetFileSize"):
         assert wanted.count(f"| `{name}` |") == 1
-    assert wanted == (ROOT / "README.md").read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
+    assert wanted == OPTIONS_PAGE.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
+
+
+def test_the_readme_stays_short() -> None:
+    """Everything else has a page of its own."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+# Operations -----------------------------------------------------------------------------------------
+
+OPERATIONS = ROOT / "docs" / "operations.md"
+ALERTS = ROOT / "docs" / "prometheus-rules.yml"
+
+
+def test_the_messages_in_the_troubleshooting_are_those_of_the_code() -> None:
+    block = OPERATIONS.read_text().partition("<!-- messages:")[2].partition("<!-- end of messages -->")[0]
+    quoted = re.findall(r"^\| `(.+?)` \|", block, re.MULTILINE)
+    folders = ("cli", "committers", "datasource", "delivery", "writers")
+    texts = [text for folder in folders for path in (ROOT / folder).rglob("*.py") for text in texts_of(path)]
+    assert len(quoted) > 10
+    assert [one for one in quoted if not any(one in text for text in texts)] == []
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The strings of a module; values in f-strings are `{}`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_the_alerts_ask_for_metrics_that_are_served() -> None:
+    asked = set(re.findall(r"\bpenstock_\w+", "\n".join(expressions())))
+    assert len(asked) > 8
+    assert asked <= served_metrics()
+
+
+def test_each_alert_has_a_runbook_and_each_metric_is_explained() -> None:
+    alerts, page = re.findall(r"- alert: (\w+)", ALERTS.read_text()), OPERATIONS.read_text()
+    assert re.findall(r"^### (Penstock\w+)$", page, re.MULTILINE) == alerts
+    bare = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in served_metrics()}
+    explained = page + "\n".join(expressions())
+    assert [name for name in sorted(bare) if name not in explained] == []
+
+
+def expressions() -> list[str]:
+    """The expressions of the alerts: all lines between `expr` and the next key."""
+    return re.findall(r"expr: (.*?)\n +(?:for|labels):", ALERTS.read_text(), re.DOTALL)
+
+
+def served_metrics() -> set[str]:
+    """The names of all samples that a delivery process serves."""
+    names: set[str] = set()
+    for family in Metrics(["sqlite:///store"]).registry.collect():
+        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}.get(
+            family.type, ("",)
+        )
+        names |= {family.name + suffix for suffix in suffixes}
+    return names
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from benchmarks import targets
 from benchmarks.report import PAGES, Bound, Report, bars, lines, number, write_index
 
 
@@ -58,18 +59,37 @@ def test_a_page_and_its_pictures_are_written_with_the_bounds_first(tmp_path: Pat
     assert {file.name for file in tmp_path.iterdir()} == {"page.md", "page-bars.png", "page.png"}
 
 
-def test_the_index_has_the_bounds_of_each_page_and_is_not_in_itself(tmp_path: Path) -> None:
+def test_the_index_lists_missed_targets_with_the_reason_and_not_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "REASONS", (("speed", "Rows are slow."),))
     report = _report()
     report.table(("sink", "seconds"), [("ours", 1.5)])
-    report.bound("speed", 2, ">=", 1.4)
+    report.bound("small: speed", 1.2, ">=", 1.4)
+    report.bound("large: speed", 1.3, ">=", 1.4)
+    report.bound("size", 1, "<=", 2)
+    report.bound("with jars", None, ">=", 2)
     report.write(tmp_path)
     write_index(tmp_path)
     write_index(tmp_path)
     index = (tmp_path / "README.md").read_text()
-    assert index.count("## [Title](page.md)\n\n|  | measured | bound | holds |") == 1
-    assert index.count("| speed | 2 | >= 1.40 | yes |") == 1
+    assert index.count("| [Title](page.md) |  | 1 of 3 |") == 1
+    assert index.endswith("| speed | >= 1.40 | 1.20 (small), 1.30 (large) | Rows are slow. |\n")
     assert "ours" not in index
     assert "README" not in index
+
+
+def test_a_missed_target_needs_a_reason(tmp_path: Path) -> None:
+    report = _report()
+    report.bound("a target nobody has thought about", 1, ">=", 2)
+    report.write(tmp_path)
+    with pytest.raises(KeyError, match="has no reason"):
+        write_index(tmp_path)
+
+
+def test_each_page_begins_with_its_result() -> None:
+    for name, result in targets.RESULTS.items():
+        assert (PAGES / f"{name}.md").read_text().split("\n\n")[1] == result
 
 
 def _report() -> Report:

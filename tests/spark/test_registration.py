@@ -112,9 +112,9 @@ def test_wide_rows_land(spark: SparkSession, tmp_path: Path) -> None:
 # What is set when Spark starts ----------------------------------------------------------------------
 
 
-def test_the_readme_has_the_start_settings_for_spark_submit() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert "".join(f"--conf {key}={value}\n" for key, value in penstock.START_SETTINGS.items()) in readme
+def test_the_page_on_tuning_has_the_start_settings_for_spark_submit() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    assert "".join(f"--conf {key}={value}\n" for key, value in penstock.START_SETTINGS.items()) in page
 
 
 def test_arrow_in_the_jvm_does_not_check_bounds(spark: SparkSession) -> None:

@@ -1,0 +1,83 @@
+"""`penstock history`: the newest batches and deliveries of one stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+from .common import opened_store
+
+if TYPE_CHECKING:
+    from ...committers.store.delivery_queries import DeliveryRecord
+
+
+def history(
+    stream: Annotated[
+        str, typer.Argument(help="A query's name, its id or the beginning of it.", show_default=False)
+    ],
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many batches, and how many deliveries.")] = 20,
+    as_json: options.Json = False,
+) -> None:
+    """List the newest batches of a stream and, for a decoupled stream, its newest deliveries."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from ...committers.store.selection import select_one
+    from .. import output
+
+    with opened_store(checkpoint, store) as opened:
+        found = select_one(opened.streams(), stream)
+        batches = opened.history(found.key, limit)
+        deliveries = opened.deliveries.recent(found.key, limit)
+    if as_json:
+        output.print_json(
+            {
+                **output.stream_json(found),
+                "batches": [output.record_json(batch) for batch in batches],
+                "deliveries": [_delivery_json(delivery) for delivery in deliveries],
+            }
+        )
+        return
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading in ("Batch", "State", "Rows", "Files", "Size", "Prepared", "Finished"):
+        table.add_column(heading, justify="left" if heading == "State" else "right")
+    for batch in batches:
+        times = (_second(output.time_text(moment)) for moment in (batch.prepared_at, batch.finished_at))
+        row = (str(batch.batch.batch_id), batch.state.value, f"{batch.rows:,}", f"{batch.files:,}")
+        table.add_row(*row, output.size(batch.size_bytes), *times)
+    output.console().print(table)
+    for delivery in deliveries:
+        output.print_line(
+            f"Delivery of batches {delivery.first_batch_id} to {delivery.last_batch_id}: "
+            f"{delivery.phase.value}, {delivery.rows:,} rows, "
+            f"{delivery.source_files:,} -> {delivery.files:,} files, by {delivery.trigger}"
+        )
+
+
+def _second(time: str | None) -> str:
+    """Without fractions and time zone, which is UTC."""
+    return "-" if time is None else time[:19]
+
+
+def _delivery_json(delivery: DeliveryRecord) -> dict[str, Any]:
+    from ..output import time_text
+
+    return {
+        "first_batch_id": delivery.first_batch_id,
+        "last_batch_id": delivery.last_batch_id,
+        "batches": delivery.batches,
+        "state": delivery.phase.value,
+        "trigger": delivery.trigger,
+        "rows": delivery.rows,
+        "source_files": delivery.source_files,
+        "files": delivery.files,
+        "size_bytes": delivery.size_bytes,
+        "prepared_at": time_text(delivery.prepared_at),
+        "finished_at": time_text(delivery.finished_at),
+        "table_version": delivery.table_version,
+        "reason": delivery.reason,
+    }

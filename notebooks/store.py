@@ -1,0 +1,86 @@
+"""What a manifest store knows of one stream, from the commands `penstock status` and `history`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+PENSTOCK = Path(sys.executable).with_name("penstock")
+BATCHES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a stream."""
+
+    batch_id: int
+    state: str
+    """PREPARED, COMMITTED or ABORTED"""
+    rows: int
+    files: int
+    run_id: str
+    prepared_at: datetime
+    finished_at: datetime | None
+    """When it was committed or aborted."""
+    table_version: int | None
+
+
+def status(checkpoint: Path) -> dict[str, Any] | None:
+    """The stream of a store, as `penstock status --json` shows it; None while there is none."""
+    ended = _run("status", "--checkpoint", str(checkpoint))
+    streams = json.loads(ended.stdout)["streams"] if ended.returncode == 0 else []
+    return streams[0] if streams else None
+
+
+def batches(checkpoint: Path) -> list[Batch]:
+    """All batches that the store knows, in ascending order."""
+    return [
+        Batch(
+            batch_id=one["batch_id"],
+            state=one["state"],
+            rows=one["rows"],
+            files=one["files"],
+            run_id=one["run_id"],
+            prepared_at=datetime.fromisoformat(one["prepared_at"]),
+            finished_at=datetime.fromisoformat(one["finished_at"]) if one["finished_at"] else None,
+            table_version=None if one["table_version"] is None else int(one["table_version"]),
+        )
+        for one in reversed(_history(checkpoint)["batches"])
+    ]
+
+
+def deliveries(checkpoint: Path) -> list[dict[str, Any]]:
+    """All deliveries that the store knows, in ascending order."""
+    return list(reversed(_history(checkpoint)["deliveries"]))
+
+
+def token_batch_id(checkpoint: Path, batch_id: int) -> int | None:
+    """The stream's last batch as the table itself has it, by `penstock show` of any batch of the stream."""
+    stream = status(checkpoint)
+    assert stream is not None, f"no stream has written a batch with the checkpoint {checkpoint}"
+    ended = _run("show", stream["query_id"], str(batch_id), "--checkpoint", str(checkpoint))
+    ended.check_returncode()
+    found: int | None = json.loads(ended.stdout)["token_batch_id"]
+    return found
+
+
+def query_id(checkpoint: Path) -> str:
+    return str(_history(checkpoint)["query_id"])
+
+
+def _history(checkpoint: Path) -> dict[str, Any]:
+    stream = status(checkpoint)
+    assert stream is not None, f"no stream has written a batch with the checkpoint {checkpoint}"
+    ended = _run("history", stream["query_id"], "--checkpoint", str(checkpoint), "--limit", str(BATCHES_MAX))
+    ended.check_returncode()
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PENSTOCK, *arguments, "--json"], capture_output=True, text=True, check=False)
