@@ -38,11 +38,15 @@ demo: .venv/.installed java ## Stream real flights into Delta and Iceberg, kill 
 	@$(BIN)/python notebooks/demo.py
 
 .PHONY: test
-test: .venv/.installed java ## All tests on the newest Spark
+test: .venv/.installed java ## The fast tests, under five minutes: units, protocol, real Spark, a kill of each format
+	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: .venv/.installed java ## All tests on the newest Spark, under half an hour
 	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: check
-check: lint test ## What CI runs first: lint, types, direction of imports, all tests
+check: lint test-all ## What CI runs first: lint, types, direction of imports, all tests
 
 .PHONY: lint
 lint: .venv/.installed ## Format, lint, types and direction of imports, without tests
@@ -58,8 +62,19 @@ format: .venv/.installed ## Rewrite the code the way `make lint` wants it
 
 .PHONY: test-spark40
 test-spark40: export PYSPARK_PYTHON = $(CURDIR)/$(BIN40)/python
-test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without kills and long ones)
-	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills and not slow" $(PYTEST_ARGS)
+test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without kills)
+	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills" $(PYTEST_ARGS)
+
+# A Python that is not on this machine and that uv cannot download is skipped, with a line that says so.
+.PHONY: test-python3.10 test-python3.13
+test-python3.10 test-python3.13: test-python%: .venv/.installed java ## The fast tests on the oldest and the newest Python
+	@if python=$$($(call find_python,$*)); then \
+		$(MAKE) --no-print-directory .venv-python$*/.installed PYTHON=$$python && \
+		PYSPARK_PYTHON=$(CURDIR)/.venv-python$*/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-python$*/bin/python \
+			.venv-python$*/bin/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS); \
+	else \
+		echo "skipped: there is no Python $* here, and uv cannot download one"; \
+	fi
 
 # All else comes from .venv, whose site directory the new environment includes.
 CONTRACTS := $(addprefix tests/committers/test_,library_hooks.py iceberg_library.py iceberg_transaction.py delta_library.py)
@@ -161,7 +176,7 @@ clean: ## Remove what was built, cached and generated; the environments stay
 
 .PHONY: distclean
 distclean: clean ## The same, and the environments too
-	@rm -rf .venv .venv-docs .venv-newest .venv-spark40 .venv-spark41
+	@rm -rf .venv .venv-docs .venv-newest .venv-python* .venv-spark40 .venv-spark41
 
 # What the targets need -----------------------------------------------------------------------------
 
@@ -177,6 +192,9 @@ distclean: clean ## The same, and the environments too
 
 .venv-spark41/.locked: requirements/spark41.txt
 	@$(call create,.venv-spark41,$<)
+
+.venv-python%/.locked: requirements/dev.txt
+	@$(call create,$(@D),$<)
 
 %/.installed: %/.locked pyproject.toml
 	@$*/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .
@@ -195,6 +213,14 @@ echo "Installing $(2) into $(1) with $$($(PYTHON) --version), one to two minutes
 $(PYTHON) -m venv $(1); \
 $(1)/bin/python -m pip install --quiet --require-hashes --requirement $(2); \
 touch $(1)/.locked
+endef
+
+# Prints the path of this version's interpreter: on PATH, of pyenv, or what uv has or downloads. Fails if there is none.
+define find_python
+for python in python$(1) $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python; do \
+	$$python -c 'import sys; print(sys.executable)' 2>/dev/null && exit; \
+done; \
+$(BIN)/uv python install --quiet $(1) 2>/dev/null && $(BIN)/uv python find --managed-python $(1)
 endef
 
 define lock

@@ -35,10 +35,22 @@ EXPECTED_SKIPS = (
 _unexpected: list[str] = []
 
 
+SLOW = (
+    "bad_input",
+    "chaos",
+    "filters",
+)
+"""Files and folders that `make test` leaves to `make test-all`, beside single tests that are marked `slow`."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with long tests come first, so that no process is left alone with them at the end."""
-    long = {item.path for item in items if any(item.iter_markers("slow"))}
-    items.sort(key=lambda item: item.path not in long)
+    """Mark the tests of slow files, and run these first: no process shall be left alone with them at the end."""
+    root = Path(__file__).parent
+    for item in items:
+        if any(item.path.is_relative_to(root / name) for name in SLOW):
+            item.add_marker("slow")
+    slow = {item.path for item in items if any(item.iter_markers("slow"))}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
