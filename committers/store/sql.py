@@ -241,7 +241,7 @@ class SqlManifestStore:
         Raises:
             FencedError: `run_id` does not hold the claim.
             RetryableError: the store was replaced meanwhile, or another run has changed one of these batches,
-                or has gone on behind one that was given up for these rows.
+                or has gone on behind one that was given up for these rows, or an operator has skipped the batch.
         """
         batch, checksum = manifest.batch, manifest.content_sha256
         with self._database.write() as connection:
@@ -255,6 +255,8 @@ class SqlManifestStore:
             if row is not None:
                 record = queries.to_record(batch.stream, row)
                 is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
+                if record.is_skipped and record.batch == batch:
+                    raise RetryableError(_skipped(record))
                 if not _gives_way(record, None if is_ours else replacing):
                     return Prepared(record, is_ours)
                 if record.batch != batch and queries.is_followed(connection, stream_id, batch.batch_id):
@@ -417,7 +419,8 @@ class SqlManifestStore:
 
 
 def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool:
-    """
+    """Return True if a new manifest of the batch takes the place of this one.
+
     Raises:
         RetryableError: it is to be replaced, but is not as it was seen, or is being delivered.
     """
@@ -429,6 +432,13 @@ def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool
         f"Batch {record.batch.batch_id} of {record.batch.stream} was to be written again, for its files are "
         "gone or fit the table no more, but it is being delivered, or was just changed by another run. "
         "Nothing was prepared. Start the query again."
+    )
+
+
+def _skipped(record: ManifestRecord) -> str:
+    return (
+        f"An operator skipped batch {record.batch.batch_id} of {record.batch.stream} while it was written. "
+        "Nothing was prepared. Start the query again: it goes on with the next batch."
     )
 
 

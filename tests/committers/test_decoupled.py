@@ -290,6 +290,26 @@ def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Strea
     assert stream.begin(stream.batch(0, "others")) is Action.WRITE
 
 
+def test_a_batch_that_was_skipped_while_a_slow_driver_wrote_it_is_not_prepared(stream: Stream) -> None:
+    """It would be marked as committed with the next batch, though the table never gets its rows."""
+    slow = stream.write(stream.batch(0), "r1", [0])
+    stream.run(0, [0], "r2")
+    stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
+    with pytest.raises(RetryableError, match="An operator skipped batch 0"):
+        stream.prepare(slow)
+    assert stream.states() == {0: ABORTED}
+    assert not any((stream.query.lake.data_folder / path).exists() for path in slow.paths)
+
+
+def test_a_skipped_batch_stays_skipped_when_its_own_driver_asks_again(stream: Stream) -> None:
+    """The answer to its first request got lost."""
+    written = stream.run(0, [0])
+    stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
+    with pytest.raises(RetryableError, match="An operator skipped batch 0"):
+        stream.prepare(written)
+    assert stream.states() == {0: ABORTED}
+
+
 def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -> None:
     """What they have after it may be the same, and be taken for what the other has written."""
     stream.run(0, [0], offsets="of the copy")

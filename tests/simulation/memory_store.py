@@ -135,6 +135,8 @@ class MemoryStore:
             if before is None or before.batch != follows or before.awaits_replay:
                 raise RetryableError("the store was changed while the batch was written")
         record = known.records.get(batch.batch_id)
+        if record is not None and record.is_skipped and record.batch == batch:
+            raise RetryableError("an operator has skipped the batch while it was written")
         gives_way = record is None or record.state is ManifestState.ABORTED
         if record is not None and replacing and not gives_way and not self._is_of(record, manifest, run_id):
             if record != replacing or record.delivery_id is not None:

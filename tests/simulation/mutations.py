@@ -286,6 +286,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        "what is skipped while it is written stays skipped",
+        "prepares the batch again, which the token of a later one then marks as committed",
+        never(f"{STORE}.prepare", "record.is_skipped and record.batch == batch"),
+        test=f"{DECOUPLED_TESTS}::test_a_batch_that_was_skipped_while_a_slow_driver_wrote_it_is_not_prepared",
+    ),
+    Mutation(
         "compare-and-set of the mark",
         "changes the state of a batch whatever it is",
         without(
