@@ -40,11 +40,11 @@ SLOW = (
     "chaos",
     "filters",
 )
-"""Files and folders that `make test` leaves to `make test-all`, beside single tests that are marked `slow`."""
+"""Files and folders that `make test` leaves to `make test-all`, besides single tests marked `slow`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files, and run these first: no process shall be left alone with them at the end."""
+    """Mark the tests of slow files, and run these first, so that no process ends long after the others."""
     root = Path(__file__).parent
     for item in items:
         if any(item.path.is_relative_to(root / name) for name in SLOW):

@@ -241,7 +241,7 @@ class SqlManifestStore:
         Raises:
             FencedError: `run_id` does not hold the claim.
             RetryableError: the store was replaced meanwhile, or another run has changed one of these batches,
-                or has gone on behind one that was given up for these rows, or an operator has skipped the batch.
+                or has gone on behind one that was given up for these rows; or an operator has skipped it.
         """
         batch, checksum = manifest.batch, manifest.content_sha256
         with self._database.write() as connection:
