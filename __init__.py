@@ -5,7 +5,7 @@
     penstock.register(spark)
     df.writeStream.format("penstock.delta").option("path", "/lake/flights")...
 
-Names are loaded when first used: importing the package loads neither Spark nor a table library.
+Names are imported on first use: importing the package loads neither Spark nor a table library.
 """
 
 from __future__ import annotations

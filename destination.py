@@ -1,9 +1,9 @@
-"""What the author of a destination needs. docs/write-a-destination.md has a whole one.
+"""The API for authors of destinations. docs/write-a-destination.md has a complete example.
 
     from penstock.destination import DestinationType, PlannedBatch, Token, ...
 
-Names are loaded when first used: tasks on executors load no more than they use. Errors are in `penstock`, the
-conformance suite is `penstock.testing.conformance`.
+Names are imported on first use, so that tasks on executors load only what they use. The errors are in
+`penstock`, the conformance suite in `penstock.testing.conformance`.
 """
 
 from __future__ import annotations

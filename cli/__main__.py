@@ -1,4 +1,4 @@
-"""`python -m penstock.cli`: the command line where the script `penstock` is not on the path."""
+"""Run the command line with `python -m penstock.cli`, where the script `penstock` is not on the path."""
 
 from .app import app
 

@@ -1,4 +1,4 @@
-"""The store that a command works on."""
+"""Find and open the store that a command works on."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from ..writers.local_path import local_path
 
 
 def open_named_store(checkpoint: str | None, store: str | None) -> SqlManifestStore:
-    """The store of a checkpoint directory, or the one at a URL. It must be there.
+    """Open the store of a checkpoint directory, or the one at a URL. It must exist.
 
     Raises:
-        ConfigurationError: not exactly one of the two is given, or there is no store.
+        ConfigurationError: neither or both are given, or the store does not exist.
     """
     return open_store(url_of_store(checkpoint, store), must_exist=True)
 
 
 def url_of_store(checkpoint: str | None, store: str | None) -> str:
-    """The URL of the store of a checkpoint directory, or the one that is given.
+    """Return the URL of the store of a checkpoint directory, or the given URL.
 
     Raises:
-        ConfigurationError: not exactly one of the two is given, or the directory has no store.
+        ConfigurationError: neither or both are given, or the directory has no store.
     """
     if (checkpoint is None) == (store is None):
         raise ConfigurationError(
-            "Say where the manifest store is: with either --checkpoint DIR (the checkpoint of the query) "
-            "or --store URL (the query's option `store`)" + ("." if store is None else ", not with both.")
+            ("No manifest store is given. " if store is None else "Two manifest stores are given. ")
+            + "Give either --checkpoint DIR (the checkpoint directory of the query, if the store is in it) "
+            "or --store URL (the query's option `store`)."
         )
     return store or _store_in(checkpoint or "")
 
@@ -39,23 +40,24 @@ def _store_in(checkpoint: str) -> str:
     path = posixpath.join(directory, STORE_FILE)
     if not Path(path).is_file():
         raise ConfigurationError(
-            f"There is no manifest store {STORE_FILE} in {directory}. If the query has the option `store`, "
-            "give its value with --store; otherwise check the directory."
+            f"There is no manifest store {STORE_FILE} in {directory}. Check the directory. If the query has "
+            "the option `store`, give its value as --store URL."
         )
     return sqlite_url(path)
 
 
 def local_checkpoint(checkpoint: str) -> str:
-    """The path of a checkpoint directory on the local disk.
+    """Return the path of a checkpoint directory on the local disk.
 
     Raises:
-        ConfigurationError: it is not there, or not local.
+        ConfigurationError: the directory does not exist, or is not local.
     """
     directory = local_path(checkpoint)
     if directory is None:
         raise ConfigurationError(
-            f"{checkpoint} is not on a local disk. Give the query's option `store` with --store instead."
+            f"The checkpoint {checkpoint} is not on a local disk. Give the query's option `store` as --store "
+            "URL."
         )
     if not Path(directory).is_dir():
-        raise ConfigurationError(f"There is no checkpoint directory {directory}.")
+        raise ConfigurationError(f"The checkpoint directory {directory} does not exist.")
     return directory

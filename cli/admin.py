@@ -1,4 +1,4 @@
-"""What `penstock skip` and `abort` do: give batches up that were never delivered, on an operator's word."""
+"""`penstock skip` and `penstock abort`: give up undelivered batches at an operator's request."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from ..writers.local_path import is_relative
 
 LEASE_S = 60.0
 LEASE_WAIT_S = 15.0
-"""A delivery process holds a stream's lease only while it works."""
+"""How long to wait for the lease of a stream: a delivery process holds it only while it delivers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """What became of the batches that were given up."""
+    """The batches that were given up, and their files."""
 
     records: Sequence[ManifestRecord]
     files: int
@@ -44,10 +44,11 @@ class Aborted:
 
 
 def last_in_table(stream: StreamStatus, access: TableAccess) -> int:
-    """The last batch of the stream that its table holds; -1 if none, or if it is another table by now.
+    """Return the id of the stream's last batch in the table; -1 if there is none, or if the table was
+    replaced.
 
     Raises:
-        RetryableError: it cannot be read now.
+        RetryableError: the table cannot be read now.
     """
     try:
         token = stored_table(stream, access).committer().token(stream.key.query_id)
@@ -59,7 +60,7 @@ def last_in_table(stream: StreamStatus, access: TableAccess) -> int:
 def undelivered(
     store: SqlManifestStore, stream: StreamStatus, access: TableAccess
 ) -> tuple[int, list[ManifestRecord]]:
-    """(the last batch in the table, the batches after it that are prepared)"""
+    """Return the id of the last batch in the table, and the prepared batches after it."""
     last = last_in_table(stream, access)
     return last, [record for record in store.pending(stream.key) if record.batch.batch_id > last]
 
@@ -67,9 +68,10 @@ def undelivered(
 def check_skippable(
     store: SqlManifestStore, stream: StreamStatus, batch_id: int, access: TableAccess
 ) -> ManifestRecord:
-    """
+    """Return the record of a prepared batch that is not in the table.
+
     Raises:
-        ConfigurationError: the batch is not waiting to be delivered.
+        ConfigurationError: the batch is unknown, delivered, or given up.
     """
     record = store.record(stream.key, batch_id)
     last, waiting = undelivered(store, stream, access)
@@ -79,19 +81,19 @@ def check_skippable(
         return record
     if batch_id <= last:
         raise ConfigurationError(
-            f"Batch {batch_id} of {stream.key} is in the table, which holds batch {last}: there is nothing "
+            f"Batch {batch_id} of {stream.key} is in the table, whose last batch is {last}: there is nothing "
             "to skip."
         )
     raise ConfigurationError(f"Batch {batch_id} of {stream.key} is {record.state.value}, not PREPARED.")
 
 
 def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:
-    """Where the checkpoint was; empty if the store does not know.
+    """Return the location of the lost checkpoint; empty if the store does not know it.
 
     Raises:
-        ConfigurationError: it is still there: its query may go on, and would miss the batches. Or the store
-            has a relative path, which does not tell.
-        RetryableError: it cannot be looked at now.
+        ConfigurationError: the checkpoint still exists, so that its query may continue and would miss the
+            batches; or the store has a relative path, so that Penstock cannot tell.
+        RetryableError: the location cannot be read now.
     """
     settings = StreamSettings.parse(stream.settings)
     location = settings.checkpoint
@@ -100,10 +102,10 @@ def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:
     if is_relative(location):
         raise ConfigurationError(
             f"The store has the checkpoint of query {stream.key.query_id} as the relative path "
-            f"{shown(location)}, which an earlier version of Penstock has stored. The query's working "
-            "directory is not known, so nobody can tell whether the checkpoint is still there. Nothing was "
-            "given up. The next start of the query stores the absolute path. If the query shall never start "
-            "again, give its batches up one by one: penstock skip."
+            f"{shown(location)}, stored by an earlier version of Penstock. The query's working directory is "
+            "unknown, so Penstock cannot tell whether the checkpoint still exists. Nothing was given up. The "
+            "next start of the query stores the absolute path. If the query will never start again, give up "
+            "its batches one by one: penstock skip."
         )
     filesystem, root = build_sink(stream, settings, access).open_filesystem(location)
     try:
@@ -111,10 +113,10 @@ def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:
     except CheckpointGoneError:
         return location
     raise ConfigurationError(
-        f"The checkpoint {location} of query {stream.key.query_id} is still there. Its query would go on "
-        "behind the batches that are given up, and their rows would be missing. To deliver them: "
-        "penstock deliver --once. To give one up: penstock skip. If the query shall never start again, "
-        "remove its checkpoint first."
+        f"The checkpoint {location} of query {stream.key.query_id} still exists. If its batches were given "
+        "up, the query would continue after them, and their rows would be missing. To deliver the batches: "
+        "penstock deliver --once. To give up one of them: penstock skip. If the query will never start "
+        "again, first remove its checkpoint."
     )
 
 
@@ -126,15 +128,17 @@ def abort(
     why: str,
     expected: Collection[Batch],
 ) -> Aborted:
-    """Give up what is not in the table, then delete the files of these batches.
+    """Give up all batches that are not in the table, then delete their files.
 
-    Under the stream's lease: nobody delivers them meanwhile.
+    Holds the lease of the stream, so that no process delivers the batches in the meantime.
 
     Args:
-        seen: what the operator knows to be given up; nothing is, if it is not the same any more
+        seen: the batches that the operator has confirmed; if the undelivered batches differ, nothing is given
+            up
 
     Raises:
-        RetryableError: a delivery process works on the stream, other batches wait than were seen, or the
+        RetryableError: a delivery process holds the lease, other batches than `expected` are undelivered, or
+            the
             table cannot be read now.
     """
     with HeldLease(store.deliveries, _leased(store, stream.key), LEASE_S):
@@ -157,8 +161,8 @@ def _leased(store: SqlManifestStore, stream: StreamKey) -> Lease:
             return lease
         if time.monotonic() > ends_at:
             raise RetryableError(
-                f"A delivery process has been working on {stream} for {LEASE_WAIT_S:.0f} seconds. Nothing "
-                "was given up. `penstock park` keeps it from starting more; then try again."
+                f"A delivery process has held the lease of {stream} for {LEASE_WAIT_S:.0f} seconds. Nothing "
+                "was given up. Stop its deliveries with penstock park, then try again."
             )
         time.sleep(0.5)
 
@@ -166,7 +170,7 @@ def _leased(store: SqlManifestStore, stream: StreamKey) -> Lease:
 def _delete_unnamed(
     store: SqlManifestStore, stream: StreamStatus, access: TableAccess, paths: Sequence[str]
 ) -> int:
-    """Delete the files that no version of the table names."""
+    """Delete the files that no version of the table references."""
     stored = stored_table(stream, access)
     if not isinstance(stored, Cleanable):
         return 0

@@ -1,11 +1,12 @@
-"""The command line, `penstock`: its commands are in `commands`, by topic.
+"""The command line, `penstock`. Its commands are in `commands`, by topic.
 
-Looks into the manifest store and the tables, not into Spark, which only `deliver --spark` imports. Libraries
-are loaded by the commands that need them, so that help and completion are instant.
+The commands read the manifest store and the tables. Only `deliver --spark` imports Spark. Each command loads
+the libraries that it needs, so that help and completion are instant.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,15 +17,26 @@ from .commands import admin, delivery, history, inspect, repair
 from .commands.common import FAILED, UNREACHABLE, WRONG_USAGE
 from .commands.options_file import with_options_file
 
+HELP = """
+Inspect, deliver and repair what Penstock's streams have written.
+
+Each command needs the manifest store of a query: `--checkpoint DIR` if the store is in the checkpoint
+directory, `--store URL` if the query has the option `store`. All commands may run while the queries run.
+
+```
+penstock status --checkpoint /checkpoints/flights
+penstock deliver --store postgresql+psycopg://penstock@db/penstock
+```
+"""
 EPILOG = (
-    "Exit codes: 0 all is well; 1 something is left to do (a batch is still pending, a table has changed, gc "
-    "found files and was not told to delete them, deliver --once left batches); 2 wrong usage or "
-    "configuration; 3 an error of Penstock, explained on stderr; 4 the manifest store does not answer."
+    "Exit codes: 0 success; 1 something is left to do (a batch is still pending, a table has changed, `gc` "
+    "found files and did not delete them, `deliver --once` left batches); 2 wrong usage or configuration; 3 "
+    "another error, explained on stderr; 4 the manifest store does not answer."
 )
 
 
 class ReportingGroup(TyperGroup):
-    """Turns Penstock's errors into a message on stderr and an exit code, without a traceback."""
+    """Turn Penstock's errors into a message on stderr and an exit code, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -35,7 +47,7 @@ class ReportingGroup(TyperGroup):
 
 app = typer.Typer(
     cls=ReportingGroup,
-    help="See, deliver and mend what Penstock's streams have written: batches, tables, leftover files.",
+    help=HELP,
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -45,9 +57,9 @@ app = typer.Typer(
 
 
 def _fail(error: PenstockError) -> NoReturn:
-    from .output import print_line
+    from .output import print_error
 
-    print_line(f"Error: {error}", stderr=True)
+    print_error(error)
     raise typer.Exit(_code(error)) from None
 
 
@@ -74,7 +86,7 @@ def main(
 
 
 def version() -> None:
-    """Print the versions of Penstock and of what it stands on."""
+    """Print the versions of Penstock and of the libraries that it uses, for bug reports."""
     import platform
     from importlib.metadata import version as version_of
 
@@ -87,21 +99,16 @@ def version() -> None:
     typer.echo(f"penstock {__version__} (Python {platform.python_version()}, {', '.join(parts)})")
 
 
-COMMANDS = (
-    inspect.status,
-    inspect.show,
-    history.history,
-    delivery.deliver,
-    delivery.metrics,
-    admin.park,
-    admin.retry,
-    admin.skip,
-    admin.abort,
-    repair.recover,
-    repair.gc,
-    repair.reset_query_id,
-    version,
-)
-for command in COMMANDS:
-    app.command()(with_options_file(command))
-app.command("renew", hidden=True)(with_options_file(repair.reset_query_id))  # its earlier name
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Inspect": (inspect.status, inspect.show, history.history),
+    "Deliver": (delivery.deliver, delivery.metrics),
+    "Decide about undelivered batches": (admin.park, admin.retry, admin.skip, admin.abort),
+    "Repair and clean up": (repair.recover, repair.gc, repair.reset_query_id),
+    "About": (version,),
+}
+"""The commands by their heading in the help, in this order."""
+
+for heading, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=heading)(with_options_file(command))
+app.command("renew", hidden=True)(with_options_file(repair.reset_query_id))  # its former name

@@ -1,4 +1,4 @@
-"""What `penstock deliver` does: set up logging, metrics and signals, then deliver."""
+"""`penstock deliver`: set up logging, metrics and signals, then deliver."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from .commands.common import ATTENTION
 logger = get_logger("penstock.delivery")
 
 END_S = 60.0
-"""Seconds without progress after which a process that was told to end is cut off."""
+"""Seconds without progress after which a process that should stop is killed."""
 LOOK_S = 0.1
-"""Seconds between two looks at the progress."""
+"""Seconds between two checks of the progress."""
 
 
 def set_up_logging() -> None:
-    """What Penstock says goes to stderr, and of the libraries what is wrong: each in a line."""
+    """Log to stderr, one line a record: Penstock from INFO on, libraries from WARNING on."""
     to_stderr = logging.StreamHandler(sys.stderr)
     to_stderr.addFilter(_without_traceback)
     logging.basicConfig(handlers=[to_stderr], format="%(asctime)s %(levelname)s %(message)s")
@@ -46,7 +46,7 @@ def set_up_logging() -> None:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Libraries tell an outage with a traceback; what it means for a delivery, Penstock tells beside it."""
+    """Reduce a library's record to one line: Penstock itself logs what an outage means for deliveries."""
     if record.exc_info and record.name.partition(".")[0] != "penstock":
         record.msg = f"{record.name}: {record.getMessage()} ({type(record.exc_info[1]).__name__})"
         record.args = None
@@ -57,7 +57,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 
 class JsonListener(DeliveryListener):
-    """Prints a line of JSON for each delivery."""
+    """Print one line of JSON for each delivery."""
 
     def on_delivery(self, report: DeliveryReport) -> None:
         sys.stdout.write(json.dumps(delivery_report_json(report)) + "\n")
@@ -65,24 +65,24 @@ class JsonListener(DeliveryListener):
 
 
 def listeners(*, as_json: bool, has_parent: bool) -> list[DeliveryListener]:
-    """Who is told how it goes.
+    """Return the listeners of the delivery process.
 
     Args:
-        has_parent: `start_delivery` reads the newest failure from stdout
+        has_parent: True for a child process of `start_delivery`, which reads the newest error from stdout
     """
     to_parent = [LastError(_tell_parent)] if has_parent else []
     return [LogListener(), *to_parent, *([JsonListener()] if as_json else [])]
 
 
 def _tell_parent(error: Exception | None) -> None:
-    with suppress(OSError):  # it is gone: this process is about to end
+    with suppress(OSError):  # the parent has died, and this process ends soon
         sys.stdout.write(error_line(error))
         sys.stdout.flush()
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second one of them ends the process at once."""
+    """Yield an event that SIGTERM and SIGINT set. A second signal ends the process at once."""
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -99,10 +99,10 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def cut_off_if_it_hangs(stop: threading.Event, seconds: float = END_S) -> Iterator[None]:
-    """End the process if it was told to end and then makes no progress for so long.
+    """Kill the process if it should stop and then makes no progress for `seconds`.
 
-    At once and without clean-up: threads that hang in a library's call cannot be ended, and Python waits for
-    those of thread pools. What is cut off, the next delivery finishes.
+    Without clean-up: a thread that hangs in a library call cannot be ended, and Python would wait for it. The
+    next delivery finishes the work.
     """
     has_ended = threading.Event()
 
@@ -112,8 +112,8 @@ def cut_off_if_it_hangs(stop: threading.Event, seconds: float = END_S) -> Iterat
         while not has_ended.wait(LOOK_S):
             if time.monotonic() - max(told_at, last_progress_s()) > seconds:
                 logger.error(
-                    "The delivery that runs has made no progress for %.0f s and is cut off. The next "
-                    "delivery finishes it.",
+                    "The running delivery has made no progress for %.0f s. The process ends now; the next "
+                    "delivery finishes the work.",
                     seconds,
                 )
                 logging.shutdown()
@@ -128,15 +128,17 @@ def cut_off_if_it_hangs(stop: threading.Event, seconds: float = END_S) -> Iterat
 
 
 def read_secrets() -> tuple[str, TableAccess]:
-    """The store's URL and what opens the tables, from the first line of stdin."""
+    """Read the URL of the store, and the storage and catalog options, from the first line of stdin."""
     given: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
     if "store" not in given:
-        raise ConfigurationError("--from-stdin is for `penstock.start_delivery`: the first line is no store.")
+        raise ConfigurationError(
+            "--from-stdin is only for penstock.start_delivery: the first line of stdin names no store."
+        )
     return str(given["store"]), TableAccess(dict(given["storage"]), dict(given["catalog"]))
 
 
 def stop_at_end_of_stdin(stop: threading.Event) -> None:
-    """The parent holds the other end of the pipe; when it is gone, however it went, there is no more."""
+    """Stop when the parent process ends or dies: it holds the other end of the pipe."""
 
     def wait() -> None:
         sys.stdin.read()
@@ -146,17 +148,17 @@ def stop_at_end_of_stdin(stop: threading.Event) -> None:
 
 
 def deliver_on(scope: DeliveryScope, context: DeliveryContext) -> None:
-    """Until the process is told to end."""
+    """Deliver until the process is stopped."""
     logger.info("Delivery has started.")
     deliver(scope, context)
     logger.info("Delivery has ended.")
 
 
 def deliver_once(scope: DeliveryScope, context: DeliveryContext) -> list[Drained]:
-    """What waits now, store after store.
+    """Deliver the batches that are prepared now, store by store.
 
     Raises:
-        PenstockError: a store is not there, or cannot be read.
+        PenstockError: a store does not exist, or cannot be read.
     """
     drained = []
     for url in scope.stores:
@@ -171,8 +173,8 @@ def _open_now_or_later(url: str, scope: DeliveryScope, context: DeliveryContext)
     store = opened(url, scope, context)
     if store is None:
         raise RetryableError(
-            f"The process was told to end while it waited for the manifest store {displayed_url(url)}. "
-            "Nothing was delivered from it."
+            f"The process was stopped while it waited for the manifest store {displayed_url(url)}. Nothing "
+            "was delivered from this store."
         )
     return store
 
@@ -195,12 +197,12 @@ def print_drained(drained: Sequence[Drained]) -> None:
     if not drained:
         output.print_line("The store has no decoupled streams.")
     for one in drained:
-        said = (
+        text = (
             f"{output.count(one.batches, 'batch', 'es')} delivered in "
             f"{output.count(one.deliveries, 'commit')}, {one.rows:,} rows"
         )
         left = f"; {output.count(one.left, 'batch', 'es')} left" if one.left else ""
         parked = ", parked until `penstock retry`" if one.is_parked else ""
         output.print_line(f"{output.title(one.stream)}  {one.stream.key.table_uri}", style="bold")
-        busy = ", which another process delivers" if one.is_busy else ""
-        output.print_line(f"  {said}{left}{busy}{parked}.")
+        busy = " because another process delivers the stream" if one.is_busy else ""
+        output.print_line(f"  {text}{left}{busy}{parked}.")

@@ -1,4 +1,4 @@
-"""How `penstock status` shows the deliveries of a stream."""
+"""Output of `penstock status` about the deliveries of a stream."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from . import output
 
 
 def statistics(store: SqlManifestStore, stream: StreamStatus) -> DeliveryStatistics | None:
-    """None for a stream that is not decoupled."""
-    with suppress(ManifestCorruptError):  # the delivery process tells; here the rest is shown
+    """Return statistics of the newest deliveries; None for a coupled stream."""
+    with suppress(ManifestCorruptError):  # the delivery process reports it; status shows the rest
         if not StreamSettings.parse(stream.settings).is_decoupled:
             return None
     return statistics_of(store.deliveries.recent(stream.key, DELIVERIES))
@@ -24,7 +24,7 @@ def statistics(store: SqlManifestStore, stream: StreamStatus) -> DeliveryStatist
 def delivery_json(
     stream: StreamStatus, statistics: DeliveryStatistics | None, now: datetime
 ) -> dict[str, Any] | None:
-    """With fixed keys; None for a stream that is not decoupled."""
+    """Return the deliveries as JSON with fixed keys; None for a coupled stream."""
     if statistics is None:
         return None
     state, backlog, last = stream.delivery, stream.backlog, statistics.last
@@ -62,7 +62,7 @@ def _since_s(moment: datetime | None, now: datetime) -> float | None:
 
 
 def print_delivery(stream: StreamStatus, statistics: DeliveryStatistics, now: datetime) -> None:
-    """Some lines under the table of streams."""
+    """Print backlog, statistics and errors below the table of streams."""
     output.print_line(f"Delivery of {output.title(stream)}", style="bold")
     for label, text, style in _lines(stream, statistics, now):
         output.print_line(f"  {label:<11}{text}", style=style)
@@ -108,10 +108,9 @@ def _statistics_lines(statistics: DeliveryStatistics, now: datetime) -> list[tup
             lines.append((label, f"p50 {_s(quantiles.p50)}, p95 {_s(quantiles.p95)} {what}", ""))
     rate = "" if statistics.rows_per_s is None else f"{statistics.rows_per_s:,.1f} rows/s, "
     last = statistics.last
-    ago = (
-        "" if last is None or last.finished_at is None else f", last {output.age(now - last.finished_at)} ago"
-    )
-    lines.append(("Rate", f"{rate}{output.count(statistics.deliveries, 'commit')}{ago}", ""))
+    lines.append(("Rate", f"{rate}{output.count(statistics.deliveries, 'commit')}", ""))
+    if last is not None and last.finished_at is not None:
+        lines.append(("Last", f"{output.age(now - last.finished_at)} ago, triggered by {last.trigger}", ""))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What `penstock gc` does for one table: find the files that nothing needs, delete or list them."""
+"""`penstock gc` for one table: find the files that nothing references, list or delete them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..datasource.table_access import TableAccess
 from . import output
 
 GRACE_MIN = timedelta(hours=1)
-"""The storage's clock and this machine's may differ."""
+"""Minimum of --older-than: the clocks of the storage and this machine may differ."""
 
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minutes=1)}
 
 
 @dataclass(slots=True)
 class CleanedTable:
-    """What became of one table; after an error the rest of its files is as it was."""
+    """Result for one table. After an error, the remaining files are unchanged."""
 
     table_uri: str
     found: ClassifiedFiles | None = None
@@ -48,17 +48,21 @@ class CleanedTable:
 
 
 def parse_grace(text: str) -> timedelta:
-    """
+    """Parse --older-than.
+
     Raises:
-        ConfigurationError: not a duration, or too short a one.
+        ConfigurationError: the text is not a duration, or the duration is too short.
     """
     match = re.fullmatch(r"(\d{1,5})\s*(d|h|min)", text.strip())
     if match is None:
-        raise ConfigurationError(f"--older-than {text!r} is no age: give days or hours, such as 7d or 12h.")
+        raise ConfigurationError(
+            f"--older-than {text!r} is not an age. Give days or hours, such as 7d or 12h."
+        )
     grace = int(match[1]) * _UNITS[match[2]]
     if grace < GRACE_MIN:
         raise ConfigurationError(
-            f"--older-than {text!r} is too short: at least 1h, as the clock of the storage may differ."
+            f"--older-than {text!r} is too short. Give at least 1h: the clocks of the storage and this "
+            "machine may differ."
         )
     return grace
 
@@ -79,16 +83,16 @@ def clean_table(
     *,
     delete: bool,
 ) -> CleanedTable:
-    """Clean up after `streams`, which all write one table."""
+    """Clean up the table of `streams`, which all write to the same table."""
     cleaned, keys = CleanedTable(streams[0].key.table_uri), [stream.key for stream in streams]
     try:
         for stream in streams:
-            stored_table(stream, access).committer()  # refuses kinds of tables that are not known here
+            stored_table(stream, access).committer()  # refuses unknown kinds of tables
         stored = stored_table(streams[0], access)
         if not isinstance(stored, Cleanable):
             return cleaned
         cleanup = cleanup_of(stored, store, keys, [stream.key for stream in store.streams()])
-        shown = one_line(f"Looking at {cleaned.table_uri}")
+        shown = one_line(f"Scanning {cleaned.table_uri}")
         with output.console(stderr=True).status(shown) as progress:
             cleaned.found = cleanup.find(now, grace)
             for count in cleanup.delete(cleaned.found) if delete else ():
@@ -108,18 +112,18 @@ def print_cleaned(cleaned: CleanedTable, now: datetime, *, delete: bool) -> None
     output.print_line(f"  {_summary(cleaned, found, delete=delete)}")
     if found.young or found.unsettled:
         output.print_line(
-            f"  Kept for now: {output.count(len(found.young), 'file')} younger than the grace period, "
+            f"  Kept: {output.count(len(found.young), 'file')} younger than the grace period, "
             f"{len(found.unsettled):,} of batches that may still be committed."
         )
 
 
 def _summary(cleaned: CleanedTable, found: ClassifiedFiles, *, delete: bool) -> str:
     if cleaned.found is None and cleaned.error is None:
-        return "Its kind has no clean-up: what failed tasks have left is not looked for."
+        return "Not supported for this kind of table: files of failed tasks are not searched for."
     files = f"{output.count(len(found.unneeded), 'file')}, {output.size(found.size_bytes)}"
     if not found.unneeded:
         return "Nothing to delete."
     if not delete:
-        return f"{files}: nothing needs them. Nothing was deleted; add --delete to do it."
+        return f"{files} that nothing references. Nothing was deleted: add --delete to do so."
     left = len(found.unneeded) - cleaned.deleted
     return f"{files}: deleted." if not left else f"{files}: {cleaned.deleted:,} deleted, {left:,} left."

@@ -1,15 +1,18 @@
-"""How the commands show things: rich tables for people, JSON with fixed keys for scripts.
+"""Output of the commands: rich tables for people, JSON with fixed keys for scripts.
 
-Names, paths and messages are other people's text, so nothing is read as rich's markup.
+Names, paths and messages come from outside, so rich must not interpret them as markup.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,22 +21,30 @@ from rich.text import Text
 
 from ..committers.cleanup import ListedFile
 from ..committers.contract import Batch, DataFile, ManifestRecord, Token
+from ..committers.errors import PenstockError
 from ..committers.recovery import Recovered
 from ..committers.safe_text import one_line, safe, without_credentials
 from ..committers.store.selection import short_id
 from ..committers.store.sql import StreamStatus, WrittenTable
 from ..datasource.destinations import TableNow
+from ..delivery.listeners import version_json
 
 FILES_SHOWN = 10
-VERSION_DIGITS_MAX = 9
+NAME_WIDTH_MIN = 24
+"""Minimum width of the first column of `penstock status`. With less, each value gets its own line."""
+PIPED_WIDTH = 10_000
+"""Width of output that does not go to a terminal: nothing is folded, unless $COLUMNS is set."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    console = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console.width = PIPED_WIDTH
+    return console
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Without the credentials that a URL in the store may have: earlier versions kept them."""
+    """Print JSON. URLs are shown without credentials, which earlier versions have stored."""
     sys.stdout.write(json.dumps(_masked(value), indent=2) + "\n")
 
 
@@ -46,11 +57,27 @@ def _masked(value: Any) -> Any:
 
 
 def print_line(text: str = "", *, style: str = "", stderr: bool = False) -> None:
-    """One line that no terminal width breaks: paths and ids stay whole."""
+    """Print one line, whatever the width of the terminal: paths and ids stay whole."""
     console(stderr=stderr).print(Text(safe(text), style), soft_wrap=True)
 
 
-# Words for values -----------------------------------------------------------------------------------
+_NAMES_ACCESS = re.compile(r"\b(?:storage|catalog)\.(?:\*|\w)")
+"""Matches an option of a query that a command takes in another way."""
+
+
+def print_error(error: PenstockError) -> None:
+    """Print the error to stderr. If it names options of a query, add how to give them to a command."""
+    print_line(f"Error: {error}", stderr=True)
+    if _NAMES_ACCESS.search(str(error)):
+        print_line(
+            "A command takes the options storage.KEY and catalog.KEY of a query as --storage KEY=VALUE and "
+            "--catalog KEY=VALUE, from the file of --options-file, or from $PENSTOCK_STORAGE and "
+            "$PENSTOCK_CATALOG.",
+            stderr=True,
+        )
+
+
+# Formatting values -----------------------------------------------------------------------------------
 
 
 def size(size_bytes: int) -> str:
@@ -87,51 +114,93 @@ def time_text(moment: datetime | None) -> str | None:
 # penstock status ------------------------------------------------------------------------------------
 
 
-def status_table(
-    rows: Sequence[tuple[StreamStatus, WrittenTable | None, Mapping[str, Any] | None]], now: datetime
-) -> Table:
-    """One row per stream, in 80 columns.
+StatusRow: TypeAlias = "tuple[StreamStatus, WrittenTable | None, Mapping[str, Any] | None]"
+"""A stream, the table that it wrote, and the state of the table (`table_status_json`) if it was read."""
 
-    Args:
-        rows: the stream, the table that it wrote, and the status of the table now if it was loaded
-    """
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One value of a stream, in parts: the lines of a table cell, or joined in one line."""
+
+    heading: str
+    parts: Sequence[str]
+    style: str = ""
+
+
+def print_status(rows: Sequence[StatusRow], now: datetime) -> None:
+    """Print one row per stream or, if the terminal is too narrow, one line per value. Nothing is cut."""
+    streams = [(title(row[0]), one_line(row[0].key.table_uri), _cells(row, now)) for row in rows]
+    shown = console()
+    table = _status_table(streams)
+    if _width(shown, table) <= shown.width:
+        shown.print(table)
+        return
+    for name, uri, cells in streams:
+        print_line(name, style="bold")
+        for cell in (_Cell("Address", (uri,)), *cells):
+            print_line(f"  {cell.heading:<11}{', '.join(cell.parts)}", style=cell.style)
+
+
+def _status_table(streams: Sequence[tuple[str, str, Sequence[_Cell]]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("Stream", overflow="fold", min_width=24)
-    for heading in ("Last batch", "Pending", "Written", "Table"):
-        table.add_column(heading, justify="right", overflow="fold")
-    for stream, written, table_status in rows:
-        table.add_row(
-            Text.assemble((title(stream), "bold"), "\n", one_line(stream.key.table_uri)),
-            _last_batch(stream, now),
-            _pending(stream, now),
-            f"{stream.committed_rows:,} rows\n{size(stream.committed_bytes)}",
-            _table_cell(written, table_status),
-        )
+    table.add_column("Stream", overflow="fold", min_width=NAME_WIDTH_MIN)
+    for cell in streams[0][2]:
+        table.add_column(cell.heading, justify="right", no_wrap=True)
+    for name, uri, cells in streams:
+        texts = [Text("\n".join(cell.parts), cell.style) for cell in cells]
+        table.add_row(Text.assemble((name, "bold"), "\n", uri), *texts)
     return table
 
 
-def _last_batch(stream: StreamStatus, now: datetime) -> str:
+def _width(shown: Console, table: Table) -> int:
+    """Return the width that the table needs if only its first column is folded."""
+    wide = shown.options.update(max_width=PIPED_WIDTH)
+    first = table.columns[0]
+    first.max_width = NAME_WIDTH_MIN
+    needed = shown.measure(table, options=wide).maximum
+    first.max_width = None
+    return needed
+
+
+def _cells(row: StatusRow, now: datetime) -> list[_Cell]:
+    stream, written, table_status = row
+    return [
+        _Cell("Last batch", _last_batch(stream, now)),
+        _pending(stream, now),
+        _Cell("Committed", (f"{stream.committed_rows:,} rows", size(stream.committed_bytes))),
+        _table_cell(written, table_status),
+    ]
+
+
+def _last_batch(stream: StreamStatus, now: datetime) -> Sequence[str]:
     if stream.last is None:
-        return "none"
+        return ("none",)
     moment = stream.last.finished_at or stream.last.prepared_at
-    return f"{stream.last.batch.batch_id}\n{stream.last.state.value}\n{age(now - moment)} ago"
+    return str(stream.last.batch.batch_id), stream.last.state.value, f"{age(now - moment)} ago"
 
 
-def _pending(stream: StreamStatus, now: datetime) -> Text:
+def _pending(stream: StreamStatus, now: datetime) -> _Cell:
+    """Batches that are prepared and not committed yet."""
     if not stream.pending or stream.oldest_pending_at is None:
-        return Text("0")
-    return Text(f"{stream.pending}\nfor {age(now - stream.oldest_pending_at)}", style="yellow")
+        return _Cell("Pending", ("0",))
+    parts = (
+        count(stream.pending, "batch", "es"),
+        f"{stream.backlog.rows:,} rows",
+        f"for {age(now - stream.oldest_pending_at)}",
+    )
+    return _Cell("Pending", parts, "yellow")
 
 
-def _table_cell(written: WrittenTable | None, table_status: Mapping[str, Any] | None) -> Text:
-    text = Text("-" if written is None else f"version {_short(written.table_version)}")
+def _table_cell(written: WrittenTable | None, table_status: Mapping[str, Any] | None) -> _Cell:
+    parts, style = ["-" if written is None else f"version {written.table_version}"], ""
     if table_status is not None:
         version, batch_id = table_status["version"], table_status["token_batch_id"]
-        text.append(f"\nnow {'gone' if version is None else _short(version)}")
-        text.append(f"\ntoken {'none' if batch_id is None else batch_id}")
+        parts.append(f"now {'missing' if version is None else version}")
+        parts.append(f"token {'none' if batch_id is None else batch_id}")
         if table_status["problem"]:
-            text.append("\nchanged", style="red")
-    return text
+            parts.append("changed")
+            style = "red"
+    return _Cell("Table", parts, style)
 
 
 def status_json(
@@ -149,16 +218,16 @@ def status_json(
         "committed_rows": stream.committed_rows,
         "committed_bytes": stream.committed_bytes,
         "table_id": None if written is None else written.table_id,
-        "table_version": None if written is None else written.table_version,
+        **version_json("table_version", None if written is None else written.table_version),
         **({} if table_status is None else {"table": dict(table_status)}),
     }
 
 
 def table_status_json(now: TableNow | None, token: Token | None, problem: str) -> dict[str, Any]:
-    """What the table itself says of a stream."""
+    """Return the current state of the table, and the stream's token in it."""
     return {
         "id": None if now is None else now.table_id,
-        "version": None if now is None else now.version,
+        **version_json("version", None if now is None else now.version),
         "token_batch_id": None if token is None else token.batch_id,
         "token_digest": None if token is None else token.digest,
         "problem": problem or None,
@@ -185,7 +254,7 @@ def record_json(record: ManifestRecord) -> dict[str, Any]:
         "run_id": record.run_id,
         "prepared_at": time_text(record.prepared_at),
         "finished_at": time_text(record.finished_at),
-        "table_version": record.table_version,
+        **version_json("table_version", record.table_version),
         "reason": record.reason,
     }
 
@@ -193,16 +262,10 @@ def record_json(record: ManifestRecord) -> dict[str, Any]:
 # penstock show --------------------------------------------------------------------------------------
 
 
-def _short(version: int | None) -> str:
-    """Iceberg's snapshot ids are too long for a column of a table: their beginning, as for query ids."""
-    text = str(version)
-    return text if len(text) <= VERSION_DIGITS_MAX else f"{text[: VERSION_DIGITS_MAX - 1]}…"
-
-
 def in_table(token: Token | None, batch: Batch) -> tuple[str, str]:
-    """Does the table hold the batch, by its token? A fixed word for scripts, and a sentence."""
+    """Return whether the table contains the batch, by its token: a fixed word for scripts, and a sentence."""
     if token is None:
-        return "no", "No: the table holds no batch of this query."
+        return "no", "No: the table contains no batch of this query."
     if token.batch_id < batch.batch_id:
         return "no", f"No: the table is at batch {token.batch_id} of this query."
     if token.batch_id > batch.batch_id:
@@ -210,12 +273,12 @@ def in_table(token: Token | None, batch: Batch) -> tuple[str, str]:
     if token.matches(batch.digest):
         return "yes", "Yes: it is the query's last batch in the table."
     return "other_offsets", (
-        f"The table holds this batch id with other source offsets (digest {token.digest}...)."
+        f"No: the table contains this batch id with other source offsets (digest {token.digest}...)."
     )
 
 
 def print_batch(stream: StreamStatus, record: ManifestRecord, answer: str) -> None:
-    """Plain lines, not a table: ids and digests stay whole at any width."""
+    """Print a batch line by line, so that ids and digests stay whole at any width."""
     lines = {
         "Stream": title(stream),
         "Query id": stream.key.query_id,
@@ -244,7 +307,7 @@ def print_files(files: Sequence[DataFile], *, everything: bool) -> None:
     for file in shown:
         print_line(f"{file.rows:>12,} rows {size(file.size_bytes):>12}  {one_line(file.path)}")
     if len(shown) < len(files):
-        print_line(f"... and {count(len(files) - len(shown), 'more file')}; --files shows all of them.")
+        print_line(f"... and {count(len(files) - len(shown), 'more file')}. Use --files to list all.")
 
 
 # penstock recover -----------------------------------------------------------------------------------
@@ -252,9 +315,9 @@ def print_files(files: Sequence[DataFile], *, everything: bool) -> None:
 
 def recovered_table(batches: Iterable[Recovered]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("Batch", justify="right")
-    table.add_column("Rows", justify="right")
-    table.add_column("Now")
+    table.add_column("Batch", justify="right", no_wrap=True)
+    table.add_column("Rows", justify="right", no_wrap=True)
+    table.add_column("Now", no_wrap=True)
     table.add_column("How", overflow="fold")
     for batch in batches:
         record = batch.record

@@ -1,4 +1,4 @@
-"""What `penstock recover` does: finish pending batches, and accept a table that has changed."""
+"""`penstock recover`: commit pending batches, and accept a table that has changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import output
 
 @dataclass(slots=True)
 class RecoveredStream:
-    """How recovery ended for one stream; after an error the rest of its batches stay pending."""
+    """Result of the recovery of one stream. After an error, its remaining batches stay pending."""
 
     stream: StreamStatus
     batches: list[Recovered] = field(default_factory=list)
@@ -38,7 +38,7 @@ def is_decoupled(stream: StreamStatus) -> bool:
 
 
 def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> RecoveredStream:
-    """Finish the stream's pending batches as the query's next start would, but for what a replay decides."""
+    """Commit the pending batches, as the next start of the query would unless it replays one of them."""
     recovery = RecoveredStream(stream)
     name = output.title(stream)
     try:
@@ -65,23 +65,23 @@ def print_recoveries(recoveries: list[RecoveredStream]) -> None:
 def changed_table(
     store: SqlManifestStore, stream: StreamStatus, access: TableAccess
 ) -> tuple[TableNow, str] | None:
-    """The stream's table as it is now, and how it has changed under the stream; None if it has not.
+    """Return the current table and a description of what has changed; None if nothing has changed.
 
     Raises:
-        ConfigurationError: there is nothing that could be accepted.
+        ConfigurationError: there is no table to accept.
     """
     written = store.written_table(stream.key)
     now = stored_table(stream, access).now()
     if now is None:
         raise ConfigurationError(
-            f"There is no table {stream.key.table_uri}. Put one there first, or start the query "
-            "with a new checkpoint, which creates it."
+            f"The table {stream.key.table_uri} does not exist. Restore it first, or start the query with a "
+            "new checkpoint, which creates it."
         )
     error = recover_stream(store, stream, access).error
     if not isinstance(error, TableChangedError):
         if written is None and not stream.pending:
             raise ConfigurationError(
-                f"The stream {stream.key} has committed nothing yet: it accepts any table."
+                f"The stream {stream.key} has not committed anything yet: it accepts any table."
             )
         return None
     wrote = "nothing yet" if written is None else f"table {written.table_id}, version {written.table_version}"
@@ -93,7 +93,7 @@ def changed_table(
 
 
 def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, access: TableAccess) -> None:
-    """Take the table as it is now for the stream's own; batches that it claims to hold are done with."""
+    """Let the stream continue with the table as it is now, and mark the batches that its token covers."""
     store.accept_table(stream.key, now.table_id, now.version)
     table = stored_table(stream, access).committer()
     if isinstance(table, SupportsTableIdentity):

@@ -1,7 +1,7 @@
 """Give a checkpoint a new query id, so that its next start is a new stream at the same source offsets.
 
-Spark keeps the id of a query in `<checkpoint>/metadata` and reads it when the query starts; beside it is
-Hadoop's checksum file, which would no longer fit.
+Spark stores the id of a query in `<checkpoint>/metadata` and reads it when the query starts. Hadoop's
+checksum of that file has to be removed, because it would no longer match.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ CHECKSUM = ".metadata.crc"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """What the checkpoint says before the query id is replaced."""
+    """The checkpoint before it gets the new query id."""
 
     query_id: str
     last_batch: int | None
-    """The newest batch of the offset log; None if the query never ran a batch."""
+    """The newest batch of the offset log; None if the query has not run a batch yet."""
     last_digest: str
     is_last_logged: bool
-    """Does Spark's commit log have the newest batch?"""
+    """True if Spark's commit log contains the newest batch."""
 
 
 def read_checkpoint(directory: str) -> CheckpointState:
-    """
+    """Read the query id and the newest batch.
+
     Raises:
-        ConfigurationError: this is no checkpoint of a streaming query.
+        ConfigurationError: the directory is not the checkpoint of a streaming query.
     """
     checkpoint = Checkpoint(LocalFileSystem(), directory, directory)
     query_id = checkpoint.query_id()
@@ -49,16 +50,17 @@ def read_checkpoint(directory: str) -> CheckpointState:
 
 
 def check_resettable(state: CheckpointState, store: SqlManifestStore) -> list[StreamStatus]:
-    """The streams of the checkpoint's query, none of whose batches would be lost or doubled.
+    """Return the streams of the checkpoint's query, after checking that no batch would be lost or doubled.
 
     Raises:
-        ConfigurationError: says what to do first.
+        ConfigurationError: a batch would be; the message says what to do first.
     """
     streams = [stream for stream in store.streams() if stream.key.query_id == state.query_id]
     if not streams:
         raise ConfigurationError(
-            f"The store {store.name} does not know query {state.query_id}: either it is not the store of "
-            "this query (give --store), or it has written nothing under this id yet and needs no other."
+            f"The store {store.name} has no stream of query {state.query_id}. Either this is not the store "
+            "of the query (give it with --store), or the query has not written anything under this id and "
+            "needs no other."
         )
     for stream in streams:
         _check_nothing_pending(stream)
@@ -69,13 +71,13 @@ def check_resettable(state: CheckpointState, store: SqlManifestStore) -> list[St
 def _check_nothing_pending(stream: StreamStatus) -> None:
     if stream.pending:
         raise ConfigurationError(
-            f"{stream.pending} batches of query {stream.key.query_id} are pending: under a new id nobody "
-            f"would finish them. First run: penstock recover {stream.key.query_id}"
+            f"{stream.pending} batches of query {stream.key.query_id} are pending. Under a new id they would "
+            f"never be committed. First run: penstock recover {stream.key.query_id}"
         )
 
 
 def _check_no_replay(state: CheckpointState, store: SqlManifestStore, stream: StreamStatus) -> None:
-    """Spark re-runs the newest batch if it is not in its commit log: under a new id it would land twice."""
+    """Refuse if Spark will re-run a committed batch: under a new id, its rows would be added again."""
     if state.last_batch is None or state.is_last_logged:
         return
     record = store.record(stream.key, state.last_batch)
@@ -83,21 +85,21 @@ def _check_no_replay(state: CheckpointState, store: SqlManifestStore, stream: St
         return
     if record.batch.digest == state.last_digest:
         raise ConfigurationError(
-            f"Batch {state.last_batch} of query {state.query_id} is in {stream.key.table_uri}, but Spark "
-            "does not know yet and would run it again, under the new id as new rows. First start and stop "
-            "the query once, which notes the batch and writes nothing."
+            f"Batch {state.last_batch} of query {state.query_id} is in {stream.key.table_uri}, but not in "
+            "Spark's commit log. Spark would run it again under the new id, and add its rows a second time. "
+            "First start and stop the query once: that logs the batch and writes nothing."
         )
 
 
 def write_query_id(directory: str, query_id: str) -> None:
-    """Put the new id in place of the old one, in one step that a crash leaves done or not done."""
+    """Replace the query id atomically."""
     metadata = Path(directory, METADATA)
     new = Path(directory, f".{METADATA}.{query_id}.tmp")
     with new.open("w") as file:
         file.write(json.dumps({"id": query_id}, separators=(",", ":")))
         file.flush()
         os.fsync(file.fileno())
-    # The checksum goes first: metadata without one is read, with a wrong one it may be refused.
+    # First the checksum: Spark reads metadata without a checksum, but may refuse it with a wrong one.
     Path(directory, CHECKSUM).unlink(missing_ok=True)
     new.replace(metadata)
     descriptor = os.open(directory, os.O_RDONLY)

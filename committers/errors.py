@@ -15,19 +15,22 @@
     └── ManifestCorruptError        the store's content is damaged: restore the store
 
 All carry one message and nothing else, so that they survive pickling between Spark's processes. The message
-shows no credentials of URLs and no control characters, whatever text of others it quotes.
+shows no credentials of URLs and no control characters, whatever text of others it quotes, and has a bound.
 """
 
 from __future__ import annotations
 
-from .safe_text import safe, without_credentials
+from .safe_text import safe, shortened, without_credentials
+
+MESSAGE_MAX = 4000
+"""Characters of a message; the middle of a longer one is left out."""
 
 
 class PenstockError(Exception):
     """Root of all errors that Penstock raises on purpose."""
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(safe(str(message)))
+        super().__init__(shortened(safe(str(message)), MESSAGE_MAX))
 
 
 class ConfigurationError(PenstockError):

@@ -87,6 +87,15 @@ def safe(text: str) -> str:
     return printable(without_credentials(text), keep="\n\t")
 
 
+def shortened(text: str, length_max: int) -> str:
+    """`text`, without its middle if it is longer than `length_max` characters: its end says what to do."""
+    if len(text) <= length_max:
+        return text
+    kept = length_max - 60  # for the note
+    head, tail = text[: kept * 2 // 3], text[-(kept // 3) :]
+    return f"{head} ... ({len(text) - len(head) - len(tail):,} characters left out) ... {tail}"
+
+
 def one_line(text: object) -> str:
     """A name or an error for a log or a terminal: `safe`, and without line breaks."""
     clean = without_credentials(str(text))

@@ -1,9 +1,10 @@
-"""How Spark cuts rows into Arrow batches for Python: by their number instead of by their size. Driver only.
+"""Let Spark limit Arrow batches for Python by the number of rows instead of by size. Driver only.
 
-By default a batch ends at 10,000 rows or at a size (64 MiB in Spark 4.3). To know the size, Spark asks every
-column after *every row*, which takes almost half of the hand-over. It does not ask if the bound is the
-largest there is. Then the number of rows alone bounds the executor's memory: 600 MB of wide rows in one batch
-have ended a Spark of 1 GB. So that number is lowered, the less the larger the heap.
+By default a batch ends at 10,000 rows or at a size (64 MiB in Spark 4.3). To compute the size, Spark asks
+every column after *every row*, which takes almost half of the time to hand over rows. It does not compute the
+size if the limit is the largest possible one. Then only the number of rows limits the executor's memory: a
+batch of 600 MB of wide rows killed a Spark executor of 1 GB. So the number of rows is set by the size of the
+heap.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ ROWS_MAX = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 NO_BOUND = 2**31 - 1
 ROWS_PER_GIB = 500
-"""Of the heap: rows of 1 MiB still fit into an executor of 1 GB, Spark's default."""
+"""Rows for each GiB of heap: rows of 1 MiB still fit into an executor of 1 GB, Spark's default."""
 ROWS_PER_BATCH_MAX = 2000
-"""More gain nothing: their columns leave the processor's caches before they are sent."""
+"""More rows are not faster: their columns leave the processor's caches before they are sent."""
 
 
 def cut_by_rows(spark: SparkSession) -> None:
-    """Set both bounds in the session, unless either of them was set by whoever runs it.
+    """Set both limits in the session, unless the user has set one of them.
 
-    The number of rows goes by the heap of an executor, or in local mode of the driver.
+    The number of rows depends on the heap of an executor or, in local mode, of the driver.
 
-    Works with Spark Connect. Queries that are started later get them; so do the session's own Python
+    Works with Spark Connect. The limits apply to queries that start later, and to the session's own Python
     functions that take Arrow batches.
     """
     if any(spark.conf.get(key, None) is not None for key in (BYTES_MAX, ROWS_MAX)):
@@ -42,8 +43,8 @@ def cut_by_rows(spark: SparkSession) -> None:
     spark.conf.set(BYTES_MAX, str(NO_BOUND))
     spark.conf.set(ROWS_MAX, str(rows))
     logger.info(
-        "%s=%d and %s=%d are set in this session: rows reach Python faster. Set either of them yourself, or "
-        "say register(spark, tune=False), to have it otherwise.",
+        "Penstock has set %s=%d and %s=%d in this session, so that rows reach Python faster. To keep your "
+        "own values, set one of them before register(spark), or call register(spark, tune=False).",
         BYTES_MAX,
         NO_BOUND,
         ROWS_MAX,
@@ -52,7 +53,7 @@ def cut_by_rows(spark: SparkSession) -> None:
 
 
 def rows_per_batch(spark: SparkSession) -> int:
-    """How many rows a batch may have: ROWS_PER_GIB for each whole GiB of the heap, within bounds."""
+    """Return the maximum rows of a batch: ROWS_PER_GIB for each whole GiB of the heap, within limits."""
     master = spark.conf.get("spark.master", "") or ""
     is_local = master.startswith("local") and not master.startswith("local-cluster")
     heap = spark.conf.get("spark.driver.memory" if is_local else "spark.executor.memory", "1g")
@@ -60,7 +61,7 @@ def rows_per_batch(spark: SparkSession) -> int:
 
 
 def heap_mib(size: str) -> int:
-    """MiB of a size as Spark takes it: 2g, 512m, or a number of MiB; 0 if it is none."""
+    """Return the MiB of a Spark size: 2g, 512m, or a number of MiB; 0 if it is not a size."""
     match = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", size.strip().lower())
     if match is None:
         return 0

@@ -1,4 +1,4 @@
-"""The stream writer for Spark 4.1 and newer, which hands Arrow batches to Python streaming sinks."""
+"""The stream writer for Spark 4.1 and newer, which passes Arrow batches to Python streaming sinks."""
 
 from __future__ import annotations
 

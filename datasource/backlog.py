@@ -1,7 +1,7 @@
-"""The bound of a stream's backlog: what is prepared and not delivered may not grow without end. Driver only.
+"""The limit of a stream's backlog, the batches that are prepared and not delivered. Driver only.
 
-A query that is ahead of its deliveries waits before it writes the next batch, and everybody can see that it
-does; a query that has waited too long fails, and its restart goes on where it stopped.
+If the backlog is full, the query waits before it writes the next batch, and `penstock status` shows that it
+waits. If it has waited too long it fails, and its restart continues where it stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOG_INTERVAL_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class BacklogBound:
-    """How much may wait to be delivered, and how long the query waits for that to become less."""
+    """The maximum backlog, and how long the query waits for it to shrink."""
 
     batches: int
     size_bytes: int
@@ -39,7 +39,7 @@ class BacklogBound:
     wait_s: float
 
     def exceeded(self, backlog: Backlog, now: datetime) -> str:
-        """What is too much, in words; empty if nothing is."""
+        """Return the limits that the backlog has reached, as text; empty if there are none."""
         return "; ".join(self._exceeded(backlog, now))
 
     def _exceeded(self, backlog: Backlog, now: datetime) -> Iterator[str]:
@@ -51,7 +51,7 @@ class BacklogBound:
         if backlog.oldest_prepared_at is not None:
             age_s = (now - backlog.oldest_prepared_at).total_seconds()
             if age_s >= self.age_s:
-                yield f"the oldest batch waits for {age_s:,.0f} s (backlogSeconds={self.age_s:.0f})"
+                yield f"the oldest batch has waited {age_s:,.0f} s (backlogSeconds={self.age_s:.0f})"
 
 
 def wait_for_delivery(
@@ -62,11 +62,13 @@ def wait_for_delivery(
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once the backlog before this batch is below its bound. What was prepared of the batch itself, or
-    behind it, may wait for it to be written again. While the query waits, the store says since when.
+    """Return when the backlog before this batch is below its limit.
+
+    The batch itself and later batches do not count: they may be waiting for this batch to be written again.
+    While the query waits, the store has the time since when.
 
     Raises:
-        RetryableError: it has waited for `wait_s`. Nothing was written for the batch.
+        RetryableError: the query has waited for `wait_s`. Nothing was written for the batch.
     """
     began = now()
     stream = batch.stream
@@ -94,7 +96,7 @@ def _wait(
         if waited_s >= bound.wait_s:
             raise RetryableError(_failure(stream, too_much, waited_s, store.deliveries.state(stream)))
         if logged_at is None or waited_s - logged_at >= LOG_INTERVAL_S:
-            logger.warning("The query waits for the deliveries of %s: %s.", stream, too_much)
+            logger.warning("The query waits for deliveries of %s: %s.", stream, too_much)
             logged_at = waited_s
         sleep(POLL_S)
         too_much = bound.exceeded(store.deliveries.backlog(stream, batch.batch_id), now())
@@ -102,10 +104,10 @@ def _wait(
 
 def _failure(stream: StreamKey, too_much: str, waited_s: float, state: DeliveryState) -> str:
     return (
-        f"The query has waited {waited_s:,.0f} s for the deliveries of {stream}, and still {too_much}. "
-        f"{_blocking_reason(state)} Nothing was lost: what is prepared stays so. Then start the query "
-        "again: it goes on where it stopped. To let more wait, raise backlogBatches, backlogBytes or "
-        "backlogSeconds; to wait longer, backlogWaitSeconds."
+        f"The query has waited {waited_s:,.0f} s for deliveries of {stream}, and still {too_much}. "
+        f"{_blocking_reason(state)} No data is lost: prepared batches stay prepared. Correct the cause, "
+        "then start the query again: it continues where it stopped. To allow a larger backlog, raise "
+        "backlogBatches, backlogBytes or backlogSeconds. To wait longer, raise backlogWaitSeconds."
     )
 
 
@@ -114,9 +116,9 @@ def _blocking_reason(state: DeliveryState) -> str:
         by = f" by {state.parked_by}" if state.parked_by else ""
         why = state.parked_why or state.error
         return (
-            f"Deliveries are parked{by} since {state.parked_at:%Y-%m-%d %H:%M:%S} UTC: {why} "
-            "Mend that and say `penstock retry`, or give the batch up with `penstock skip`."
+            f"Deliveries are parked{by} since {state.parked_at:%Y-%m-%d %H:%M:%S} UTC: {why} Correct that "
+            "and run `penstock retry`, or give up the batch with `penstock skip`."
         )
     if state.error:
-        return f"The last of {state.tries} failed deliveries: {state.error}"
-    return "No delivery has failed: see that `penstock deliver` is running, and keeps up."
+        return f"{state.tries} deliveries in a row have failed, the last one with: {state.error}"
+    return "No delivery has failed. Check that `penstock deliver` is running and fast enough."

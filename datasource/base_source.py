@@ -1,4 +1,4 @@
-"""What the data sources have in common. Kept tiny: Spark loads it again and again."""
+"""Base of the data sources. Imports as little as possible: Spark loads this module for every batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyspark.sql.datasource
 from pyspark.sql.datasource import DataSource
 
-from ..committers.errors import PenstockError
+from ..committers.errors import ConfigurationError
 from .pickling import PlansUntilPickled
 from .spark_workers import release_caches
+from .worker_errors import message_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Load libraries without Python's search for garbage, of which there is none: it takes a sixth of the
-    time, in a new process for the first batch and for each one after a pause.
+    """Pause Python's garbage collector while libraries are loaded: it takes a sixth of the loading time.
+
+    Matters in a new process, for the first batch and for each batch after a pause.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -39,30 +41,32 @@ def gc_paused() -> Iterator[None]:
 class PenstockDataSource(PlansUntilPickled, DataSource):
     """Writes streams and batches, exactly once per (query, batch).
 
-    Spark makes one for every micro-batch in a planner process on the driver and asks it for a writer, and
-    another one to commit: see `pickling`.
+    For every micro-batch Spark creates an instance in a planner process on the driver and asks it for a
+    writer, and creates another instance to commit. See `pickling`.
     """
 
-    readers = "the format's own reader, such as DuckDB, Polars, pyiceberg or deltalake; README.md shows how"
-    """What to read the tables with, for the message."""
+    readers = "a reader of the format, such as DuckDB, Polars, pyiceberg or deltalake"
+    """What reads the tables, for the error message."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
 
     @abstractmethod
     def sink(self) -> Sink[Any, Any]:
-        """The way into the table that the options name; loads the table library.
+        """Return the sink for the options. Loads the table library.
 
         Raises:
-            ConfigurationError: lists all that is wrong with the options.
+            ConfigurationError: lists everything that is wrong with the options.
         """
 
+    @message_first()
     def schema(self) -> StructType:
-        """Spark asks for it when it is to read."""
-        raise PenstockError(
-            f"{self.name()} writes tables and does not read them. Read them with {self.readers}."
+        """Called by Spark only to read, which is not supported."""
+        raise ConfigurationError(
+            f"{self.name()} writes tables but does not read them. Read them with {self.readers}."
         )
 
+    @message_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         with gc_paused():
             sink = self.sink()
@@ -79,6 +83,7 @@ class PenstockDataSource(PlansUntilPickled, DataSource):
 
         return RowStreamWriter(sink, plan, schema)
 
+    @message_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from .batch_writer import BatchWriter
 

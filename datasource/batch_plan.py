@@ -1,4 +1,4 @@
-"""What crosses from the driver to the tasks and back: the plan of a batch, and each task's committable."""
+"""Objects between driver and tasks: the plan of a batch, and each task's committable."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ class CommittableMessage(WriterCommitMessage, Generic[PayloadT, ContentT]):
 
     committable: Committable[PayloadT]
     content: ContentT | None
-    """From the plan, which the committing process cannot see; None if the task wrote nothing."""
+    """Copied from the plan, which the commit process does not have; None if the task wrote nothing."""
     digest_before: str | None = None
-    """From the plan, too."""
+    """Also copied from the plan."""
 
 
 def committables_in(
     messages: Sequence[WriterCommitMessage | None],
 ) -> list[CommittableMessage[Any, Any] | None]:
-    """What the tasks have handed back; None for those that failed."""
+    """Return the messages of the tasks; None for those that failed."""
     return [message if isinstance(message, CommittableMessage) else None for message in messages]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan(Generic[PayloadT, ContentT]):
-    """All that the tasks of one batch need to know. Made on the driver, before any data moves."""
+    """Everything that the tasks of one batch need. Made on the driver, before any data moves."""
 
     batch: Batch
     writers: TaskWriterFactory[PayloadT] | None = None
-    """None if the batch is in the table already: then the tasks write nothing."""
+    """None if the batch is already in the table: then the tasks write nothing."""
     content: ContentT | None = None
-    """What the batch does to the table, payloads left out; None with `writers`."""
+    """Content of the manifest without the payloads; None if `writers` is None."""
     run_id: str = ""
-    """Set for a batch write; a stream's run is known only to its tasks."""
+    """Only set for a batch write; the tasks of a stream know their run."""
     event_time: str | None = None
-    """The column that holds the event time of the rows, if the query names one."""
+    """The column with the event time of the rows, if the query has the option `eventTime`."""
     digest_before: str | None = None
-    """Of the batch before, as the checkpoint has it; None if that is not known, or does not matter."""
+    """Digest of the batch before, from the checkpoint; None if it is unknown or not needed."""
 
     def check_task(self, task: TaskAttempt) -> None:
-        """A task of another batch than the planned one would put its rows under the wrong token."""
+        """Refuse a task of another batch: its rows would get the wrong token."""
         planned = (self.batch.stream.query_id, self.batch.batch_id)
         if (task.query_id, task.batch_id) != planned:
             raise PenstockError(
-                f"Spark runs batch {task.batch_id} of query {task.query_id}, but the directory given as "
+                f"Spark runs batch {task.batch_id} of query {task.query_id}, but the directory in "
                 f"checkpointLocation is at batch {planned[1]} of query {planned[0]}. Either another driver "
-                "runs the query on the same checkpoint: let one of them end; or the option does not name the "
-                "very directory that Spark uses for this query."
+                "runs the query on the same checkpoint: stop one of them. Or the option is not the directory "
+                "that Spark uses for this query: correct it."
             )
 
     def write(
         self, batches: Iterable[pa.RecordBatch], task: TaskAttempt
     ) -> CommittableMessage[PayloadT, ContentT]:
-        """Write one partition; on any error what this attempt wrote is discarded."""
+        """Write one partition. After an error, what this attempt wrote is discarded."""
         attempt = AttemptId(
             query_id=self.batch.stream.query_id,
             run_id=self.run_id or task.run_id,

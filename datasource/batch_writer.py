@@ -1,8 +1,8 @@
-"""The writer of `df.write.format("penstock.…")`: one batch, by the same writers and committer.
+"""The writer of `df.write.format("penstock.…")`: one batch, with the writers and committers of streams.
 
-Spark makes it on the driver, sends it to the executors, and unpickles it in another process of the driver to
-commit: see `pickling`.
-There is no checkpoint and nothing to replay: a failed write leaves the table as it was, and is run again.
+Spark creates it on the driver, sends it to the executors, and unpickles it in another driver process to
+commit. See `pickling`. There is no checkpoint and no replay: a failed write leaves the table unchanged and
+can be run again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .coalescing import coalesced
 from .pickling import DriverOnly
 from .sink import Sink
 from .task import current_task
+from .worker_errors import message_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,15 +28,19 @@ class BatchWriter(DataSourceArrowWriter):
     """Append to a table, or replace its rows."""
 
     def __init__(self, sink: Sink[Any, Any], schema: StructType, overwrite: bool) -> None:
-        from .planning import plan_batch_write  # executors load this module, and must not load a database
+        from .planning import (
+            plan_batch_write,
+        )  # not at the top: executors import this module, and must not load a database driver
 
         self._plan = plan_batch_write(sink, schema, overwrite)
         self._sink = DriverOnly(sink)
 
+    @message_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Executor, once per task attempt: write the data files of one partition."""
         return self._plan.write(coalesced(iterator), current_task())
 
+    @message_first()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver, once, when all tasks have succeeded."""
         from .committing import commit_batch_write
@@ -43,6 +48,7 @@ class BatchWriter(DataSourceArrowWriter):
         commit_batch_write(self._sink.get(), [m for m in messages if isinstance(m, CommittableMessage)])
         self._sink.forget()
 
+    @message_first()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
         from .committing import abort_batch

@@ -1,12 +1,12 @@
-"""What Spark's checkpoint directory says about the batch that runs now. Driver only, read only.
+"""Read the running batch from Spark's checkpoint directory. Driver only, read only.
 
-Spark writes `offsets/<batch id>` before a batch runs and `commits/<batch id>` after its sink has committed,
-so the newest entry in `offsets/` is the batch at hand, whether it is new or replayed after a crash.
+Spark writes `offsets/<batch id>` before a batch runs and `commits/<batch id>` after its sink has committed.
+So the newest entry in `offsets/` is the running batch, whether it is new or replayed after a crash.
 
 Format: Spark's `OffsetSeqLog` (a version line, one line of metadata, one line per source) and, for file
 sources, `FileStreamSourceLog` under `sources/<source>/`. Version 2 of the offset log (Spark 4.2) writes each
 line as `<source>:<offset>`, in no fixed order. The source is its position in the query or, with source
-evolution, its name. Of the commits log only the file names are read, and they are the same in all versions.
+evolution, its name. Of the commit log only the file names are read, which are the same in all versions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STORE_FILE = "penstock.sqlite"
 
 @dataclass(frozen=True, slots=True)
 class RunningBatch:
-    """The batch that the checkpoint says is running."""
+    """The running batch, as in the checkpoint."""
 
     query_id: str
     batch_id: int
@@ -47,9 +47,9 @@ class Checkpoint:
     """A query's checkpoint directory.
 
     Args:
-        filesystem: where it lives
-        root: its path there
-        location: as the user gave it, for messages
+        filesystem: the file system of the directory
+        root: the path in this file system
+        location: the location as the user gave it, for messages
     """
 
     def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str, location: str) -> None:
@@ -58,33 +58,33 @@ class Checkpoint:
         self._location = location
 
     def running_batch(self) -> RunningBatch:
-        """The query id and the newest batch of the offset log.
+        """Return the query id and the newest batch of the offset log.
 
         Raises:
-            ConfigurationError: this is not the checkpoint of a query that is running.
+            ConfigurationError: the directory is not the checkpoint of a running query.
         """
         batch_ids = self._log_entries("offsets")
         if not batch_ids:
             raise ConfigurationError(
-                f"There is no batch in the offset log of checkpointLocation {self._location!r}. The option "
-                "must name the very directory that Spark uses for this query, with the scheme if it is not "
-                "on a local disk. In continuous mode (Trigger.Continuous) there is none either: Spark never "
-                "calls Python sinks there; use trigger(processingTime=...) or trigger(availableNow=True)."
+                f"The offset log in checkpointLocation {self._location!r} contains no batch. The option must "
+                "be the directory that Spark uses for this query, with its scheme if it is not on a local "
+                "disk. In continuous mode (Trigger.Continuous) the log is empty because Spark never calls "
+                "Python sinks: use trigger(processingTime=...) or trigger(availableNow=True)."
             )
         batch_id = max(batch_ids)
         return RunningBatch(self.query_id(), batch_id, self.digest(batch_id))
 
     def last_commit(self, query_id: str | None = None) -> int:
-        """The newest batch in Spark's commits log; -1 if there is none yet.
+        """Return the newest batch in Spark's commit log; -1 if there is none yet.
 
-        Runs in the delivery process too.
+        Also runs in the delivery process.
 
         Args:
-            query_id: whose checkpoint it must be; None takes any
+            query_id: the query to which the checkpoint must belong; None accepts any
 
         Raises:
-            CheckpointGoneError: there is no checkpoint any more, or it is another query's.
-            RetryableError: its place cannot be read now.
+            CheckpointGoneError: the checkpoint does not exist, or belongs to another query.
+            RetryableError: the location cannot be read now.
         """
         try:
             self._check_whose(query_id)
@@ -92,33 +92,33 @@ class Checkpoint:
         except OSError as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise retryable(error)(
-                f"The checkpoint {self._location!r} cannot be read now: {reason}. It is tried again."
+                f"The checkpoint {self._location!r} cannot be read: {reason}. Penstock will try again."
             ) from error
 
     def _check_whose(self, query_id: str | None) -> None:
         found = self.query_id() if self._exists("metadata") else None
         if found is None or query_id not in (None, found):
-            holds = "is not there any more" if found is None else f"is the query {found}'s now"
+            holds = "does not exist" if found is None else f"now belongs to the query {found}"
             raise CheckpointGoneError(
-                f"The checkpoint {self._location!r} of the query {query_id or '(unknown)'} {holds}: which of "
-                "its batches Spark counts as done cannot be known. Put the checkpoint back; or, if it is "
-                "gone for good, give its undelivered batches up with `penstock abort`."
+                f"The checkpoint {self._location!r} of the query {query_id or '(unknown)'} {holds}: Penstock "
+                "cannot tell which of its batches Spark has finished. Restore the checkpoint. If it is lost, "
+                "give up its undelivered batches with `penstock abort`."
             )
 
     def query_id(self) -> str:
-        """Spark's id of the query; it lives as long as the checkpoint."""
+        """Return Spark's id of the query, which stays the same for the life of the checkpoint."""
         return str(json.loads(self._read("metadata"))["id"])
 
     def digest(self, batch_id: int) -> str:
-        """SHA-256 over the source offsets of a batch, hex: the same digest means the same rows.
+        """Return the SHA-256 of a batch's source offsets, in hex. The same digest means the same rows.
 
-        Both its ends count, for a rewound checkpoint may come to the same end from another beginning.
-        Watermark, clock and configuration in the entry are left out: they do not choose rows. The offset of a
-        file source is only a position in its own log, so the files listed there are taken in. So is the
-        position at which a source begins that has no offset before, where the source has logged it (Kafka).
+        It covers start and end offsets, because a rewound checkpoint may reach the same end from another
+        start. Watermark, clock and configuration are not included: they do not select rows. The offset of a
+        file source is only a position in its own log, so the files listed there are included. Also included
+        is the initial position of a source without an earlier offset, if the source has logged it (Kafka).
 
         Raises:
-            ConfigurationError: a log is incomplete, or its format is not known.
+            ConfigurationError: a log is incomplete, or its format is unknown.
         """
         offsets = self._source_offsets(batch_id)
         before = self._source_offsets(batch_id - 1) if batch_id > 0 else {}
@@ -134,9 +134,9 @@ class Checkpoint:
         return digest.hexdigest()
 
     def digest_of_logged(self, batch_id: int) -> str | None:
-        """`digest` of an earlier batch; None if what it needs is no longer in the checkpoint.
+        """Return the `digest` of an earlier batch; None if the checkpoint no longer has its log entries.
 
-        Spark keeps the entries of the last hundred batches (`spark.sql.streaming.minBatchesToRetain`).
+        Spark retains the entries of the last hundred batches (`spark.sql.streaming.minBatchesToRetain`).
         """
         needed = [number for number in (batch_id - 1, batch_id) if number >= 0]
         if not all(self._exists(f"offsets/{number}") for number in needed):
@@ -144,10 +144,10 @@ class Checkpoint:
         return self.digest(batch_id)
 
     def _source_offsets(self, batch_id: int) -> dict[str, tuple[str, str]]:
-        """The line and the offset of each source, by the source's name in the checkpoint."""
+        """Return the line and the offset of each source, by the name of the source in the checkpoint."""
         name = f"offsets/{batch_id}"
         version, *lines = self._log_lines(name, OFFSET_LOG_VERSIONS)
-        offsets = lines[1:]  # the first line has watermark, clock and configuration
+        offsets = lines[1:]  # without the first line: watermark, clock and configuration
         if not lines or (version == "v2" and not all(":" in line for line in offsets)):
             raise self._incomplete(name)
         if version == "v1":
@@ -156,7 +156,7 @@ class Checkpoint:
         return {source: (line, offset) for line, source, offset in named}
 
     def _files_between(self, source: str, start: str, end: str) -> Iterator[str]:
-        """The entries of a file source's log after `start` up to and with `end`; none for other sources."""
+        """Yield the entries of a file source's log after `start`, including `end`; none for other sources."""
         last = _log_position(end)
         if last is None:
             return
@@ -173,22 +173,22 @@ class Checkpoint:
             if not compacted:
                 raise ConfigurationError(
                     f"{self._location}/{folder} has no entry {position}, which the offset log refers to: the "
-                    "checkpoint is not whole. Restore it, or start with a new checkpoint directory."
+                    "checkpoint is incomplete. Restore it, or start with a new checkpoint directory."
                 )
             name = f"{min(compacted)}.compact"
         _version, *entries = self._log_lines(f"{folder}/{name}", FILE_LOG_VERSIONS)
         yield from (entry for entry in entries if json.loads(entry)["batchId"] == position)
 
     def _initial_position(self, source: str) -> bytes:
-        """Where the source begins, as it has logged it in a format of its own; empty if it has not."""
+        """Return the initial position that the source has logged, in its own format; empty if none."""
         name = f"sources/{source}/0"
         return self._read_bytes(name) if self._exists(name) else b""
 
     def _log_lines(self, name: str, known: Collection[int]) -> list[str]:
-        """The lines of a log's file; the first one is the version.
+        """Return the lines of a log file. The first one is the version.
 
         Raises:
-            ConfigurationError: the file is incomplete or in a version that is not known.
+            ConfigurationError: the file is incomplete, or its version is unknown.
         """
         lines = self._read(name).split("\n")
         number = lines[0].removeprefix("v")
@@ -196,16 +196,16 @@ class Checkpoint:
             raise self._incomplete(name)
         if int(number) not in known:
             raise ConfigurationError(
-                f"{self._location}/{name} has version {number} of Spark's log format, and this release of "
-                f"Penstock knows {' and '.join(map(str, known))}: it cannot compare the rows of a batch. "
-                "Nothing was written. Run: pip install --upgrade penstock"
+                f"{self._location}/{name} has version {number} of Spark's log format, but this release of "
+                f"Penstock supports only {' and '.join(map(str, known))} and cannot compare the rows of a "
+                "batch. Nothing was written. Run: pip install --upgrade penstock"
             )
         return lines
 
     def _incomplete(self, name: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{self._location}/{name} is not a complete log file of Spark's. Restore the checkpoint, or "
-            "start with a new checkpoint directory."
+            f"{self._location}/{name} is not a complete Spark log file. Restore the checkpoint, or start "
+            "with a new checkpoint directory."
         )
 
     def _log_entries(self, folder: str, suffix: str = "") -> list[int]:
@@ -231,13 +231,13 @@ class Checkpoint:
                 return bytes(stream.read())
         except FileNotFoundError:
             raise ConfigurationError(
-                f"{self._location}/{name} does not exist: checkpointLocation is not the checkpoint directory "
-                "of this query, or it was removed while the query runs."
+                f"{self._location}/{name} does not exist. Either checkpointLocation is not the checkpoint "
+                "directory of this query, or the directory was removed while the query was running."
             ) from None
 
 
 def _log_position(offset: str) -> int | None:
-    """The position that a file source's offset stands for; None for an offset of another kind of source."""
+    """Return the log position in a file source's offset; None for another kind of source."""
     try:
         parsed: Any = json.loads(offset)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Gather the small Arrow batches that Spark hands over (see `arrow_batches`) to larger ones. Executors only.
+"""Combine the small Arrow batches that Spark passes (see `arrow_batches`) into larger ones. Executors only.
 
-What a batch costs the writer beside its rows is then the same however Spark cuts.
+The writer's cost per batch then does not depend on Spark's batch size.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ COALESCED_BYTES = 32 * 1024 * 1024
 
 
 def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in order, in batches that end once they reach `COALESCED_ROWS` or `COALESCED_BYTES`.
+    """Yield the same rows in the same order, in batches of at least `COALESCED_ROWS` or `COALESCED_BYTES`.
 
-    Rows with nested columns stay as they come: Spark 4.0 sends empty lists without any offsets, and joining
-    such ends the process.
+    Batches with nested columns are not combined: Spark 4.0 sends empty lists without offsets, and combining
+    them crashes the process.
     """
     batches = iter(batches)
     first = next(batches, None)
@@ -42,7 +42,7 @@ def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """One batch; more of them only where a column is larger than Arrow's offsets reach."""
+    """Combine batches into one, or into several if a column exceeds the range of Arrow's offsets."""
     if len(batches) == 1:
         return batches
     joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()

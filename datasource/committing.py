@@ -1,4 +1,4 @@
-"""Commit or abort what the tasks of a batch have written. Driver, in the process that Spark commits in."""
+"""Commit or abort what the tasks of a batch have written. Runs on the driver, in Spark's commit process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ logger = get_logger(__name__)
 
 BATCHES_PER_PRUNING = 100
 BATCHES_PRUNED_MAX = 1000
-"""In one go, which a batch waits for: a store of a long history shrinks little by little."""
+"""Maximum for one batch, which waits for the pruning: a store with a long history shrinks step by step."""
 
 
 def commit_stream_batch(
     sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
 ) -> None:
-    """Prepare, commit and mark the batch; if its tasks skipped it, check that it is committed."""
+    """Prepare, commit and mark the batch. If its tasks skipped it, check that it is committed."""
     with borrow_store(store_url(sink.options)) as store:
         commit_batch(sink, store, messages)
 
@@ -37,11 +37,11 @@ def commit_batch(
     store: SqlManifestStore,
     messages: Sequence[CommittableMessage[PayloadT, ContentT]],
 ) -> None:
-    """`commit_stream_batch` with its store at hand."""
+    """`commit_stream_batch` with an open store."""
     committables, table = checked_committables(messages), sink.open_table()
     batch = committables[0].batch
     committer: DecoupledCommitter[PayloadT] | TwoPhaseCommitter[PayloadT]
-    if sink.options.is_decoupled:  # delivery does the rest; the table is asked about replays only
+    if sink.options.is_decoupled:  # a delivery commits; the table is read only to check replays
         committer = DecoupledCommitter(store, table)
     else:
         committer = TwoPhaseCommitter(store, table, retry(sink.options))
@@ -55,20 +55,20 @@ def commit_batch(
 
 
 def _maintain(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:
-    """The batch is in the table: what goes wrong from here on must not fail it."""
+    """Maintain table and store. The batch is already committed, so an error must not fail it."""
     try:
         sink.maintain(store, batch.batch_id)
-        if batch.batch_id % BATCHES_PER_PRUNING == 0:  # where nothing waits, no delivery process does it
+        if batch.batch_id % BATCHES_PER_PRUNING == 0:  # no delivery process does it for a coupled stream
             kept_s, kept_max = sink.options.delivered_s_max, sink.options.delivered_max
             store.prune(batch.stream, kept_s, kept_max, BATCHES_PRUNED_MAX)
     except PenstockError as error:
-        logger.warning("Maintenance of %s is put off to the next batch: %s", sink.table_uri, error)
+        logger.warning("Maintenance of %s is postponed to the next batch: %s", sink.table_uri, error)
 
 
 def commit_batch_write(
     sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
 ) -> None:
-    """Commit a batch write. Its manifest need not outlive the process: nobody would replay it."""
+    """Commit a batch write. Its manifest need not be durable, because a batch write is never replayed."""
     committables = checked_committables(messages)
     with open_store(sink.options.store) if sink.options.store else open_store_in_memory() as store:
         store.register_stream(committables[0].batch.stream, sink.kind)
@@ -80,10 +80,11 @@ def commit_batch_write(
 def abort_batch(
     sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT] | None]
 ) -> None:
-    """Delete the files of the tasks that succeeded, if the batch never came to its commit.
+    """Delete the files of the tasks that succeeded, if the batch did not reach its commit.
 
-    Messages of failed tasks are None. Without one it was the commit that failed. It may have landed, or land
-    later, and a store that was lost meanwhile would not know: nothing is deleted, clean-up finds the rest.
+    Messages of failed tasks are None. If there is none, the commit itself failed: it may have succeeded, or
+    may still do so, and a store that was lost in the meantime would not know. Then nothing is deleted, and
+    the clean-up finds the rest.
     """
     written = [message.committable for message in messages if message is not None]
     payloads = [committable.payload for committable in written if committable.payload is not None]
@@ -94,7 +95,7 @@ def abort_batch(
 def manifest_of(
     target: Target[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
 ) -> Manifest:
-    """All committables of a batch as one manifest."""
+    """Return the manifest of all committables of a batch."""
     content = messages[0].content
     if content is None:
         raise PenstockError("The tasks of a batch wrote rows without a plan for them.")
@@ -107,7 +108,7 @@ def manifest_of(
 def checked_committables(
     messages: Sequence[CommittableMessage[PayloadT, ContentT]],
 ) -> list[Committable[PayloadT]]:
-    """One committable per partition, all of one batch and one run."""
+    """Return the committables, one per partition; check that all are of one batch and one run."""
     committables = [message.committable for message in messages]
     kinds = {(c.batch, c.run_id, c.skipped, c.version) for c in committables}
     if len(kinds) > 1 or len({c.partition for c in committables}) < len(committables):

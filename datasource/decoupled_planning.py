@@ -1,8 +1,8 @@
-"""Plan a batch of a decoupled stream: by the store, and by what was last seen of the table. Driver only.
+"""Plan a batch of a decoupled stream from the store and the cached state of the table. Driver only.
 
-The first plan of a process looks at the table, with all the checks of coupled mode; later ones go by what was
-seen, which a thread looks up again in the background. Where plans do not last (`PlannedBatch.is_lasting`),
-each batch waits for a look of its own.
+The first plan of a process reads the table, with all checks of coupled mode. Later plans use the cached
+state, which a background thread refreshes. Where plans cannot be cached (`PlannedBatch.is_lasting`), each
+batch waits until the table is read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def plan_decoupled(
     digest_of: DigestOf,
     plans: PlanCache,
 ) -> PlannedBatch[PayloadT, ContentT] | None:
-    """Wait until the backlog has room for the batch; say how to write it, or None if it is not to be written.
+    """Wait until the backlog has room, then return how to write the batch; None if it must not be written.
 
     Raises:
         PenstockError: see its subclasses; no data has moved.
@@ -85,7 +85,7 @@ def bound_of(options: DeliveryOptions) -> BacklogBound:
 def _reload(
     key: PlanKey[PayloadT, ContentT], written: WrittenTable | None, table_id: str, batch_id: int
 ) -> CachedTable[PayloadT, ContentT]:
-    """Without the store, for it may be in the background. A table that was dropped is not created anew."""
+    """Read the table, maybe in the background and so without the store. Never create a dropped table."""
     table = key.sink.open_table()
     if isinstance(table, SupportsTableIdentity):
         table.check_unchanged(key.stream.query_id, table_id, None)
@@ -101,18 +101,20 @@ def _plan_first(
     digest_of: DigestOf,
     plans: PlanCache,
 ) -> PlannedBatch[PayloadT, ContentT] | None:
-    """With a look at the table; None if the batch is not to be written."""
+    """Plan with the table itself; None if the batch must not be written."""
     is_known = _is_known(store, batch.stream)
     wait_s = key.sink.options.backlog_wait_s if is_known else 0
     table, token = with_retry(partial(_load_first, key.sink, store, batch.stream), wait_s)
     if is_known:
-        register_stream(key.sink, store, batch.stream)  # what is waited for is delivered as this start says
+        register_stream(
+            key.sink, store, batch.stream
+        )  # the deliveries that the query waits for use the options of this start
     else:
         check_new_query(key.sink, store, table, batch, key.overwrite)
     if DecoupledCommitter(store, table).begin(batch, digest_of, token) is Action.SKIP:
         return None
     if is_known:
-        store.deliveries.wait(batch.stream, None)  # a driver may have been killed while it waited
+        store.deliveries.wait(batch.stream, None)  # a driver may have been killed while waiting
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     mode = mode_of(key.overwrite)
     planned = with_retry(lambda: table.plan_batch(key.rows, mode, batch.batch_id), wait_s)
@@ -143,13 +145,13 @@ def _load_first(
     except TableChangedError:
         register_stream(
             sink, store, stream
-        )  # or a store that was lost does not know what the operator may accept
+        )  # a new store must know the stream, so that an operator can accept the table
         raise
     return table, table.token(stream.query_id)
 
 
 def _newest_pending(store: SqlManifestStore, stream: StreamKey) -> Manifest | None:
-    """The batch that was prepared last; None if it is delivered."""
+    """Return the newest prepared batch; None if all are delivered."""
     newest = store.history(stream, 1)
     if not newest or newest[0].state is not ManifestState.PREPARED:
         return None
@@ -163,10 +165,10 @@ def with_retry(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Ask again while the table does not answer, for so long: a restart does not fail in an outage.
+    """Retry for a while if the table does not answer, so that a restart does not fail during an outage.
 
     Raises:
-        RetryableError: it still does not.
+        RetryableError: the table does not answer in time.
     """
     began = clock()
     while True:
@@ -175,5 +177,5 @@ def with_retry(
         except RetryableError as error:
             if clock() - began >= wait_s:
                 raise
-            logger.warning("The query waits for its table: %s", error)
+            logger.warning("The query waits until its table can be read: %s", error)
             sleep(RETRY_S)

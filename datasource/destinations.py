@@ -1,4 +1,4 @@
-"""The destinations that are installed, by the kind of their manifests."""
+"""The installed destinations, by the kind of their manifests."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """A table as it is now."""
+    """The current state of a table."""
 
     table_id: str
     version: int
 
 
 class StoredTable(Protocol):
-    """A stream's table by the address that the store has. Runs in the commands and the delivery process."""
+    """A stream's table, opened by its address in the store. Runs in the commands and the delivery process."""
 
     def committer(self) -> Committer:
-        """An instance looks at the table once."""
+        """Return a committer. Each instance loads the table once."""
         ...
 
     def now(self) -> TableNow | None:
-        """The table as it is now; None if there is none.
+        """Return the current state of the table; None if it does not exist.
 
         Raises:
-            RetryableError: it cannot be read now.
+            RetryableError: the table cannot be read now.
         """
         ...
 
 
 @runtime_checkable
 class Cleanable(Protocol):
-    """A stored table beside which failed tasks and lost drivers may leave something."""
+    """A stored table in whose location failed tasks and killed drivers may leave files."""
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
-        """The table as clean-up looks at it."""
+        """Return the table for the clean-up."""
         ...
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
-        """What names of files say that one of these streams has written, all into this table."""
+        """Return a parser that recognizes the files of these streams, which all write to this table."""
         ...
 
     def moves_rows(self) -> bool:
-        """True if a commit copies the rows out of what the manifest names, which then nothing needs."""
+        """True if a commit copies the rows out of the manifest's files, which are then no longer needed."""
         ...
 
 
@@ -65,20 +65,21 @@ class DestinationType:
     """One kind of destination."""
 
     kind: str
-    """Of its manifests, and of its streams in the store."""
+    """The kind of its manifests, and of its streams in the store."""
     data_source: str
-    """`module:class` of what Spark registers: nothing else loads it, nor Spark."""
+    """`module:class` of the data source that Spark registers. Only that loads it, and Spark."""
     options: tuple[Option, ...]
-    """All that the query may set, but for those with a prefix, which hold secrets."""
+    """All options of the query, except those with a prefix, which may be secrets."""
     sink: Callable[[StreamKey, Mapping[str, str], TableAccess], Destination]
-    """That of the stream's query, from its stored options and the secrets of this process."""
+    """Returns the sink of the stream's query, from its stored options and the secrets of this process."""
     stored_table: Callable[[StreamKey, TableAccess], StoredTable]
     files_of: Callable[[Manifest], Sequence[DataFile]]
-    """What a manifest names: data files, or what takes their place. Raises `ManifestCorruptError`."""
+    """Returns the data files in a manifest, or what takes their place. Raises `ManifestCorruptError`."""
 
 
 def destination_type(stream: StreamKey, kind: str) -> DestinationType:
-    """
+    """Return the destination of a stream.
+
     Raises:
         ConfigurationError: no such destination is installed.
     """
@@ -91,43 +92,43 @@ def destination_type(stream: StreamKey, kind: str) -> DestinationType:
         except Exception as error:
             raise ConfigurationError(
                 f"The destination {shown(kind)} of the stream {stream} cannot be loaded from {entry.value}: "
-                f"{error}. Nothing was changed. Correct the installation of its package"
+                f"{error}. Nothing was changed. Reinstall the package of the destination."
             ) from error
         return found
     raise ConfigurationError(
-        f"The stream {stream} writes a table of kind {shown(kind)}, which this version of Penstock does not "
-        f"know, and no installed package has a destination of that name ({GROUP}). Nothing was changed. Run: "
-        "pip install --upgrade penstock, or install the package of the destination"
+        f"The stream {stream} writes a table of kind {shown(kind)}. This version of Penstock does not "
+        f"support it, and no installed package provides a destination of that name ({GROUP}). Nothing was "
+        "changed. Run: pip install --upgrade penstock, or install the package of the destination."
     )
 
 
 def files_of(manifest: Manifest) -> Sequence[DataFile]:
-    """What a manifest of any kind names; raises as `destination_type`, or `ManifestCorruptError`."""
+    """Return the files in a manifest of any kind. Raises as `destination_type`, or `ManifestCorruptError`."""
     return destination_type(manifest.batch.stream, manifest.kind).files_of(manifest)
 
 
 def paths_of(manifest: Manifest) -> Iterator[str]:
-    """The paths of `files_of`."""
+    """Return the paths of `files_of`."""
     return (file.path for file in files_of(manifest))
 
 
 def cleanup_of(
     stored: Cleanable, store: SqlManifestStore, cleaned: Sequence[StreamKey], known: Sequence[StreamKey]
 ) -> Cleanup:
-    """The clean-up of a stored table; see `Cleanup`."""
+    """Return the clean-up of a stored table. See `Cleanup`."""
     named = (lambda _: ()) if stored.moves_rows() else paths_of
     return Cleanup(store, stored.cleanable(store), cleaned, known, stored.name_parser(cleaned), named)
 
 
 def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:
-    """The stream's table.
+    """Return the table of a stream.
 
     Raises:
-        ConfigurationError: no such destination is installed, or it cannot be opened with what is given.
+        ConfigurationError: no such destination is installed, or options are missing to open the table.
     """
     return destination_type(stream.key, stream.kind).stored_table(stream.key, access)
 
 
 def with_prefix(prefix: str, options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
-    """The options, and those with the prefix that are given to this process alone."""
+    """Return the options, and with the prefix those that only this process has."""
     return {**options, **{f"{prefix}{key}": value for key, value in secrets.items()}}

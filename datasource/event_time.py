@@ -1,4 +1,4 @@
-"""The event time of rows, for one figure: how old the oldest row of a delivery is when it can be read."""
+"""The event time of rows, for one metric: the age of a delivery's oldest row when it becomes readable."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def event_time_column(rows: pa.Schema, name: str | None) -> str | None:
-    """The column as the query spells it; Spark compares names without case. Runs on the driver.
+    """Return the name of the column as the query spells it. Spark ignores case. Runs on the driver.
 
     Raises:
-        ConfigurationError: there is no such column, or it holds no time.
+        ConfigurationError: the column does not exist, or is not a time.
     """
     if name is None:
         return None
     found = [column for column in rows if column.name.lower() == name.lower()]
     if not found:
         raise ConfigurationError(
-            f"eventTime={name!r}: the query has no such column; columns: {', '.join(rows.names)}. Correct "
-            "the option; a field of a struct must be made a column of its own."
+            f"eventTime={name!r}: the query has no such column. Its columns are {', '.join(rows.names)}. "
+            "Correct the option; copy a field of a struct into a column of its own."
         )
     kind = found[0].type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise ConfigurationError(
-            f"eventTime={name!r}: the column is {kind}, and must be a timestamp or a date. Name another one, "
-            "or leave the option out."
+            f"eventTime={name!r}: the column is {kind}, but must be a timestamp or a date. Choose another "
+            "column, or remove the option."
         )
     return str(found[0].name)
 
 
 class OldestEvent:
-    """The least value of a column, while its rows go by. Executors, one per task attempt."""
+    """Track the minimum of a column while rows are written. Executors, one per task attempt."""
 
     def __init__(self, column: str | None) -> None:
         self._column = column
         self._oldest_us: int | None = None
 
     def observe(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches as they are."""
+        """Yield the batches unchanged."""
         if self._column is None:
             yield from batches
             return
@@ -62,7 +62,7 @@ class OldestEvent:
 
     @property
     def at(self) -> datetime | None:
-        """In UTC, which dates and times without a zone count as; bounded by what Python has dates for."""
+        """The minimum in UTC, within Python's range. Dates and times without a zone count as UTC."""
         if self._oldest_us is None:
             return None
         try:
@@ -72,5 +72,5 @@ class OldestEvent:
 
 
 def oldest(moments: Iterable[datetime | None]) -> datetime | None:
-    """The earliest one there is."""
+    """Return the earliest moment; None if there is none."""
     return min((moment for moment in moments if moment is not None), default=None)

@@ -1,4 +1,4 @@
-"""What file tables have in common, whatever the format."""
+"""Sinks and targets of file tables, independent of the format."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ CompactWith: TypeAlias = Literal["local", "spark", "none"]
 
 @runtime_checkable
 class Compactable(Protocol):
-    """A target whose batches are data files: the small ones of a delivery are rewritten before readers see
-    any.
+    """A target whose batches are data files, so that a delivery can rewrite small ones before readers see
+    them.
     """
 
     def compact_with(self) -> CompactWith:
-        """Who rewrites them, as the query says: the delivery process, a Spark job or nobody."""
+        """Return what rewrites small files, as in the query's option `compactWith`."""
         ...
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
-        """How files that replace these are written; None if the table takes none of them any more."""
+        """Return how to write files that replace these; None if the table no longer accepts them."""
         ...
 
 
@@ -50,7 +50,7 @@ class FileTable(
 
 
 class FileTableSink(Destination, Maintainable, Protocol):
-    """A `Sink` into a file table, with all that a delivery process does for it."""
+    """A `Sink` of a file table, with everything that a delivery process does for it."""
 
     @property
     def options(self) -> FileTableOptions: ...
@@ -59,7 +59,7 @@ class FileTableSink(Destination, Maintainable, Protocol):
 
 
 class FileTableTarget(MergeableFiles):
-    """The part of a target that goes by the manifest alone. Mixed into each format's target."""
+    """The methods of a target that need only the manifest. A mix-in of each format's target."""
 
     def manifest(self, batch: Batch, content: LakeManifest, payloads: Sequence[DataFiles]) -> Manifest:
         """See `Target`."""
@@ -70,8 +70,9 @@ class FileTableTarget(MergeableFiles):
         return decode(manifest).table_id
 
     def check_follows(self, content: LakeManifest, pending: Iterable[Manifest]) -> None:
-        """See `SupportsOrdering`. Two batches that were both planned as the first to bring new columns must
-        bring the same ones: formats number columns, and the second one would give the number of the first to
+        """See `SupportsOrdering`. Two batches that both add columns must add the same ones.
+
+        Formats number columns, so the second batch would give the number of the first one's column to
         another.
         """
         if not content.new_columns:
@@ -80,15 +81,15 @@ class FileTableTarget(MergeableFiles):
             waiting = decode(manifest)
             if waiting.new_columns and waiting.schema_json != content.schema_json:
                 raise RetryableError(
-                    f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} is to add the column(s) "
-                    f"{', '.join(waiting.new_columns)} to the table and is not delivered yet; this start of "
-                    f"the query adds {', '.join(content.new_columns)}. Let it be delivered first (`penstock "
+                    f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} adds the column(s) "
+                    f"{', '.join(waiting.new_columns)} to the table and is not delivered yet, but now the "
+                    f"query adds {', '.join(content.new_columns)}. First deliver that batch (`penstock "
                     "deliver --once`), then start the query again."
                 )
 
 
 class CleanableFiles:
-    """What `Cleanable` asks of all file tables alike. Mixed into their stored tables."""
+    """`Cleanable` for file tables. A mix-in of their stored tables."""
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
         return parse_file_name
@@ -98,16 +99,19 @@ class CleanableFiles:
 
 
 def leading(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """The first names up to one that is not known, case ignored: rows that are sorted by fewer columns of an
-    order are never wrong. A query may ask for columns that its earlier batches did not have.
+    """Return the names before the first unknown one, ignoring case.
+
+    Sorting by fewer columns of an order is never wrong, and a query may sort by columns that its earlier
+    batches did not have.
     """
     lower = {name.lower() for name in known}
     return tuple(takewhile(lambda name: name.lower() in lower, names))
 
 
 def data_files_of(manifest: Manifest) -> DataFiles:
-    """
+    """Return the data files in a manifest.
+
     Raises:
-        ManifestCorruptError: nobody can tell which they are.
+        ManifestCorruptError: the manifest is damaged.
     """
     return decode(manifest).files

@@ -1,8 +1,8 @@
-"""A new query that begins to write a table which an earlier one of the same origin has written. Driver only.
+"""Detect a new query on a table that an earlier query of the same origin has written. Driver only.
 
-A deleted checkpoint makes a new query: Spark gives it a new id and reads the source from the beginning, so
-all rows that the table holds already come once more. Nothing in the protocol forbids that: many queries may
-write one table. So this is a warning, and an error on request. It looks at the first batch of a query only.
+If a checkpoint is deleted, Spark starts a new query with a new id and reads the source from the beginning, so
+that all rows are written once more. The protocol allows that, because many queries may write to one table. So
+this is a warning, or an error on request, and only for the first batch of a query.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ logger = get_logger(__name__)
 def check_new_query(
     sink: Destination, store: SqlManifestStore, table: Committer, batch: Batch, overwrite: bool
 ) -> None:
-    """Warn, or refuse, if this is the first batch of a query and may double what an earlier one has written.
+    """Warn or refuse if this is the first batch of a query and may duplicate rows of an earlier query.
 
-    Costs nothing after the first batch. A batch that replaces the table's rows doubles nothing.
+    No cost after the first batch. A batch that replaces all rows of the table cannot duplicate any.
 
     Raises:
-        CheckpointMismatchError: with newQuery=refuse. Nothing was written.
-        RetryableError: table or store cannot be read now.
+        CheckpointMismatchError: the option is newQuery=refuse. Nothing was written.
+        RetryableError: the table or the store cannot be read now.
     """
     options, stream = sink.options, batch.stream
     if not isinstance(table, SupportsOrigins):
@@ -39,24 +39,24 @@ def check_new_query(
     if batch.batch_id > 0 or overwrite or options.new_query is NewQuery.ALLOW:
         return
     if store.record(stream, 0) is not None or table.token(stream.query_id) is not None:
-        return  # it has begun already
+        return  # the query has already started
     found = _earlier_query(options, store, table, batch)
     if found is None:
         return
     message = (
-        f"The table {stream.table_uri} holds rows of an earlier query {found}. The query {stream.query_id} "
-        "is new and begins with its first batch: its checkpoint was deleted, or is another one. The rows "
-        "that it reads again will be in the table twice."
+        f"The table {stream.table_uri} already has rows of an earlier query {found}. The query "
+        f"{stream.query_id} is new and starts with its first batch: its checkpoint was deleted, or it has "
+        "another one. Rows that it reads again will be in the table twice."
     )
     if options.new_query is NewQuery.REFUSE:
         raise CheckpointMismatchError(
-            f"{message} Nothing was written. Put back the checkpoint that wrote the table; or empty the "
-            'table; or, to write these rows beside the others, start the query with .option("newQuery", '
-            '"allow").'
+            f"{message} Nothing was written. Restore the checkpoint that wrote the table, or empty the "
+            "table. To add these rows to the existing ones, start the query with "
+            '.option("newQuery", "allow").'
         )
     logger.warning(
-        '%s If that is not meant, stop the query now. .option("newQuery", "refuse") stops such a query '
-        'before it writes anything; "allow" ends this warning.',
+        '%s If that is not intended, stop the query now. With .option("newQuery", "refuse") the query fails '
+        'before it writes anything; with "allow" this warning is not logged.',
         message,
     )
 
@@ -64,7 +64,7 @@ def check_new_query(
 def _earlier_query(
     options: StreamOptions, store: SqlManifestStore, table: SupportsOrigins, batch: Batch
 ) -> str | None:
-    """How the earlier query is the same, for the message; None if there is none, or the table has no rows."""
+    """Return a description of the earlier query; None if there is none, or if the table has no rows."""
     for other in store.other_queries(batch.stream):
         same = _same(options, other)
         if same and (other.has_pending or (_holds_batch_of(table, other) and table.has_rows())):
@@ -87,11 +87,11 @@ def _same_checkpoint(options: StreamOptions) -> str:
 
 
 def _same_name(options: StreamOptions) -> str:
-    return f"of the same name {shown(options.query_name)}"
+    return f"with the same name {shown(options.query_name)}"
 
 
 def _checkpoint_of(settings: str) -> str:
-    """The checkpoint directory in settings that `settings_of` has made."""
+    """Return the checkpoint directory in settings of `settings_of`."""
     try:
         return normalized_location(str(json.loads(settings)["checkpoint"]))
     except (ValueError, KeyError, TypeError):
@@ -99,7 +99,7 @@ def _checkpoint_of(settings: str) -> str:
 
 
 def _holds_batch_of(table: SupportsOrigins, other: OtherQuery) -> bool:
-    """False for a table that was dropped and created again, or rolled back: then the rows are gone."""
+    """Return False for a table that was dropped and re-created, or rolled back: it no longer has the rows."""
     try:
         return table.token(other.query_id) is not None
     except TableChangedError:

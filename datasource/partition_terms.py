@@ -1,7 +1,8 @@
-"""Iceberg's partition transforms as Spark expressions: rows of one partition get one value. No UDF.
+"""Iceberg's partition transforms as Spark expressions, without UDFs: all rows of a partition get the same
+value.
 
-The values need not be Iceberg's; what matters is that all rows of one table partition have the same one, and
-that others rarely do.
+The values may differ from Iceberg's. It only matters that all rows of a partition have the same value, and
+that rows of other partitions rarely have it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 from pyspark.sql.types import (
     DataType,
     DateType,
@@ -25,8 +26,9 @@ from ..committers.contract import PartitionField
 from ..committers.errors import ConfigurationError
 
 ZERO_SEED = -1693959553
-"""Spark's hash of this integer is 0. It hashes on from one column to the next: the hash of this and another
-column is the other one's Murmur3 with the seed 0, as Iceberg's buckets have it. Spark's own seed is 42."""
+"""An integer whose Spark hash is 0. Spark uses the hash of one column as the seed of the next: the hash of
+this value
+and a column is the column's Murmur3 with seed 0, as in Iceberg's buckets. Spark's own seed is 42."""
 
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
@@ -35,14 +37,15 @@ _MASK = 0xFFFFFFFF
 
 
 def quoted(path: Sequence[str]) -> Column:
-    """The column at a path through structs, whatever characters are in the names."""
+    """Return the column at a path through structs. The names may contain any characters."""
     return F.col(".".join("`" + name.replace("`", "``") + "`" for name in path))
 
 
 def partition_term(field: PartitionField, kind: DataType) -> Column:
-    """
+    """Return the expression of a partition field.
+
     Raises:
-        ConfigurationError: there is no such transform of this type.
+        ConfigurationError: the transform does not apply to this type.
     """
     column = quoted(field.column)
     spelled = _SPELLED.fullmatch(field.transform)
@@ -58,12 +61,13 @@ def partition_term(field: PartitionField, kind: DataType) -> Column:
     if isinstance(kind, DateType) or kind.typeName() in ("timestamp", "timestamp_ntz"):
         return _calendar(column, kind, field.transform)
     raise ConfigurationError(
-        f"There is no {field.transform} of '{'.'.join(field.column)}', which is {kind.simpleString()}."
+        f"The transform {field.transform} does not apply to '{'.'.join(field.column)}', which is "
+        f"{kind.simpleString()}."
     )
 
 
 def _calendar(column: Column, kind: DataType, transform: str) -> Column:
-    """In UTC, whatever the session's time zone is."""
+    """Return year, month, day or hour in UTC, independent of the session's time zone."""
     if isinstance(kind, TimestampType):
         days = _floor(F.unix_micros(column), _DAY_US) / _DAY_US
         day = F.date_add(F.lit("1970-01-01").cast("date"), days.cast("int"))
@@ -90,7 +94,7 @@ def _truncated(column: Column, kind: DataType, width: int) -> Column:
 
 
 def _bucket(column: Column, kind: DataType, buckets: int) -> Column:
-    """The very bucket, or for decimals the value itself: other values of its bucket may be elsewhere."""
+    """Return the bucket; for decimals the value itself, so that one bucket may get several values."""
     if isinstance(kind, (IntegralType, DateType, TimestampType)) or kind.typeName() == "timestamp_ntz":
         hashed = _seed_0(_as_long(column, kind)).cast("long").bitwiseAND(F.lit(_MASK))
     elif kind.typeName() in ("string", "binary"):
@@ -120,9 +124,11 @@ def _seed_0(column: Column) -> Column:
 
 
 def _hash_of_bytes(data: Column) -> Column:
-    """Spark's own hash differs from Murmur3 in how it takes in the last bytes of what is not a multiple of 4.
+    """Return the Murmur3 of bytes. Spark's own hash differs for the last bytes if the length is no multiple
+    of 4.
 
-    So those before are hashed by Spark, its last step is undone, and done again with the rest taken in.
+    So Spark hashes the bytes before these, then its last step is undone and repeated with the remaining
+    bytes.
     """
     length = F.length(data)
     rest = F.pmod(length, F.lit(4))
@@ -137,13 +143,13 @@ def _hash_of_bytes(data: Column) -> Column:
 
 
 def _mixed(state: Column, length: Column) -> Column:
-    """Murmur3's last step."""
+    """Apply the last step of Murmur3."""
     h = _shifted(state.bitwiseXOR(length.cast("long")), 16)
     return _shifted(_times(_shifted(_times(h, 0x85EBCA6B), 13), 0xC2B2AE35), 16)
 
 
 def _unmixed(hashed: Column, length: Column) -> Column:
-    """The state before Murmur3's last step: each part of it can be turned round."""
+    """Return the state before the last step of Murmur3: each part of it can be inverted."""
     h = _times(_shifted(hashed, 16), pow(0xC2B2AE35, -1, 2**32))
     h = _shifted(_shifted(h, 13), 26)
     h = _times(h, pow(0x85EBCA6B, -1, 2**32))
@@ -160,7 +166,7 @@ def _rotated(h: Column, bits: int) -> Column:
 
 
 def _times(h: Column, factor: int) -> Column:
-    """Of 32 bits, in steps that fit 64."""
+    """Multiply 32-bit values, in steps that fit into 64 bits."""
     return _let(h, lambda h: (h * (factor & 0xFFFF) + _high(h, factor)).bitwiseAND(F.lit(_MASK)))
 
 
@@ -169,18 +175,18 @@ def _high(h: Column, factor: int) -> Column:
 
 
 def _let(value: Column, body: Callable[[Column], Column]) -> Column:
-    """Computed once, however often the body has it: what names itself twice again and again has no end."""
+    """Compute the value once, however often the body uses it: nested repetitions would grow exponentially."""
     return F.transform(F.array(value), body)[0]
 
 
 def salt_term(rows: DataFrame, count: int) -> Column:
-    """0 to `count` - 1, the same for the same row: a task that is tried again must get the same rows."""
+    """Return 0 to `count` - 1, the same for the same row: a retried task must get the same rows."""
     hashable = [F.col(f"`{f.name}`") for f in rows.schema if not _has_map(f.dataType)]
     return F.pmod(F.xxhash64(*hashable), F.lit(count)) if hashable else F.lit(0)
 
 
 def _has_map(kind: DataType) -> bool:
-    """Maps and variants have no hash in Spark."""
+    """Return True if the type contains a map or variant, which Spark cannot hash."""
     if isinstance(kind, MapType) or kind.typeName() == "variant":
         return True
     inner = getattr(kind, "fields", None) or ([kind.elementType] if hasattr(kind, "elementType") else [])

@@ -1,19 +1,19 @@
-"""All that Spark's pickling needs: what goes from the planner process to executors and to the commit process.
+"""Pickling by Spark: what goes from the planner process to executors and to the commit process.
 
-Spark makes, pickles and unpickles the objects of a Python data source in three kinds of process, and says in
-none of them which one it is:
+Spark creates, pickles and unpickles the objects of a Python data source in three kinds of process, and does
+not tell which one it is:
 
-| what | made in | pickled for | a copy |
+| object | created in | pickled for | copy |
 |---|---|---|---|
-| data source | planner process | nobody | |
+| data source | planner process | - | |
 | | commit process | the same process | does not plan: `PlansUntilPickled` |
 | stream writer | planner process | executors | has the plan and no sink: `NotPickled` |
-| | commit process, without a plan | nobody | |
+| | commit process, without a plan | - | |
 | batch writer | planner process | executors, commit process | has the plan and half a sink: `DriverOnly` |
 | `CommittableMessage` | executors | commit process | has what only the plan knew of the batch |
 
-The sink commits, and may hold the catalog's credentials: executors never get it. What tasks need to reach
-files is in the plan.
+The sink commits, and may contain the catalog's credentials, so executors never get it. The plan contains what
+tasks need to access files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class PlansUntilPickled:
-    """A data source that was never pickled plans the batch; a copy commits it, and must not plan it again."""
+    """An instance that was never pickled plans the batch. A copy commits it, and must not plan it again."""
 
     options: MutableMapping[str, str]
     _plans = True
@@ -42,7 +42,7 @@ class PlansUntilPickled:
 
 
 class NotPickled(Generic[T]):
-    """Holds an object that stays in its process: copies hold nothing."""
+    """Holds an object that stays in its process: copies are empty."""
 
     def __init__(self, *value: T) -> None:
         self._value = value
@@ -57,14 +57,14 @@ class NotPickled(Generic[T]):
 
 
 class DriverOnly(Generic[T]):
-    """One half of a pickled object; a file on the driver has the other half. Each half alone is random bytes.
+    """One half of a pickled object. A file on the driver has the other half. Each half alone is random bytes.
 
-    This half may go anywhere and may be pickled any number of times. Both halves are on the driver's machine
-    only, and there only its user can read the file. A file that stays behind after a crash reveals nothing.
+    This half may go anywhere and be pickled any number of times. Both halves exist only on the driver's
+    machine, where only its user can read the file. A file that is left after a crash reveals nothing.
     """
 
     def __init__(self, value: T) -> None:
-        """Driver: write the file, into the directory for temporary files."""
+        """Driver: write the file, in the directory for temporary files."""
         plain = pickle.dumps(value)
         self._half = secrets.token_bytes(len(plain))
         with tempfile.NamedTemporaryFile(prefix="penstock-write-", delete=False) as file:  # mode 0600
@@ -72,10 +72,10 @@ class DriverOnly(Generic[T]):
         self.path = file.name
 
     def get(self) -> T:
-        """Driver: the object.
+        """Driver: return the object.
 
         Raises:
-            PenstockError: the file is not on this machine, not any more, or another user's.
+            PenstockError: the file is not on this machine, was deleted, or belongs to another user.
         """
         try:
             with Path(self.path).open("rb") as file:
@@ -85,11 +85,11 @@ class DriverOnly(Generic[T]):
             is_own, other_half = False, b""
         if not is_own or len(other_half) != len(self._half):
             raise PenstockError(
-                f"The file {self.path}, which holds the options of this write for its commit, cannot be read "
-                "here. Nothing was committed. The driver plans and commits a write on one machine: run the "
-                "write again, with a TMPDIR that is not cleaned up meanwhile."
+                f"The file {self.path}, which has the options of this write for its commit, cannot be read. "
+                "Nothing was committed. The driver must plan and commit a write on the same machine. Run the "
+                "write again, with a TMPDIR that is not cleaned up in the meantime."
             )
-        value: T = pickle.loads(_combined(other_half, self._half))  # noqa: S301  our own, of this user
+        value: T = pickle.loads(_combined(other_half, self._half))  # noqa: S301  our own file, of this user
         return value
 
     def forget(self) -> None:
@@ -97,5 +97,5 @@ class DriverOnly(Generic[T]):
 
 
 def _combined(one: bytes, other: bytes) -> bytes:
-    """The bitwise exclusive or: a one-time pad."""
+    """Return the bitwise exclusive or: a one-time pad."""
     return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")

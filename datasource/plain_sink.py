@@ -1,4 +1,4 @@
-"""A sink for destinations that need no more than a target."""
+"""A sink for destinations that need only a target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlainSink(Generic[PayloadT, ContentT]):
-    """See `Sink`. The target pickles, and keeps nothing between two calls."""
+    """See `Sink`. The target can be pickled, and has no state between calls."""
 
     kind: str
     table_uri: str
@@ -28,7 +28,7 @@ class PlainSink(Generic[PayloadT, ContentT]):
         return self.target
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """Arrow finds the credentials of object stores in the environment."""
+        """Open a location. Arrow takes the credentials of object stores from the environment."""
         from pyarrow.fs import FileSystem, LocalFileSystem
 
         local = local_path(location)
@@ -38,4 +38,4 @@ class PlainSink(Generic[PayloadT, ContentT]):
         return filesystem, path
 
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,8 +1,8 @@
-"""What the planner process last saw of a decoupled stream's table, so that no batch waits for a catalog.
+"""Cached table state of decoupled streams in the planner process, so that no batch waits for a catalog.
 
-The first plan of a process looks at the table and waits for it. Later batches take what was seen then, and a
-thread looks again in the background now and then. This is a cache and nothing else: without it, as in a new
-process, the table is looked at again.
+The first plan of a process reads the table and waits for it. Later batches use the cached state, which a
+background thread refreshes from time to time. This is only a cache: without it, as in a new process, the
+table is read again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 REFRESH_S = 10.0
-"""A plan that is older is looked at again, after the batch that has found it so was planned with it."""
+"""Age at which the state is refreshed, after it has been used for one more batch."""
 PLANS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PlanKey(Generic[PayloadT, ContentT]):
-    """What a plan depends on: a query that is started with other options or columns has another."""
+    """What a plan depends on. A query that is restarted with other options or columns has another key."""
 
     stream: StreamKey
     sink: Sink[PayloadT, ContentT]
@@ -42,7 +42,7 @@ class PlanKey(Generic[PayloadT, ContentT]):
 
 @dataclass(frozen=True, slots=True)
 class CachedTable(Generic[PayloadT, ContentT]):
-    """What one look at the table has found."""
+    """The state of the table when it was last read."""
 
     planned: PlannedBatch[PayloadT, ContentT]
     token: Token | None
@@ -58,15 +58,15 @@ class _Entry:
 
 
 def start_thread(body: Callable[[], None]) -> None:
-    """The process may end while the thread waits for a dead catalog."""
+    """Start a daemon thread: the process may end while it waits for a catalog that is down."""
     threading.Thread(target=body, name="penstock-plan", daemon=True).start()
 
 
 class PlanCache:
-    """Plans by stream. Safe to share among threads.
+    """Plans by stream. Thread-safe.
 
     Args:
-        clock: seconds
+        clock: in seconds
         start: runs a function in the background
     """
 
@@ -81,10 +81,10 @@ class PlanCache:
         self._entries: dict[StreamKey, _Entry] = {}
 
     def get(self, key: PlanKey[PayloadT, ContentT]) -> CachedTable[PayloadT, ContentT] | None:
-        """What was seen last; None if the table must be looked at now.
+        """Return the cached state; None if the table must be read now.
 
         Raises:
-            PenstockError: what the last look in the background has ended in, unless it was an outage.
+            PenstockError: the error of the last refresh, unless it was an outage.
         """
         with self._lock:
             entry = self._entries.get(key.stream)
@@ -105,7 +105,7 @@ class PlanCache:
     def refresh(
         self, key: PlanKey[PayloadT, ContentT], load: Callable[[], CachedTable[PayloadT, ContentT]]
     ) -> None:
-        """Look again in the background, if it is time; one look per stream at once."""
+        """Refresh in the background if it is time, one refresh per stream at the same time."""
         with self._lock:
             entry = self._entries.get(key.stream)
             if entry is None or entry.is_loading or self._clock() - entry.loaded_at < REFRESH_S:
@@ -118,8 +118,8 @@ class PlanCache:
         try:
             cached = load()
         except RetryableError as error:
-            logger.warning("The next batches of %s go by what was known of it: %s", entry.key.stream, error)
-        except BaseException as error:  # noqa: BLE001 - the next batch raises it
+            logger.warning("The next batches of %s use the cached table state: %s", entry.key.stream, error)
+        except BaseException as error:  # noqa: BLE001  the next batch raises it
             failure = error
         with self._lock:
             entry.cached, entry.error = cached, failure
@@ -127,4 +127,4 @@ class PlanCache:
 
 
 PLANS = PlanCache()
-"""Of this process."""
+"""The cache of this process."""

@@ -1,4 +1,4 @@
-"""Plan one batch: everything that is checked or decided before any data moves. Driver only."""
+"""Plan one batch: everything that is checked and decided before any data moves. Driver only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def plan_stream_batch(
     sink: Sink[PayloadT, ContentT], schema: StructType, overwrite: bool
 ) -> BatchPlan[PayloadT, ContentT]:
-    """Recover what is pending, decide whether to write the running batch, and say how.
+    """Recover pending batches, decide whether to write the running batch, and plan how.
 
     Raises:
         PenstockError: see its subclasses; no data has moved.
@@ -63,11 +63,11 @@ def plan_batch(
     digest_of: DigestOf = lambda _: None,
     plans: PlanCache = PLANS,
 ) -> BatchPlan[PayloadT, ContentT]:
-    """Plan a batch of a stream whose checkpoint and store are at hand; raises as `plan_stream_batch`.
+    """Plan a batch with the checkpoint already read and the store open. Raises as `plan_stream_batch`.
 
     Args:
-        digest_of: an earlier batch, as the checkpoint has it; None if it does not know it any more
-        plans: of decoupled streams
+        digest_of: returns the digest of an earlier batch in the checkpoint; None if it is no longer there
+        plans: cache for decoupled streams
     """
     digest_of, is_decoupled = cache(digest_of), sink.options.is_decoupled
     event_time = event_time_column(rows, sink.options.event_time)
@@ -86,16 +86,16 @@ def plan_batch(
 def _plan_coupled(
     key: PlanKey[PayloadT, ContentT], store: SqlManifestStore, batch: Batch, digest_of: DigestOf
 ) -> PlannedBatch[PayloadT, ContentT] | None:
-    """None if the batch is not to be written."""
+    """Plan a batch of a coupled stream; None if the batch must not be written."""
     sink = key.sink
     table, written = sink.open_table(), store.written_table(batch.stream)
     try:
         check_same_table(table, batch.stream, written)
         check_new_query(sink, store, table, batch, key.overwrite)
         decision = TwoPhaseCommitter(store, table, retry(sink.options)).begin(batch, digest_of)
-        check_same_table(table, batch.stream, written)  # recovery has looked anew, and gives way to a replay
+        check_same_table(table, batch.stream, written)  # again, because recovery has reloaded the table
     except TableChangedError:
-        # A store that was lost does not know the stream, and the operator could not accept the table.
+        # A new store must know the stream, so that an operator can accept the table.
         register_stream(sink, store, batch.stream)
         raise
     if decision is Action.SKIP:
@@ -109,11 +109,11 @@ def plan_batch_write(
     overwrite: bool,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> BatchPlan[PayloadT, ContentT]:
-    """Plan a batch write: a stream of one batch, under an id that no other write has."""
+    """Plan a batch write: a stream of one batch, with an id that no other write has."""
     if sink.options.is_decoupled:
         raise ConfigurationError(
-            "delivery=decoupled is for streams: a batch write has no checkpoint to wait behind, and is in "
-            "the table when it returns. Leave the option out."
+            "delivery=decoupled is only for streams. A batch write is committed when it returns. Remove the "
+            "option."
         )
     rows = arrow_schema(schema)
     event_time = event_time_column(rows, sink.options.event_time)
@@ -126,7 +126,7 @@ def plan_batch_write(
 
 
 def _without_origins(content: ContentT) -> ContentT:
-    """A batch write is no earlier query, whose rows a stream that begins on the table would write again."""
+    """Remove the origins: a batch write is not an earlier query for `newQuery`."""
     return replace(content, origins=()) if hasattr(content, "origins") else content  # type: ignore[type-var]
 
 
@@ -135,28 +135,27 @@ def retry(options: StreamOptions) -> Retry:
 
 
 def open_checkpoint(sink: Destination) -> Checkpoint:
-    """The query's checkpoint."""
+    """Open the checkpoint of the query."""
     location = sink.options.checkpoint_location
     if location is None:
         raise ConfigurationError(
-            "checkpointLocation is not among the options of the stream writer. Spark does not show the "
-            "configuration spark.sql.streaming.checkpointLocation or a temporary checkpoint to Python sinks; "
-            "without the checkpoint a replayed batch cannot be told from a new one: give "
-            '.option("checkpointLocation", ...).'
+            'checkpointLocation is missing. Set it on the stream writer: .option("checkpointLocation", ...). '
+            "Penstock needs the checkpoint to tell a replayed batch from a new one, and Spark does not pass "
+            "spark.sql.streaming.checkpointLocation or a temporary checkpoint to Python sinks."
         )
     filesystem, root = sink.open_filesystem(location)
     return Checkpoint(filesystem, root, location)
 
 
 def store_url(options: StreamOptions) -> str:
-    """Where the manifests are; by default they live and die with the checkpoint."""
+    """Return the URL of the manifest store, by default in the checkpoint directory."""
     if options.store is not None:
         return options.store
     directory = local_path(options.checkpoint_location or "")
     if directory is None:
         raise ConfigurationError(
-            f"checkpointLocation {options.checkpoint_location!r} is not on a local disk, where the default "
-            "store could be. Name a database that every driver of this query can reach: "
+            f"checkpointLocation {options.checkpoint_location!r} is not on a local disk, so the manifest "
+            "store cannot be a SQLite file in it. Give a database that every driver of this query can reach: "
             '.option("store", "postgresql+psycopg://user@host/database").'
         )
     return sqlite_url(posixpath.join(directory, STORE_FILE))

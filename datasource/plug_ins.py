@@ -1,6 +1,7 @@
 """Destinations of other packages, found through the entry-point group `penstock.destinations`.
 
-The entry's name is the kind of the destination's manifests, and its object a `destinations.DestinationType`.
+The name of an entry point is the kind of the destination's manifests. Its object is a
+`destinations.DestinationType`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ BUILT_IN = {
     "iceberg": "penstock.datasource.iceberg.sink:DESTINATION",
     "postgres": "penstock.datasource.postgres.stored:DESTINATION",
 }
-"""Named here: a zip given with `--py-files` has no entry points."""
+"""Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 
 
 def plug_ins() -> EntryPoints:
-    """None is loaded yet."""
+    """Return the entry points, without loading them."""
     return entry_points(group=GROUP)
 
 
 def load(reference: str) -> Any:
-    """The object of a reference `module:name`."""
+    """Import the object of a reference `module:name`."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)

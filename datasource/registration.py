@@ -1,4 +1,4 @@
-"""Make the data sources known to a Spark session."""
+"""Register the data sources with a Spark session."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (DeltaDataSource, IcebergDa
 
 
 def register(spark: SparkSession, *, tune: bool = True) -> None:
-    """Register every data source of Penstock, and of installed plug-ins, with the session, once per session.
+    """Register the data sources of Penstock and of installed plug-ins. Call it once per session.
 
-    In local mode Spark's Python workers shall be this very Python, where Penstock is installed, unless
-    something else was asked for: Spark's own default is the `python3` on the PATH. On a cluster Penstock
-    has to be installed for the workers' Python.
+    In local mode this also sets the Python of Spark's workers to the current one, where Penstock is
+    installed, unless it is already set: Spark's default is the `python3` on the PATH. On a cluster, Penstock
+    must be installed for the Python of the workers.
 
     Args:
-        tune: have Spark cut rows into Arrow batches by number and not by size, which makes the hand-over to
-            Python about twice as fast (see `arrow_batches`); what the session has set already stays
+        tune: let Spark limit Arrow batches by rows instead of by size, which makes the hand-over to Python
+            about
+            twice as fast (see `arrow_batches`). Values that the session has already set are kept.
     """
     _use_this_python_in_local_mode(spark)
     for data_source in data_sources():
@@ -43,18 +44,18 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
 
 
 def data_sources() -> list[type[PenstockDataSource]]:
-    """Those of Penstock, and of installed plug-ins."""
+    """Return the data sources of Penstock and of installed plug-ins."""
     return [*DATA_SOURCES, *_other_data_sources()]
 
 
 def _other_data_sources() -> list[type[PenstockDataSource]]:
-    """Of other packages; see `plug_ins`. One that cannot be loaded must not take the others with it."""
+    """Return those of other packages. One that cannot be loaded is skipped with a warning."""
     found = []
     for entry in plug_ins():
         try:
             if entry.name not in BUILT_IN:
                 found.append(load(entry.load().data_source))
-        except Exception as error:  # noqa: BLE001 - another package's code
+        except Exception as error:  # noqa: BLE001  another package's code
             logger.warning("The destination %s (%s) cannot be loaded: %s", entry.name, entry.value, error)
     return found
 
@@ -69,13 +70,13 @@ def _use_this_python_in_local_mode(spark: SparkSession) -> None:
 
 
 def _warn_of_a_shared_server(spark: SparkSession) -> None:
-    """`START_SETTINGS` are for an application of one user. A Spark Connect server may have others."""
+    """Warn if a Spark Connect server, which may have several users, runs with `START_SETTINGS`."""
     if getattr(spark, "_sc", None) is not None:
         return
     options = (spark.conf.get(f"spark.{process}.extraJavaOptions", "") for process in ("driver", "executor"))
     if any(WITHOUT_BOUNDS_CHECKS in (text or "") for text in options):
         logger.warning(
-            "This Spark Connect server runs with %s: Arrow checks no bounds in its whole JVM, where data of "
-            "other users is read too. Start a server that is shared without penstock.START_SETTINGS.",
+            "This Spark Connect server runs with %s, which turns off Arrow's bounds checks in the whole JVM, "
+            "also for other users' data. Start a shared server without penstock.START_SETTINGS.",
             WITHOUT_BOUNDS_CHECKS,
         )

@@ -1,4 +1,4 @@
-"""The stream writer for Spark 4.0, which hands rows to Python streaming sinks."""
+"""The stream writer for Spark 4.0, which passes rows to Python streaming sinks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_PER_BATCH = 10_000
-"""As many as Spark puts into an Arrow batch by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+"""Spark's default for Arrow batches (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 
 
 class RowStreamWriter(StreamWriter, DataSourceStreamWriter):
@@ -34,7 +34,7 @@ class RowStreamWriter(StreamWriter, DataSourceStreamWriter):
 
 
 def _arrow_batches(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows as Arrow batches, with the same Arrow types that newer Spark versions hand over."""
+    """Convert rows to Arrow batches, with the Arrow types that newer Spark versions pass."""
     iterator = iter(rows)
     while chunk := list(islice(iterator, ROWS_PER_BATCH)):
         table = LocalDataToArrowConversion.convert(chunk, schema, use_large_var_types=False)

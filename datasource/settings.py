@@ -1,4 +1,4 @@
-"""What a delivery process must know to open a stream's table: kept in the store, without any secret."""
+"""Settings in the store with which a delivery process opens a stream's table. They contain no secrets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def register_stream(
     sink: Destination, store: SqlManifestStore, stream: StreamKey, table_id: str = ""
 ) -> None:
-    """Make the stream known, with all that its delivery needs. Driver only."""
+    """Register the stream, with all settings that its deliveries need. Driver only."""
     options = sink.options
     store.register_stream(stream, sink.kind, options.query_name, table_id, settings=settings_of(options))
 
 
 def settings_of(options: DeliveryOptions) -> str:
-    """As JSON. Secrets (`store`, `storage.*`, `catalog.*`) are given to the delivery process itself."""
+    """Return the settings as JSON, without `store`, `storage.*` and `catalog.*`, which may be secrets."""
     settings = {
         "delivery": "decoupled" if options.is_decoupled else "coupled",
         "checkpoint": _absolute(options.checkpoint_location or ""),
@@ -34,5 +34,5 @@ def settings_of(options: DeliveryOptions) -> str:
 
 
 def _absolute(location: str) -> str:
-    """The location as processes in any working directory find it."""
+    """Return the location as an absolute path, for processes in any working directory."""
     return str(Path.cwd() / location.removeprefix("file:")) if is_relative(location) else location

@@ -1,7 +1,7 @@
-"""What a data source and a delivery process need of one kind of destination; all else is the same for all.
+"""What a data source and a delivery process need from one kind of destination.
 
-A destination or its target may have abilities beside: generic code asks for them with isinstance, and never
-for a kind. `committers.deliveries.contract.Mergeable` and `file_table.Compactable` are two more.
+A destination or its target may have further capabilities. Generic code checks for them with isinstance, and
+never for a kind. `committers.deliveries.contract.Mergeable` and `file_table.Compactable` are two more.
 """
 
 from __future__ import annotations
@@ -38,59 +38,59 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SupportsTableIdentity(Protocol):
-    """A target that can be told from another one under the same address."""
+    """A target that can be distinguished from another one at the same address."""
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """
+        """Check that this is the table that the query has written to.
+
         Raises:
-            TableChangedError: the table is not the one with `table_id`, or has lost what the query delivered.
+            TableChangedError: the table does not have `table_id`, or has lost batches of the query.
         """
         ...
 
     def accept(self, query_id: str) -> None:
-        """Take the table as it is now for one that holds what the query has delivered, on an operator's
-        word.
-        """
+        """Accept the table as it is now, at an operator's request, as containing the query's batches."""
         ...
 
 
 @runtime_checkable
 class SupportsOrigins(Committer, Protocol):
-    """A target that notes which queries have written it."""
+    """A target that records which queries have written to it."""
 
     def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
-        """The first of the origins from which another query has committed to the table; None if none has."""
+        """Return the first of the origins from which another query has committed; None if there is none."""
         ...
 
     def has_rows(self) -> bool:
-        """False if there is no table, or it certainly has no rows. May cost what the table has in files."""
+        """Return False if there is no table, or it certainly has no rows. May read all file entries."""
         ...
 
 
 @runtime_checkable
 class SupportsOrdering(Protocol[ContentT_contra]):
-    """A target whose batches may depend on those before them that are not committed yet."""
+    """A target whose batches may depend on earlier batches that are not committed yet."""
 
     def target_id_of(self, manifest: Manifest) -> str:
-        """The id of the target that the manifest was planned for."""
+        """Return the id of the target for which the manifest was planned."""
         ...
 
     def check_follows(self, content: ContentT_contra, pending: Iterable[Manifest]) -> None:
-        """
+        """Check that a batch can be written after the pending ones.
+
         Args:
-            content: of a batch that is about to be written
-            pending: the prepared batches before it
+            content: content of the new batch
+            pending: manifests of the prepared batches before it
 
         Raises:
-            RetryableError: they must be delivered first.
+            RetryableError: the pending batches must be delivered first.
         """
         ...
 
 
 class Destination(Protocol):
-    """Where one stream goes, by its options. Driver only: it may hold secrets.
+    """The destination of one stream, made from its options. Driver only, because it may contain secrets.
 
-    Pickles, for Spark commits in another process than it plans in.
+    Can be pickled, because Spark plans and commits in different processes.
     """
 
     @property
@@ -98,24 +98,24 @@ class Destination(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of its manifests."""
+        """Return the kind of its manifests."""
         ...
 
     @property
     def table_uri(self) -> str:
-        """One spelling for one table, without secrets."""
+        """Return the normalized address of the table, without secrets."""
         ...
 
     def open_table(self) -> Committer:
-        """Commits to the table, and looks at it when first asked."""
+        """Return a committer, which loads the table when it is first needed."""
         ...
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """The file system that a checkpoint is on, and its path there."""
+        """Return the file system of a checkpoint, and the path in it."""
         ...
 
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
-        """Keep the table fast, after a batch has landed. Failing loses nothing: the next batch does it."""
+        """Maintain the table after a committed batch. If it fails, the next batch does it."""
         ...
 
 
@@ -123,12 +123,12 @@ class Sink(Destination, Protocol[PayloadT, ContentT]):
     """A destination that opens its target."""
 
     def open_table(self) -> Target[PayloadT, ContentT]:
-        """A target that looks at the table when first asked."""
+        """Return a target, which loads the table when it is first needed."""
         ...
 
 
 class MaintenanceContext(Protocol):
-    """What the delivery process gives to a destination for its list of maintenance steps."""
+    """What the delivery process provides for a destination's maintenance steps."""
 
     @property
     def store(self) -> SqlManifestStore: ...
@@ -148,7 +148,7 @@ class MaintenanceContext(Protocol):
         rewrite_config: Callable[[LakeManifest], WriteConfig | None],
         target_file_bytes: int,
     ) -> Step:
-        """Small data files that readers see already become larger ones.
+        """Return the step that compacts small data files of the table.
 
         Args:
             rewrite_config: see `Compactable`
@@ -156,20 +156,20 @@ class MaintenanceContext(Protocol):
         ...
 
     def orphans(self, stored: Cleanable) -> Step:
-        """What nothing names any more is deleted, as by `penstock gc`."""
+        """Return the step that deletes orphan files, as `penstock gc` does."""
         ...
 
     def pending_names(self) -> set[str]:
-        """Base names of the files that manifests name which are not in the table yet."""
+        """Return the base names of files in manifests that are not committed yet."""
         ...
 
 
 @runtime_checkable
 class Partitioned(Protocol):
-    """A destination with partitions, whose rows `penstock.distribute` brings together before the write."""
+    """A destination with partitions, by which `penstock.distribute` repartitions rows."""
 
     def partitioning(self) -> tuple[PartitionField, ...]:
-        """Of the table; if it is not there, the one that it would be created with.
+        """Return the partitioning of the table or, if it does not exist, of the one to create.
 
         Raises:
             RetryableError: the table cannot be read now.
@@ -179,16 +179,16 @@ class Partitioned(Protocol):
 
 @runtime_checkable
 class Maintainable(Protocol):
-    """A destination whose table the delivery process keeps in shape."""
+    """A destination whose table the delivery process maintains."""
 
     def maintenance_policy(self) -> MaintenancePolicy:
-        """What the options say."""
+        """Return the policy in the options."""
         ...
 
     def maintenance_steps(self, context: MaintenanceContext) -> list[Step]: ...
 
     def is_maintained(self) -> bool:
-        """True if Penstock looks after the table although the query does not say so.
+        """Return True if Penstock maintains the table when the query has no option for it.
 
         Raises:
             RetryableError: the table cannot be read now.
@@ -197,36 +197,35 @@ class Maintainable(Protocol):
 
 
 def mode_of(overwrite: bool) -> Mode:
-    """The mode of a batch, from what Spark says of it."""
+    """Return the mode of a batch, from Spark's flag."""
     return "overwrite" if overwrite else "append"
 
 
 def check_same_table(table: Committer, stream: StreamKey, written: WrittenTable | None) -> None:
-    """The table must be the one that the stream's committed batches went into, and still claim to hold them.
+    """Check that the table is the one that the stream has written to, and still has its last batch.
 
     Args:
-        written: what the store knew of it before the table was looked at; None if nothing
+        written: what the store knew of the table before the table was read; None if nothing
 
     Raises:
-        TableChangedError: it is another one, or was put back to before the stream's last batch.
+        TableChangedError: it is another table, or it was restored to before the stream's last batch.
     """
     if not isinstance(table, SupportsTableIdentity):
         return
-    if written is None:  # the store may have been lost: the table itself knows
+    if written is None:  # the store may have been lost, but the table has the token
         table.check_unchanged(stream.query_id, None, None)
         return
-    table_id = written.table_id or None  # a batch that reached the store only after it was lost brings none
+    table_id = written.table_id or None  # empty if the store was lost before the batch was recorded
     table.check_unchanged(stream.query_id, table_id, written.table_version)
     if written.batch_id is None:
         return
     token = table.token(stream.query_id)
     if token is None or token.batch_id < written.batch_id:
-        holds = "no batch" if token is None else f"batch {token.batch_id} as the last one"
+        found = "no batch" if token is None else f"batch {token.batch_id} as its last batch"
         raise TableChangedError(
-            f"The table {stream.table_uri} holds {holds} of query {stream.query_id}, which has delivered "
-            f"batch {written.batch_id}: its metadata was put back from a copy, or changed by hand. Going on "
-            "would leave a gap. Nothing was committed. Put back the newest metadata; or accept the table as "
-            "it is, without these rows:\n"
-            "    penstock recover --accept-table\n"
-            "or start the query with a new checkpoint to write the table from the beginning."
+            f"The table {stream.table_uri} has {found} of query {stream.query_id}, which has already "
+            f"committed batch {written.batch_id}. The table's metadata was restored from a copy or changed "
+            "by hand, and rows would be missing. Nothing was committed. Restore the newest metadata, or "
+            "accept the table as it is, without these rows:\n    penstock recover --accept-table\nor start "
+            "the query with a new checkpoint to write the table from the beginning."
         )

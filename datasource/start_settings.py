@@ -1,4 +1,4 @@
-"""Settings with which rows reach Python faster, for whoever starts Spark: a running one takes none."""
+"""Settings that let rows reach Python faster. They must be set before Spark starts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ START_SETTINGS = {
     "spark.driver.extraJavaOptions": WITHOUT_BOUNDS_CHECKS,
     "spark.executor.extraJavaOptions": WITHOUT_BOUNDS_CHECKS,
 }
-"""For `SparkSession.builder.config(map=penstock.START_SETTINGS)`, or a `--conf` each.
+"""For `SparkSession.builder.config(map=penstock.START_SETTINGS)`, or one `--conf` for each.
 
-JVM and Python talk by Unix domain sockets instead of TCP (Spark 4.1 and newer). And Arrow's Java library does
-not compare each write with the bounds of its buffer: Spark makes room for every value before it writes it,
-and only a mistake in Spark itself would go unnoticed there. The checks are off for the whole JVM, for reads
-too: set them for an application of your own only, not for a Spark Connect server or another one that several
-users share. `register` warns on a Spark Connect server. Java options of your own belong into the same
-texts. Sinks that are no Python sinks go on as before.
+JVM and Python communicate through Unix domain sockets instead of TCP (Spark 4.1 and newer), and Arrow's Java
+library does not check the bounds of its buffers. Spark allocates space before it writes a value, so only a
+bug in Spark itself would go unnoticed. The checks are off in the whole JVM, also for reads: use these
+settings only for your own application, not for a Spark Connect server or another one with several users.
+`register` warns on a Spark Connect server. Append your own Java options to these values. Sinks that are not
+in Python are not affected.
 """

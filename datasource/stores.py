@@ -1,8 +1,7 @@
-"""Open manifest stores of this process, kept between batches. Driver only.
+"""Manifest stores that this process keeps open between batches. Driver only.
 
-Spark's planner and commit processes live on from batch to batch, and to open a store costs more than to ask
-it. This is a cache and nothing else: a store that fails, whose file was deleted or replaced, or that a forked
-process has inherited, is opened anew.
+Spark reuses its planner and commit processes, and opening a store costs more than a query. This is only a
+cache: a store is opened again if it fails, if its file was deleted or replaced, or in a forked process.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from ..committers.store.sql import SqlManifestStore, open_store
 
 OPEN_S_MAX = 60.0
-"""A store is opened anew after that long: then it is seen if a newer version has upgraded its tables."""
+"""Seconds after which a store is opened again, to notice that a newer version has upgraded its tables."""
 STORES_MAX = 8
 
 
@@ -29,7 +28,7 @@ class _Open:
 
 
 class StoreCache:
-    """Open stores by URL. Safe to share among threads: a store is never closed while it is in use."""
+    """Open stores by URL. Thread-safe: a store is never closed while it is in use."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,7 +37,7 @@ class StoreCache:
 
     @contextmanager
     def borrow(self, url: str) -> Iterator[SqlManifestStore]:
-        """The store at the URL; raises as `open_store`. After an error in the block it is closed."""
+        """Yield the store at the URL. Raises as `open_store`. An error in the block closes the store."""
         opened = self._take(url) or self._open(url)
         try:
             yield opened.store
@@ -55,7 +54,9 @@ class StoreCache:
             opened = self._idle.pop(url, None)
         if opened is None:
             return None
-        if opened.process != os.getpid():  # the connections are the parent's: it alone may close them
+        if (
+            opened.process != os.getpid()
+        ):  # the connections belong to the parent process, which alone may close them
             opened.store.engine.dispose(close=False)
             return None
         if self._clock() - opened.opened_at < OPEN_S_MAX and opened.store.has_same_file:
@@ -77,4 +78,4 @@ class StoreCache:
 _STORES = StoreCache()
 
 borrow_store = _STORES.borrow
-"""The store at a URL, as a context manager."""
+"""Borrow the store at a URL, as a context manager."""

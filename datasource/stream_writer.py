@@ -1,12 +1,12 @@
-"""The stream writer: what Spark calls on the executors for every task, on the driver for every batch.
+"""The stream writer, which Spark calls on the executors for every task and on the driver for every batch.
 
     planner process     streamWriter()     options, checkpoint, recovery, table -> BatchPlan
     executors           write(rows)        data files -> CommittableMessage
     commit process      commit(messages)   manifest -> prepare -> table commit -> mark
-                        abort(messages)    delete what never came to its commit
+                        abort(messages)    delete files of a batch that did not reach its commit
 
-Nothing lives on `self` between batches: each call is made on another object, mostly in another process; see
-`pickling`.
+There is no state on `self` between batches: each call is made on another object, mostly in another process.
+See `pickling`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from .pickling import NotPickled
 from .sink import Sink
 from .spark_workers import release_caches
 from .task import current_task
+from .worker_errors import message_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class StreamWriter:
-    """What the stream writers for Arrow batches and for rows have in common: all but `write`.
+    """Base of the stream writers for Arrow batches and for rows, which add only `write`.
 
     Args:
-        plan: the plan of the batch at hand; None in the commit process, which writes nothing
+        plan: the plan of the batch; None in the commit process, which writes nothing
     """
 
     def __init__(self, sink: Sink[Any, Any], plan: BatchPlan[Any, Any] | None) -> None:
         self._sink = NotPickled(sink)
         self._plan = plan
 
+    @message_first()
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
         """Executor, once per task attempt: write the data files of one partition.
 
@@ -54,6 +56,7 @@ class StreamWriter:
         release_caches()
         return message
 
+    @message_first()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, once per batch, when all tasks have succeeded."""
         from .committing import commit_stream_batch
@@ -61,6 +64,7 @@ class StreamWriter:
         commit_stream_batch(self._sink.get(), _checked(messages, batchId))
         release_caches()
 
+    @message_first()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
         from .committing import abort_batch
@@ -71,16 +75,16 @@ class StreamWriter:
 def _checked(
     messages: Sequence[WriterCommitMessage | None], batch_id: int
 ) -> list[CommittableMessage[Any, Any]]:
-    """All messages of the batch, one per task.
+    """Return the messages of the batch, one per task, after checking them.
 
-    Spark's continuous mode is accepted for Python sinks but never calls `write`: its commits come with
-    None or no messages at all, and every row would be lost without a word.
+    Spark accepts continuous mode for Python sinks but never calls `write`: its commits have no messages or
+    None, and every row would silently be lost.
     """
     checked = [message for message in messages if isinstance(message, CommittableMessage)]
     if not checked or len(checked) < len(messages):
         raise PenstockError(
-            f"Batch {batch_id} came to commit without anything written: Spark does not call Python sinks "
-            "in continuous mode (Trigger.Continuous). Use trigger(processingTime=...) or "
+            f"Batch {batch_id} reached its commit although no task has written: Spark does not call Python "
+            "sinks in continuous mode (Trigger.Continuous). Use trigger(processingTime=...) or "
             "trigger(availableNow=True)."
         )
     if any(message.committable.batch.batch_id != batch_id for message in checked):

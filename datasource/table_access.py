@@ -1,4 +1,4 @@
-"""What opens a stream's table beside its address: for the commands and the delivery process."""
+"""Storage and catalog options that commands and the delivery process need to open a table."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from ..committers.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class TableAccess:
-    """What opens the tables beside their address. May hold secrets."""
+    """Options to open tables, in addition to their address. May contain secrets."""
 
     storage: dict[str, str] = field(repr=False)
-    """For the object store of Delta tables."""
+    """Options of the object store of Delta tables."""
     catalog: dict[str, str] = field(repr=False)
     """Properties of the catalog of Iceberg tables."""
 
     @classmethod
     def parse(cls, storage: Sequence[str] | None, catalog: Sequence[str] | None) -> TableAccess:
-        """From `KEY=VALUE` texts.
+        """Parse `KEY=VALUE` arguments.
 
         Raises:
-            ConfigurationError: shows no value: it may be a secret.
+            ConfigurationError: an argument has another form. The message shows no value, which may be a
+                secret.
         """
         return cls(
             _pairs("--storage", "AWS_REGION=eu-west-1", storage or (), str.upper),
@@ -31,10 +32,11 @@ class TableAccess:
 
 
 def _pairs(option: str, example: str, texts: Sequence[str], spell: Callable[[str], str]) -> dict[str, str]:
-    """The last one of a key counts, however it is spelled."""
+    """Parse pairs. The last value of a key counts; `spell` normalizes keys."""
     for number, text in enumerate(texts, 1):
         if not text.partition("=")[0].strip() or "=" not in text:
             raise ConfigurationError(
-                f"{option} takes KEY=VALUE, for example {option} {example}; number {number} of them is none."
+                f"{option} takes KEY=VALUE, for example {option} {example}. The value of {option} number "
+                f"{number} is not of this form."
             )
     return {spell(key.strip()): value for key, _, value in (text.partition("=") for text in texts)}

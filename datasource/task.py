@@ -1,4 +1,4 @@
-"""Which task attempt this is, from Spark's TaskContext. Executors only."""
+"""The running task attempt, from Spark's TaskContext. Executors only."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class TaskAttempt:
     partition: int
     attempt: int
     run_id: str
-    """The run of a streaming query: a new one at every start. Empty in a batch write."""
+    """The run of the streaming query, new at every start. Empty in a batch write."""
     query_id: str
     batch_id: int | None
 
 
 def current_task() -> TaskAttempt:
-    """The running task attempt."""
+    """Return the running task attempt."""
     context = TaskContext.get()
     if context is None:
         raise PenstockError("write() was called outside a Spark task.")

@@ -1,6 +1,6 @@
-"""Spark's types and the Arrow types that data files hold: lossless, or refused with a way out.
+"""Conversion of Spark types to the Arrow types of data files: lossless, or refused with a remedy.
 
-Types are told apart by the names of their classes: not every supported Spark has all of them.
+Types are compared by the names of their classes, because not every supported Spark version has all of them.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ REMEDIES = {
     "collated string": "collate({0}, 'UTF8_BINARY')",
     "empty struct": "to_json({0})",
 }
-"""An expression in Spark SQL, by what is refused."""
+"""A remedy for each refused type, as an expression in Spark SQL."""
 
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
-"""In a string column's metadata: the char(n) or varchar(n) that Spark made the string of."""
+"""Key in the metadata of a string column with the declared type, char(n) or varchar(n)."""
 
 
 def arrow_schema(spark_schema: StructType) -> pa.Schema:
-    """The schema of the data files that hold rows of `spark_schema`. Runs on the driver.
+    """Return the schema of data files for rows of `spark_schema`. Runs on the driver.
 
     Raises:
-        SchemaMismatchError: names every column that no table could keep as it is, and a way out for each.
+        SchemaMismatchError: names every column that no table can store unchanged, with a remedy for each.
     """
     problems = list(_schema_problems(spark_schema))
     if problems:
@@ -88,17 +88,17 @@ def _arrow_type(kind: DataType) -> pa.DataType:
 
 
 def _class_name(kind: DataType) -> str:
-    """The name of the Spark type's class; a user's own type goes by its root."""
+    """Return the class name of a Spark type; UserDefinedType for all user-defined types."""
     names = [cls.__name__ for cls in type(kind).__mro__]
     return "UserDefinedType" if "UserDefinedType" in names else names[0]
 
 
-# What cannot be written ---------------------------------------------------------------------------
+# Types that cannot be written ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a type is: its full path for people, and how an expression reaches and replaces it."""
+    """The place of a type: its full path for messages, and the expressions to read and replace it."""
 
     path: str
     expression: str
@@ -123,7 +123,7 @@ class _Place:
 
 def _schema_problems(schema: StructType) -> Iterator[str]:
     if not schema.fields:
-        yield "there are none. Select at least one column."
+        yield "the query has no columns. Select at least one column."
     yield from _fields_problems(schema, _Place("", "", lambda inner: inner))
 
 
@@ -133,20 +133,20 @@ def _fields_problems(schema: StructType, place: _Place) -> Iterator[str]:
         at = place.field(field.name)
         declared = field.metadata.get(CHAR_VARCHAR_KEY) if field.metadata else None
         if declared:
-            yield at.refuse(f"{declared}: tables do not keep the length", _char_remedy(field.dataType))
+            yield at.refuse(f"{declared}: tables do not store the length", _char_remedy(field.dataType))
         else:
             yield from _type_problems(field.dataType, at)
 
 
 def _name_problems(schema: StructType, place: _Place) -> Iterator[str]:
-    """Names are compared as Spark and all lake tables do: without case."""
+    """Compare names without case, as Spark and all lake tables do."""
     counts = Counter(name.lower() for name in schema.names)
     alike = [name for name in schema.names if counts[name.lower()] > 1]
     if alike:
-        yield _refuse_names(schema, place, alike, "names that differ at most in case")
+        yield _refuse_names(schema, place, alike, "names that are equal or differ only in case")
     unusable = [name for name in schema.names if not name or "\0" in name]
     if unusable:
-        yield _refuse_names(schema, place, unusable, "a name that is empty or has a NUL character")
+        yield _refuse_names(schema, place, unusable, "a name that is empty or contains a NUL character")
 
 
 def _refuse_names(schema: StructType, place: _Place, refused: Sequence[str], what: str) -> str:
@@ -161,7 +161,7 @@ def _refuse_names(schema: StructType, place: _Place, refused: Sequence[str], wha
     else:
         remedy = f"df.toDF({', '.join(map(repr, new_names))})"
     paths = ", ".join(place.field(name).path for name in refused)
-    return f"{paths} ({what}). Rename, e.g.: {remedy}"
+    return f"{paths} ({what}). Rename, for example: {remedy}"
 
 
 def _char_remedy(kind: DataType) -> str:

@@ -1,4 +1,4 @@
-"""What the turns of a delivery process have in common, what one is for, and how it went."""
+"""Delivery attempts: settings, request, result, and the listener of their progress."""
 
 from __future__ import annotations
 
@@ -20,47 +20,49 @@ LEASE_WAIT_S_MAX = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """How a delivery process works."""
+    """Settings of a delivery process."""
 
     parallel: int = 2
-    """Streams that are delivered at once."""
+    """Streams to deliver at the same time."""
     lease_s: float = 10.0
-    """After so long without a sign of life another process takes a stream over."""
+    """Duration of a lease: another process takes over a stream after this time without a renewal."""
     poll_s: float = 1.0
-    """Between two looks at the store."""
+    """Interval of reading the store."""
     lease_wait_s: float = 60.0
     """How long `--once` waits for a stream that another process delivers."""
     delivers: bool = True
-    """False: only look at the store, for the metrics."""
+    """False: only read the store, for the metrics."""
     maintains: bool = True
-    """Look after the tables too, where their options want it."""
+    """Also maintain the tables, as their options say."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.parallel <= 64:
-            raise ConfigurationError("The number of streams to deliver at once must be from 1 to 64.")
+            raise ConfigurationError(
+                "The number of streams to deliver at the same time must be from 1 to 64."
+            )
         if not 1 <= self.lease_s <= LEASE_S_MAX:
-            raise ConfigurationError(f"A lease must last from 1 to {LEASE_S_MAX:.0f} seconds.")
+            raise ConfigurationError(f"The duration of a lease must be from 1 to {LEASE_S_MAX:.0f} seconds.")
         if not 0 <= self.lease_wait_s <= LEASE_WAIT_S_MAX:
             raise ConfigurationError(
-                f"The wait for another process must last from 0 to {LEASE_WAIT_S_MAX:.0f} seconds."
+                f"The time to wait for another process must be from 0 to {LEASE_WAIT_S_MAX:.0f} seconds."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRequest:
-    """What a turn is for."""
+    """What one delivery attempt should do."""
 
     trigger: str | None = None
-    """Deliver what is there now, and why; None: what the policy says."""
+    """Deliver all prepared batches now, for this reason; None: only what the policy says is due."""
     up_to: int | None = None
-    """End once this batch is delivered: later ones came in meanwhile."""
+    """Stop after this batch. Later batches were prepared in the meantime."""
     is_maintenance: bool = False
-    """Deliver nothing: remove files and records that are not needed any more, look after the table."""
+    """Do not deliver: delete files and records that are no longer needed, and maintain the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReport:
-    """One delivery that this process has landed, with what it took."""
+    """One delivery that this process has committed, and its duration."""
 
     stream: StreamStatus
     delivered: Delivered
@@ -70,7 +72,7 @@ class DeliveryReport:
 
 @dataclass(slots=True)
 class DeliveryAttempt:
-    """How one turn of a stream went."""
+    """Result of one delivery attempt of a stream."""
 
     reports: list[DeliveryReport] = field(default_factory=list)
     failure: Failed | None = None
@@ -83,22 +85,23 @@ class DeliveryAttempt:
 
 
 class DeliveryListener:
-    """Is told how the deliveries go. Called from several threads.
+    """Listens to the progress of deliveries. Called from several threads.
 
-    A method that is not overridden does nothing.
+    The methods do nothing unless they are overridden.
     """
 
     def on_poll(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        """All streams to look after, coupled ones too, as the store of this name has them now."""
+        """The store of this name was read. `streams` are all chosen streams, also coupled ones."""
 
     def on_store_failure(self, store: str, error: Exception) -> None:
-        """The store of this name could not be read; it is tried again."""
+        """The store of this name could not be read. Another attempt follows."""
 
     def on_delivery(self, report: DeliveryReport) -> None:
-        """A delivery is in its table."""
+        """A delivery was committed to its table."""
 
     def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
-        """
+        """A delivery failed.
+
         Args:
-            wait_s: until it is tried again; None if the stream is parked now
+            wait_s: seconds until the next attempt; None if the stream is parked now
         """

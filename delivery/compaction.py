@@ -1,7 +1,7 @@
-"""Compaction: small files become a few, before a table names any of them, or after.
+"""Compaction: rewrite small files into a few large ones.
 
-Runs in the delivery process. `DeliveryCompactor` works between the merging of batches and the delivery's
-prepare, `TableFileRewriter` for the maintenance of a table.
+Runs in the delivery process. `DeliveryCompactor` rewrites the files of a delivery before it is prepared, so
+that readers never see the small ones. `TableFileRewriter` rewrites files that the table already contains.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-# Before a table names the files -------------------------------------------------------------------
+# Files of a delivery ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryCompactor:
-    """Compacts the files of a delivery. See `deliverer.Compactor`."""
+    """Compact the files of a delivery. See `deliverer.Compactor`."""
 
     table: Compactable
     """The target, from `open_table`."""
     rewrite: GroupRewriter
 
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
-        """The manifest with its small files rewritten; None if nothing is worth rewriting.
+        """Return the manifest with its small files rewritten; None if there are no files worth rewriting.
 
         Args:
-            run_id: unique to this try: it makes the names of the files
+            run_id: unique to this attempt; part of the file names
 
         Raises:
             PenstockError: see `GroupRewriter`.
@@ -67,14 +67,14 @@ class DeliveryCompactor:
         return _with_files(manifest, content, groups, new_files)
 
     def _plan(self, manifest: Manifest, content: LakeManifest) -> WriteConfig | None:
-        """None if nothing can be rewritten: that is no reason not to deliver the files as they are."""
+        """Return how to write the new files; None if they stay as they are."""
         if len(content.files) < 2:
             return None
         try:
             return self.table.rewrite_config(content)
         except ConfigurationError as error:
             uri = manifest.batch.stream.table_uri
-            logger.warning("The files of %s are delivered as they are, not compacted: %s", uri, error)
+            logger.warning("The files of %s are delivered without compaction: %s", uri, error)
             return None
 
 
@@ -84,39 +84,39 @@ def _with_files(
     groups: Sequence[RewriteGroup],
     new_files: Mapping[int, tuple[DataFile, ...]],
 ) -> Manifest:
-    """The same batches and rows, with the new files in the place of the groups' sources."""
+    """Return the manifest with the new files in place of the rewritten ones."""
     replaced = {source.path for group in groups for source in group.sources}
     kept = [file for file in content.files if file.path not in replaced]
     new = [file for group in groups for file in new_files[group.number]]
     compacted = build_manifest(manifest.batch, content.with_files([*kept, *new]))
     if compacted.rows != manifest.rows:
         raise PenstockError(
-            f"Compacting the files of {manifest.batch.stream} made {compacted.rows} rows of {manifest.rows}. "
-            "Nothing was committed. This is a bug in Penstock: please report it."
+            f"The compacted files of {manifest.batch.stream} have {compacted.rows} rows instead of "
+            f"{manifest.rows}. Nothing was committed. This is a bug in Penstock: please report it."
         )
     return replace(compacted, merged=manifest.merged, oldest_event_at=manifest.oldest_event_at)
 
 
-# Of a table that is there -------------------------------------------------------------------------
+# Files of the table -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TableFileRewriter:
-    """Rewrites the small files of a table, see `file_tables.compaction.Rewriter`.
+    """Rewrite the small files of a table. See `file_tables.compaction.Rewriter`.
 
-    Files with other columns than the table has now, or with the same ones stored otherwise, stay as they are:
-    of a time before a column was added, or by another writer.
+    Files whose Parquet schema differs from the table's current one are skipped: they are older than a new
+    column, or written by another writer.
     """
 
     query_id: str
     plan_of: Callable[[LakeManifest], WriteConfig | None]
-    """How files for exactly this schema and partitioning are written; None if the table takes none."""
+    """Returns how to write files for this schema and partitioning; None if the table refuses them."""
     rewrite: GroupRewriter
     stop: Callable[[], bool] = lambda: False
-    """True leaves the groups whose files were not looked at yet."""
+    """Asked before each group; True ends the rewriting."""
     new_run_id: Callable[[], str] = lambda: uuid.uuid4().hex
     _unfit: set[str] = field(default_factory=set, init=False, repr=False)
-    """Paths of files that were looked at in vain, for the present layout."""
+    """Paths of files whose schema differs from the current one."""
     _layouts: list[str] = field(default_factory=list, init=False, repr=False)
 
     def __call__(
@@ -138,7 +138,8 @@ class TableFileRewriter:
         ]
 
     def _fitting(self, plan: WriteConfig, files: Sequence[DataFile]) -> tuple[DataFile, ...]:
-        """
+        """Return the files that have the schema of the plan.
+
         Raises:
             RetryableError: a file cannot be read now.
         """
@@ -159,7 +160,7 @@ class TableFileRewriter:
 
 
 def _layout_in(filesystem: FileSystem, path: str) -> str:
-    """The Parquet schema: names, types, nullability and field ids, however deep. Empty: no Parquet file."""
+    """Return the Parquet schema of a file, with nullability and field ids; empty if it is none."""
     try:
         with filesystem.open_input_file(path) as content:
             return _in_words(pq.ParquetFile(content).schema)
@@ -168,17 +169,17 @@ def _layout_in(filesystem: FileSystem, path: str) -> str:
     except OSError as error:
         raise RetryableError(
             f"The data file {path} cannot be read: {error}. Nothing was compacted. Check that the storage is "
-            "reachable; it is tried again."
+            "reachable. Penstock will try again."
         ) from error
 
 
 def _layout_of(plan: WriteConfig) -> str:
-    """The Parquet schema that the writer gives its files."""
+    """Return the Parquet schema of the files that the writer makes."""
     sink = pa.BufferOutputStream()
     OpenParquetFile(sink, plan.file_schema, plan, Encodings([], [], [], rows=0)).close()
     return _in_words(pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema)
 
 
 def _in_words(schema: pq.ParquetSchema) -> str:
-    """Without the first line, which has an address."""
+    """Return the schema as text, without its first line, which contains a memory address."""
     return str(schema).partition("\n")[2]

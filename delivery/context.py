@@ -1,4 +1,4 @@
-"""What a delivery process works with, from its start to its end."""
+"""Settings and shared state of one delivery process."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OpenSpark: TypeAlias = "Callable[[], SparkSession]"
-"""A session that answers; called by each compaction that wants one, in any thread."""
+"""Returns a session that works. Called for each compaction on Spark, in any thread."""
 
 
 def new_holder() -> str:
-    """A name for who holds leases, unique to this process."""
+    """Return a name for the holder of leases, unique to this process."""
     return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryContext:
-    """The same for all stores and streams of one delivery process."""
+    """Shared by all stores and streams of one delivery process."""
 
     access: TableAccess
     settings: ServiceSettings
     listeners: Sequence[DeliveryListener] = ()
     stop: threading.Event = field(default_factory=threading.Event)
-    """Ends everything, once the deliveries that run have landed."""
+    """Ends the process after the running deliveries."""
     spark: OpenSpark | None = None
     clock: Clock = utc_now
     holder: str = field(default_factory=new_holder)
-    """Of leases."""
+    """Name under which this process holds leases."""
 
     def on_poll(self, store: SqlManifestStore, streams: Sequence[StreamStatus], now: datetime) -> None:
         for listener in self.listeners:

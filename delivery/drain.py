@@ -1,4 +1,4 @@
-"""Deliver what waits now, and end: `penstock deliver --once`."""
+"""`penstock deliver --once`: deliver the batches that are prepared now, then end."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from .context import DeliveryContext
 from .worker import StreamWorker
 
 TRIES_MAX = 5
-"""Failures in a row until the rest is left to the next run."""
+"""Failures in a row after which the remaining batches are left for the next run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What became of one stream."""
+    """Result for one stream."""
 
     stream: StreamStatus
     deliveries: int
     batches: int
     rows: int
     left: int
-    """Batches that waited at the beginning and still do."""
+    """Batches that were prepared at the start and are still undelivered."""
     failure: PenstockError | None
-    """What the last delivery ended in, if it failed: the stream's state in the store says the same."""
+    """Error of the last delivery, if it failed; also in the stream's state in the store."""
     error: PenstockError | None
-    """Why nothing could be tried."""
+    """Why no delivery was attempted."""
     is_parked: bool
     is_busy: bool
-    """Another process delivers it, and has not ended in time."""
+    """Another process delivers the stream, and has not finished in time."""
 
 
 def drain(
@@ -42,7 +42,7 @@ def drain(
     context: DeliveryContext,
     is_chosen: Callable[[StreamStatus], bool] = lambda stream: True,
 ) -> list[Drained]:
-    """Deliver the batches of all chosen streams that are prepared by now.
+    """Deliver the batches of the chosen streams that are prepared now.
 
     Raises:
         PenstockError: the store cannot be read.
@@ -55,7 +55,7 @@ def drain(
 
 
 def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: StreamStatus) -> Drained | None:
-    """None for a coupled stream."""
+    """Deliver one stream; None for a coupled one."""
     worker, reports, failures = StreamWorker(stream, store, context), list[DeliveryReport](), 0
     failure: PenstockError | None = None
     error: PenstockError | None = None
@@ -84,7 +84,7 @@ def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: Str
                 if wait_s <= 0:
                     break
                 context.stop.wait(min(wait_s, context.settings.poll_s))
-            elif not attempt.reports:  # parked, or not in Spark's commits log yet
+            elif not attempt.reports:  # parked, or not in Spark's commit log yet
                 break
         if context.settings.maintains and not context.stop.is_set():
             worker.attempt(DeliveryRequest(is_maintenance=True))

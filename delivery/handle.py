@@ -1,7 +1,7 @@
-"""Delivery beside a driver or in a notebook: `penstock.start_delivery(...)`.
+"""Delivery within a driver or a notebook: `penstock.start_delivery(...)`.
 
-Ends with the process that started it, however that ends: at exit, on SIGTERM, and a delivery process of its
-own sees the pipe from its parent break. What is cut off anywhere, the next delivery finishes.
+It ends with the process that started it: at exit, on SIGTERM, and a separate delivery process also when the
+pipe from its parent breaks. The next delivery finishes what was interrupted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 logger = get_logger("penstock.delivery")
 
 EXIT_S = 20.0
-"""How long the end of the driver waits for the delivery that runs: shorter than what a cluster manager waits
-before it kills."""
+"""How long the exit of the driver waits for the running delivery: less than a cluster manager waits before it
+kills the driver."""
 
 
 def start_delivery(
@@ -49,33 +49,36 @@ def start_delivery(
     metrics_address: str = LOOPBACK,
     maintenance: bool = True,
 ) -> DeliveryHandle:
-    """Deliver the decoupled streams of a store from now on, beside whatever this process does.
+    """Start to deliver the decoupled streams of a store, in the background.
 
-    Started before or after the queries; a store that is not there yet is waited for. Any number may run on
-    one store, also next to `penstock deliver`. The streams go on without it: their batches wait.
+    Can be started before or after the queries; it waits for a store that does not exist yet. Any number of
+    deliveries may run on one store, also beside `penstock deliver`. Without any, queries continue until their
+    backlog is full.
 
     Args:
         store: SQLAlchemy URL of the store, as in the query's option `store`
-        checkpoint: instead of it, the checkpoint directory of a query whose store is there
-        stream: deliver only this one: a query's name, its id or the beginning of it, or a table
-        storage: options for the object store of Delta tables, the query's `storage.*`
-        catalog: properties of the catalog of Iceberg tables, the query's `catalog.*`
-        spark: for queries with `compactWith=spark`; without it this process rewrites their files, and warns
-        process: in a process of its own, which is started again if it dies, instead of a thread
-        parallel: streams that are delivered at once
-        lease_seconds: how long another delivery process waits before it takes over from one that is gone
-        metrics_port: serve Prometheus metrics there; 0 takes any port
-        metrics_address: serve them on this address; with 0.0.0.0, anybody who reaches the port can read them
-        maintenance: look after the tables too, where their options want it
+        checkpoint: instead of `store`: the checkpoint directory of a query, with the store in it
+        stream: deliver only this stream: a query's name, its id or the beginning of its id, or a table
+        storage: options of the object store of Delta tables, as in the query's `storage.*`
+        catalog: properties of the Iceberg catalog, as in the query's `catalog.*`
+        spark: for queries with `compactWith=spark`; without it, this process rewrites their files and logs a
+            warning
+        process: run in a separate process, which is restarted if it dies, instead of in a thread
+        parallel: number of streams to deliver at the same time
+        lease_seconds: seconds until another delivery process takes over from one that has died
+        metrics_port: port for Prometheus metrics; 0 chooses a free one
+        metrics_address: address to serve them on; with 0.0.0.0, everybody who reaches the port can read them
+        maintenance: also maintain the tables, as their options say
 
     Raises:
-        ConfigurationError: the arguments do not fit together.
+        ConfigurationError: the arguments contradict each other.
     """
     if (store is None) == (checkpoint is None):
-        raise ConfigurationError("start_delivery needs either a store or a checkpoint.")
+        raise ConfigurationError("start_delivery needs either `store` or `checkpoint`.")
     if process and spark is not None:
         raise ConfigurationError(
-            "A delivery process of its own cannot use this session: give either spark or process=True."
+            "A separate delivery process cannot use this Spark session. Give either `spark` or "
+            "`process=True`."
         )
     url = store if store is not None else store_of_checkpoint(checkpoint or "")
     settings = ServiceSettings(parallel=parallel, lease_s=lease_seconds, maintains=maintenance)
@@ -91,9 +94,9 @@ def start_delivery(
 
 
 class DeliveryHandle:
-    """A running delivery: started by its making, supervised, ended by `stop` or with the process.
+    """A running delivery. It is restarted after errors, and ends with `stop` or with the process.
 
-    As a context manager it stops at the end of the block. Safe to use from any thread.
+    As a context manager, it stops at the end of the block. Can be used from any thread.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -117,20 +120,22 @@ class DeliveryHandle:
 
     @property
     def is_alive(self) -> bool:
-        """True until it has ended; it is started again after errors, so only `stop` ends it."""
+        """True until `stop` has ended the delivery."""
         return self._thread.is_alive()
 
     @property
     def last_error(self) -> Exception | None:
-        """The newest failure: of a delivery until something is delivered; of a store, or of the whole, until
-        the store has been read since. None if there is none.
+        """The newest error, or None.
+
+        The error of a delivery is cleared by the next successful delivery. An error of the store, or of the
+        whole process, is cleared when the store is read again.
         """
         return self._error
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
-        """End once the delivery that runs has landed; False if that takes longer than `timeout_s`.
+        """Stop after the running delivery. Return False if that takes longer than `timeout_s`.
 
-        Idempotent. After False it still ends by itself.
+        Idempotent. After False, the delivery still ends by itself.
         """
         self._stop.set()
         if threading.current_thread() is not self._thread:
@@ -148,7 +153,7 @@ class DeliveryHandle:
                 wait_s = pauses.begin()
                 known = isinstance(error, PenstockError)
                 logger.error(
-                    "Delivery ended, and starts again in %.0f s: %s", wait_s, error, exc_info=not known
+                    "Delivery ended. It starts again in %.0f s: %s", wait_s, error, exc_info=not known
                 )
                 self._stop.wait(wait_s)
 
@@ -157,17 +162,17 @@ class DeliveryHandle:
 
 
 def _end_with_process(handle: DeliveryHandle) -> Callable[[], None]:
-    """Stop the handle when the process exits or is terminated; returns what undoes that.
+    """Stop the handle when the process exits or gets SIGTERM. Return a function that undoes that.
 
-    A handler of the application's own for SIGTERM is called afterwards. Only the main thread can set one:
-    elsewhere a terminated process just dies, which loses nothing.
+    The application's own handler for SIGTERM is called afterwards. Only the main thread can set a handler; in
+    another thread a terminated process just dies, which loses nothing.
     """
 
     def at_exit() -> None:
         handle.stop(EXIT_S)
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
-        handle.stop(EXIT_S)  # puts `before` back
+        handle.stop(EXIT_S)  # restores `before`
         if callable(before):
             before(number, frame)
         elif before is not signal.SIG_IGN:

@@ -1,7 +1,7 @@
-"""A stream's lease as the delivery process holds it: renewed in the background, released at the end.
+"""A stream's lease while a delivery process holds it: renewed in the background, released at the end.
 
-It is renewed only while the delivery makes progress. A delivery that hangs, such as in a request without a
-time-out, would hold the stream for ever otherwise, and other processes would stay idle.
+It is renewed only while the delivery makes progress. Otherwise a delivery that hangs, for example in a
+request without a timeout, would keep the stream from other processes for ever.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from ..committers.safe_text import get_logger
 logger = get_logger(__name__)
 
 RENEWALS_PER_LEASE = 3
-"""Two may fail before another process may take the stream over."""
+"""So two renewals may fail before another process may take over."""
 STALL_S = 900.0
-"""Seconds between two steps of a delivery after which its lease is no longer renewed.
+"""Seconds without progress after which the lease is no longer renewed.
 
-Longer than the time-outs of the requests in one step: a commit to a REST catalog and the look at its outcome
-take 300 s each at most.
+Longer than the timeouts of the requests in one step: a commit to a REST catalog, and the request for its
+outcome, take at most 300 s each.
 """
 
 _last_progress_s = time.monotonic()
 
 
 def last_progress_s() -> float:
-    """When any delivery of this process has come to its next step, in seconds of `time.monotonic`."""
+    """Return when a delivery of this process last made progress, in seconds of `time.monotonic`."""
     return _last_progress_s
 
 
 class HeldLease:
-    """Renews a lease in a thread of its own for as long as the `with` block runs, then releases it.
+    """Renew a lease in a background thread during the `with` block, then release it.
 
     Args:
-        lease: just acquired
-        seconds: how long it holds without a renewal
-        stall_s: after so many seconds without a call of `check` it is not renewed any more
+        lease: the acquired lease
+        seconds: duration of the lease without a renewal
+        stall_s: seconds without a call of `check` after which it is no longer renewed
         clock: seconds, as `time.monotonic`
     """
 
@@ -79,7 +79,9 @@ class HeldLease:
             try:
                 self._deliveries.release(self.lease)
             except (RetryableError, CommitStateUnknownError) as failed:
-                logger.warning("The lease of %s ends by itself: %s", self.lease.stream, failed)
+                logger.warning(
+                    "The lease of %s was not given back and will expire: %s", self.lease.stream, failed
+                )
 
     @property
     def is_lost(self) -> bool:
@@ -87,12 +89,12 @@ class HeldLease:
 
     @property
     def is_stalled(self) -> bool:
-        """True if the lease was given up because the delivery hangs."""
+        """True if the lease is no longer renewed because the delivery hangs."""
         return self._is_stalled
 
     @contextmanager
     def supervised_elsewhere(self) -> Iterator[None]:
-        """For a step of any length that something else ends if it hangs, such as a Spark job."""
+        """Wrap a step of any duration that is supervised elsewhere, such as a Spark job."""
         self._is_supervised = True
         try:
             yield
@@ -101,10 +103,10 @@ class HeldLease:
             self._note_progress()
 
     def check(self) -> None:
-        """Note that the delivery has come to its next step.
+        """Record that the delivery makes progress.
 
         Raises:
-            FencedError: another process has taken the stream over; what this one still does is wasted.
+            FencedError: another process has taken over the stream; further work of this one is wasted.
         """
         self._note_progress()
         if self._lost is not None:
@@ -121,9 +123,9 @@ class HeldLease:
             return False
         self._is_stalled = True
         self._lost = FencedError(
-            f"The delivery of {self.lease.stream} has made no progress for {idle_s:.0f} s. Its lease is not "
-            "renewed any more, so that another process can take over. Restart this process if nothing else "
-            "delivers the stream."
+            f"The delivery of {self.lease.stream} has made no progress for {idle_s:.0f} s. Its lease is no "
+            "longer renewed, so that another process can take over. If no other process delivers the stream, "
+            "restart this one."
         )
         logger.error("%s", self._lost)
         return True
@@ -138,4 +140,4 @@ class HeldLease:
                 self._lost = error
                 return
             except (RetryableError, CommitStateUnknownError) as error:
-                logger.warning("The lease of %s was not renewed: %s", self.lease.stream, error)
+                logger.warning("The lease of %s could not be renewed: %s", self.lease.stream, error)

@@ -1,4 +1,4 @@
-"""How the deliveries are told to people: one line each, in the log."""
+"""Progress output of the delivery process: log lines, JSON, metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = get_logger("penstock.delivery")
 
 
 LOOPBACK = "127.0.0.1"
-"""Where metrics are served by default: they need no password, and name tables and queries."""
+"""Default address of the metrics, which have no password and contain names of tables and queries."""
 
 
 def name_of(stream: StreamStatus) -> str:
@@ -26,7 +26,7 @@ def name_of(stream: StreamStatus) -> str:
 
 
 class LogListener(DeliveryListener):
-    """Logs."""
+    """Log deliveries and errors, one line each."""
 
     def on_delivery(self, report: DeliveryReport) -> None:
         fields = delivery_report_json(report)
@@ -48,18 +48,18 @@ class LogListener(DeliveryListener):
     def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         name = name_of(stream)
         if not isinstance(error, PenstockError):
-            logger.error("%s: failed unexpectedly, tried again %s", name, _in(wait_s), exc_info=error)
+            logger.error("%s: unexpected error, next attempt %s", name, _in(wait_s), exc_info=error)
         elif wait_s is None:
             logger.error("%s: parked until `penstock retry`: %s", name, error)
         else:
-            logger.warning("%s: not delivered, tried again %s: %s", name, _in(wait_s), error)
+            logger.warning("%s: not delivered, next attempt %s: %s", name, _in(wait_s), error)
 
 
 class LastError(DeliveryListener):
-    """Keeps the newest failure: of a delivery until something is delivered, of a store until it answers.
+    """Keep the newest error: of a delivery until the next successful one, of a store until it answers again.
 
     Args:
-        on_change: called with the new value, and with None when a store is read for the first time
+        on_change: called with the new error, and with None when a store is read for the first time
     """
 
     def __init__(self, on_change: Callable[[Exception | None], None] = lambda error: None) -> None:
@@ -101,13 +101,13 @@ def _in(wait_s: float | None) -> str:
 def with_metrics(
     all_listeners: Sequence[DeliveryListener], port: int | None, address: str, stores: Sequence[str]
 ) -> Iterator[list[DeliveryListener]]:
-    """These watchers, and one that serves Prometheus metrics, if there is a port for it.
+    """Yield these listeners and, if there is a port, one that serves Prometheus metrics.
 
     Args:
-        stores: URLs
+        stores: URLs of the stores
 
     Raises:
-        ConfigurationError: the port cannot be had, or a URL cannot be read.
+        ConfigurationError: the port is not available, or a URL is not valid.
     """
     if port is None:
         yield list(all_listeners)
@@ -118,7 +118,7 @@ def with_metrics(
     metrics = Metrics([displayed_url(url) for url in stores])
     port, end = serve_metrics(port, address, metrics.registry)
     host = f"[{address}]" if ":" in address else address
-    logger.info("Metrics are at http://%s:%d/metrics", host, port)
+    logger.info("Metrics are served at http://%s:%d/metrics", host, port)
     try:
         yield [*all_listeners, metrics]
     finally:
@@ -126,7 +126,7 @@ def with_metrics(
 
 
 def delivery_report_json(report: DeliveryReport) -> dict[str, Any]:
-    """One delivery, with fixed keys."""
+    """Return one delivery as JSON with fixed keys."""
     delivery, outcome = report.delivered.delivery, report.delivered.outcome
     batches = delivery.manifest.batches
     return {
@@ -142,5 +142,10 @@ def delivery_report_json(report: DeliveryReport) -> dict[str, Any]:
         "size_bytes": delivery.manifest.size_bytes,
         "trigger": delivery.trigger,
         "seconds": round(report.seconds, 3),
-        "table_version": outcome.table_version,
+        **version_json("table_version", outcome.table_version),
     }
+
+
+def version_json(name: str, version: int | None) -> dict[str, int | str | None]:
+    """Return a table version as a number and as a string: jq and JavaScript round Iceberg's snapshot ids."""
+    return {name: version, f"{name}_text": None if version is None else str(version)}

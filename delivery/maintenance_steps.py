@@ -1,7 +1,7 @@
-"""Maintenance of a table beside its deliveries: steps that each have an interval of their own.
+"""Maintenance of a table: steps that each have their own interval.
 
 Runs in the delivery process, for the stream whose lease it holds, after a delivery or when there is nothing
-to deliver. What fails is reported and done the next time; no batch depends on any of it.
+to deliver. A step that fails is reported and repeated the next time; no batch depends on it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
 
 ORPHAN_GRACE = timedelta(days=7)
-"""As long as `penstock gc` waits by default."""
+"""The default of `penstock gc`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """How one run of a step ended."""
+    """Result of one run of a step."""
 
     step: str
     seconds: float
@@ -50,21 +50,21 @@ class StepResult:
 
 
 class MaintenanceLog(Protocol):
-    """When each step was done last. It outlives the process."""
+    """When each step was last done. Durable."""
 
     def done(self) -> Mapping[str, datetime]:
-        """Without the steps that never were done."""
+        """Return the times by step; steps that were never done are missing."""
         ...
 
     def note(self, step: str, at: datetime) -> None: ...
 
 
 class MaintenanceRunner:
-    """The steps of one table, and when each is due: an interval after it was done last, by any process.
+    """The steps of one table. Each is due an interval after any process last did it.
 
     Args:
-        is_wanted: is the table one to look after? Asked when something is due
-        monotonic: seconds, for how long a step took
+        is_wanted: whether to maintain the table; called when a step is due
+        monotonic: clock in seconds, to measure the duration of a step
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class MaintenanceRunner:
         self._log = log
         self._monotonic = monotonic
         self._tried_at: dict[str, datetime] = {}
-        """Of this process, also if it failed or was not wanted: it is not tried each minute."""
+        """Last attempts of this process, also failed ones, so that they are not repeated every minute."""
 
     def run_due(self, now: datetime, until: Callable[[], bool] = lambda: False) -> list[StepResult]:
-        """Run what is due, one step after the other.
+        """Run the steps that are due, one after the other.
 
         Args:
-            until: asked before each step; True leaves the rest for the next call
+            until: called before each step; True leaves the remaining steps for the next call
 
         Raises:
             RetryableError: the log cannot be read.
@@ -107,7 +107,7 @@ class MaintenanceRunner:
         try:
             if step.decides_itself or self._is_wanted():
                 done = step.run()
-                if not until():  # else it may have ended before all was done
+                if not until():  # otherwise the step may have ended early
                     self._log.note(step.name, now)
         except PenstockError as error:
             return StepResult(step.name, self._monotonic() - start, error=error)
@@ -115,7 +115,7 @@ class MaintenanceRunner:
 
 
 def _is_within(step: Step, last: datetime | None, now: datetime) -> bool:
-    """True if the step's interval still lasts. One that seems to begin in the future does not count."""
+    """Return True if the interval since `last` has not passed. A time in the future does not count."""
     return last is not None and last <= now < last + timedelta(seconds=step.every_s)
 
 
@@ -131,10 +131,10 @@ def maintenance_runner(
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     stop: Callable[[], bool] = lambda: False,
 ) -> MaintenanceRunner:
-    """The maintenance of the stream's table.
+    """Return the maintenance of the stream's table.
 
     Args:
-        stop: True ends a compaction after the group of files that it is at
+        stop: True ends a compaction after the current group of files
     """
     steps = destination.maintenance_steps(StoredContext(store, stream, policy, now, stop))
     is_wanted = _wanted(policy, destination.is_maintained)
@@ -186,12 +186,12 @@ class StoredContext:
             cleaned = [key for key in known if key.table_uri == self.stream.table_uri]
             cleanup = cleanup_of(stored, self.store, cleaned, known)
             count = sum(cleanup.delete(cleanup.find(self.now(), ORPHAN_GRACE)))
-            return f"deleted {count:,} files that nothing names" if count else ""
+            return f"deleted {count:,} orphan files" if count else ""
 
         return Step("orphans", self.policy.vacuum_s, run)
 
     def pending_names(self) -> set[str]:
-        """Base names of the files that manifests name which are not in the table yet."""
+        """Return the base names of files in manifests that are not committed yet."""
         streams = [one.key for one in self.store.streams() if one.key.table_uri == self.stream.table_uri]
         return {
             posixpath.basename(path)

@@ -1,8 +1,9 @@
-"""How the streams of a store and their deliveries go, as Prometheus scrapes it.
+"""Prometheus metrics of streams and deliveries.
 
-Figures of streams are what the store said at the last look, whichever process delivers; ages are computed
-when they are scraped, so that they grow while the store is down. Counters and histograms of deliveries are of
-this process alone. Streams of one name and one table, such as those of a renewed checkpoint, are one.
+Metrics of streams come from the last reading of the store, whichever process delivers. Ages are computed at
+each scrape, so that they grow while the store is down. Counters and histograms of deliveries cover this
+process only. Streams with the same query name and table, such as before and after `reset-query-id`, are one
+series.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ SECONDS = (0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 75, 90, 120, 300, 600, 1800, 3600
 
 @dataclass(frozen=True, slots=True)
 class StreamMetric:
-    """A figure of each stream, as the store has it."""
+    """A metric of each stream, read from the store."""
 
     name: str
     help: str
     value: Value
     join: Callable[[float, float], float] = max
-    """For streams that have the same labels."""
+    """Combines streams that have the same labels."""
     family: Family = GaugeMetricFamily
 
 
@@ -58,32 +59,30 @@ def _prepared_at(stream: StreamStatus, now: datetime) -> float:
 STREAM_METRICS = (
     StreamMetric(
         "penstock_backlog_batches",
-        "Batches that are prepared and not in the table yet.",
+        "Batches that are prepared and not committed yet.",
         lambda stream, now: stream.backlog.batches,
         _plus,
     ),
     StreamMetric(
         "penstock_backlog_bytes",
-        "Bytes of the data files that are not in the table yet.",
+        "Bytes of the data files that are prepared and not committed yet.",
         lambda stream, now: stream.backlog.size_bytes,
         _plus,
     ),
-    StreamMetric(
-        "penstock_backlog_age_seconds", "How long the oldest batch of the backlog has waited.", _age_s
-    ),
+    StreamMetric("penstock_backlog_age_seconds", "Age of the oldest batch in the backlog.", _age_s),
     StreamMetric(
         "penstock_parked",
-        "1 if nothing is delivered until an operator says so.",
+        "1 if the stream is parked until an operator resumes it.",
         lambda stream, now: stream.delivery.parked_at is not None,
     ),
     StreamMetric(
         "penstock_query_waiting",
-        "1 if the query waits for its backlog to shrink.",
+        "1 if the query waits because its backlog is full.",
         lambda stream, now: stream.waiting_since is not None,
     ),
     StreamMetric(
         "penstock_last_prepare_timestamp_seconds",
-        "When the newest batch was prepared; before the first one, when the query was started.",
+        "Time when the newest batch was prepared; before the first batch, when the query was started.",
         _prepared_at,
     ),
     *(
@@ -98,7 +97,7 @@ STREAM_METRICS = (
 
 
 class StreamMetricsCollector(Collector):
-    """Made when they are scraped, so that streams that are gone leave none behind."""
+    """Computed at each scrape, so that streams that no longer exist disappear."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -128,38 +127,40 @@ def labels_of(stream: StreamStatus) -> tuple[str, str]:
 
 
 class Metrics(DeliveryListener):
-    """Counts. One for all stores of a process.
+    """All metrics of a delivery process.
 
     Args:
-        stores: their names; each counts as down until it was read
+        stores: names of the stores; each counts as down until it is read
     """
 
     def __init__(self, stores: Sequence[str] = (), clock: Clock = utc_now) -> None:
         self.registry = CollectorRegistry()
         self._stream_metrics = StreamMetricsCollector(clock)
         self.registry.register(self._stream_metrics)
-        self._store_up = self._of_store(Gauge, "up", "1 if the last look at the store has read it.")
+        self._store_up = self._of_store(Gauge, "up", "1 if the last attempt to read the store succeeded.")
         self._store_read_at = self._of_store(
-            Gauge, "last_poll_timestamp_seconds", "When the store was read last."
+            Gauge, "last_poll_timestamp_seconds", "Time when the store was last read."
         )
-        self._store_errors = self._of_store(Counter, "errors", "Looks at the store that failed.")
+        self._store_errors = self._of_store(Counter, "errors", "Failed attempts to read the store.")
         for store in stores:
             self._store_up.labels(store)
             self._store_errors.labels(store)
-        self._deliveries = self._counter("deliveries", "Deliveries by what triggered them.", "trigger")
+        self._deliveries = self._counter("deliveries", "Deliveries, by trigger.", "trigger")
         self._rows = self._counter("delivered_rows", "Rows that were delivered.")
         self._batches = self._counter("delivered_batches", "Batches that were delivered.")
-        self._failures = self._counter("failures", "Tries to deliver that failed.")
-        self._seconds = self._histogram("delivery_seconds", "From choosing the batches to the commit.")
+        self._failures = self._counter("failures", "Failed attempts to deliver.")
+        self._seconds = self._histogram(
+            "delivery_seconds", "Duration of a delivery, from choosing the batches to the commit."
+        )
         self._freshness = self._histogram(
-            "freshness_seconds", "From the prepare of a delivery's oldest batch to the commit."
+            "freshness_seconds", "Time from the prepare of a delivery's oldest batch to the commit."
         )
         self._event_freshness = self._histogram(
-            "event_freshness_seconds", "From a delivery's oldest event time to the commit."
+            "event_freshness_seconds", "Time from a delivery's oldest event time to the commit."
         )
         self._last_success = Gauge(
             "penstock_last_success_timestamp",
-            "When the last delivery landed.",
+            "Time of the last successful delivery.",
             LABELS,
             registry=self.registry,
         )
@@ -178,7 +179,7 @@ class Metrics(DeliveryListener):
         self._store_up.labels(store).set(1)
         self._store_read_at.labels(store).set(now.timestamp())
         self._store_errors.labels(store)
-        for stream in streams:  # a counter that is not there yet cannot be alerted on
+        for stream in streams:  # so that alerts find the counter before the first delivery
             self._failures.labels(*labels_of(stream))
 
     def on_store_failure(self, store: str, error: Exception) -> None:

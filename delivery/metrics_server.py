@@ -1,4 +1,4 @@
-"""The HTTP server behind `--metrics-port`: bounded in connections and in the time that each may take."""
+"""The HTTP server of `--metrics-port`, with a bound on connections and on the duration of each."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..committers.safe_text import get_logger
 logger = get_logger(__name__)
 
 CONNECTIONS_MAX = 16
-"""Connections that are served at once, each in a thread; more are closed at once."""
+"""Connections at the same time, one thread each; further ones are closed."""
 CONNECTION_S_MAX = 10.0
-"""Seconds after which a connection is closed, idle or not. It is Prometheus' own time-out for a scrape."""
+"""Seconds after which a connection is closed, idle or not: Prometheus' own timeout of a scrape."""
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Answers `/metrics`, one request for each connection.
+    """Answer `/metrics`, one request per connection.
 
     Args:
-        port: 0 takes any free one
+        port: 0 chooses a free one
         clock: seconds, as `time.monotonic`
     """
 
@@ -60,22 +60,22 @@ class MetricsServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Called by `serve_forever` twice a second: end what has taken too long."""
+        """Close connections that have taken too long. `serve_forever` calls it twice a second."""
         with self._lock:
             for request, began_s in self._began_s.items():
                 if self._clock() - began_s > CONNECTION_S_MAX:
-                    with suppress(OSError):  # wakes its thread, which closes it
+                    with suppress(OSError):  # wakes the thread of the connection, which closes it
                         request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("A request for metrics has failed.", exc_info=True)
+        logger.debug("A request for metrics failed.", exc_info=True)
 
 
 def serve_metrics(port: int, address: str, registry: Collector) -> tuple[int, Callable[[], None]]:
-    """Answer `/metrics` in a thread; the port, and how to end it.
+    """Serve `/metrics` in a thread. Return the port and a function that ends it.
 
     Raises:
-        ConfigurationError: the port cannot be had.
+        ConfigurationError: the port or address is not available.
     """
     try:
         server = MetricsServer(port, address, registry)

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
 
 
 class OwnSpark:
-    """Begins a session when a stream first needs one, and another when that one answers no more.
+    """Start a session when a stream first needs one, and a new one when it no longer answers.
 
-    If Spark's own process beside this one has died, PySpark begins none: this one has to be started again.
+    If the JVM of this process has died, PySpark cannot start another session: restart the delivery process.
 
-    What Spark reads by itself says where it runs: spark-submit, `SPARK_REMOTE`, `SPARK_CONF_DIR`,
-    `PYSPARK_SUBMIT_ARGS`. Begun in a thread of the deliveries: in the main one, Spark would take SIGINT.
+    Spark's own settings say where it runs: spark-submit, `SPARK_REMOTE`, `SPARK_CONF_DIR`,
+    `PYSPARK_SUBMIT_ARGS`. The session starts in a delivery thread, because in the main thread Spark would
+    handle SIGINT.
     """
 
     def __init__(self) -> None:
@@ -24,9 +25,10 @@ class OwnSpark:
         self._lock = threading.Lock()
 
     def __call__(self) -> SparkSession:
-        """
+        """Return a session that answers.
+
         Raises:
-            Exception: whatever Spark raises if it cannot be had now.
+            Exception: any error of Spark, if it is not available now.
         """
         from pyspark.sql import SparkSession
 
@@ -51,6 +53,6 @@ class OwnSpark:
 def _answers(session: SparkSession) -> bool:
     try:
         session.sql("SELECT 1").collect()
-    except Exception:  # noqa: BLE001 - whatever it is, the session is of no use
+    except Exception:  # noqa: BLE001  whatever the error, the session is unusable
         return False
     return True

@@ -1,8 +1,7 @@
-"""Rewriting small data files into a few of the target size: one rewriter, and what carries it out.
+"""Rewrite small data files into a few of the target size: the rewriter, and its executors.
 
-Runs in the delivery process, for the files of a delivery that no table names yet and for those of a table
-that is there. Nothing durable names the new files until then: those of a process that dies are orphans, which
-clean-up finds.
+Runs in the delivery process, for the files of a delivery and for those of a table. Until the commit nothing
+durable references the new files. If the process dies, they are orphans, which the clean-up finds.
 """
 
 from __future__ import annotations
@@ -29,18 +28,19 @@ if TYPE_CHECKING:
 
 INLINE_BYTES_MAX = 32 * 1024 * 1024
 INLINE_FILES_MAX = 200
-"""Up to so much is rewritten in the delivery process itself: starting others takes longer, and it is little
-memory."""
+"""Up to this size, files are rewritten in the delivery process itself: starting other processes would take
+longer,
+and little memory is needed."""
 
 PROCESSES_MAX = 4
 
 TASKS_MAX = 10_000
-"""Of one Spark job."""
+"""Maximum number of tasks in one Spark job."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """What the groups of one compaction have in common. Pickles, and runs on Spark's executors."""
+    """The common settings of all groups of one compaction. Can be pickled, and runs on Spark's executors."""
 
     plan: WriteConfig
     names: FileNames
@@ -49,7 +49,7 @@ class RewriteTask:
         return replace(self.names, partition=group.number)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Errors are outcomes there: Spark would try a task anew that cannot succeed."""
+        """Rewrite the groups of one Spark task. Errors are results: Spark would retry a failed task."""
         from pyspark import TaskContext  # the delivery process itself needs no Spark
 
         context = TaskContext.get()
@@ -63,20 +63,21 @@ class RewriteTask:
 
 
 RewrittenFiles: TypeAlias = "dict[int, tuple[DataFile, ...]]"
-"""By the number of the group that they take the place of."""
+"""New files, by the number of the group that they replace."""
 
 Steps: TypeAlias = "Generator[int, None, None]"
 Executor: TypeAlias = Callable[[RewriteTask, Sequence[RewriteGroup], RewrittenFiles], Steps]
-"""Rewrites groups and notes the new files of each. Yields how many groups are done, now and then; closing it
-ends the work. It returns early if the rest is to stay as it is."""
+"""Rewrites groups and records the new files of each. Yields how many groups are done; closing the generator
+stops
+the work. It returns early if the remaining groups should stay as they are."""
 
 OnProgress: TypeAlias = Callable[[int, int], None]
-"""Called with (groups done, groups in all). What it raises ends the rewriting."""
+"""Called with (groups done, number of groups). An exception from it ends the rewriting."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRewriter:
-    """Rewrites groups of files. After an error no new file is left, as far as the storage answers."""
+    """Rewrite groups of files. After an error the new files are deleted, if the storage answers."""
 
     execute: Executor
     on_progress: OnProgress = lambda done, groups: None
@@ -84,13 +85,14 @@ class GroupRewriter:
     def __call__(
         self, plan: WriteConfig, names: FileNames, groups: Sequence[RewriteGroup]
     ) -> Mapping[int, tuple[DataFile, ...]]:
-        """
+        """Rewrite the groups. Return the new files by group number.
+
         Args:
-            names: of the new files; the group's number stands for their partition
+            names: names of the new files; the group's number takes the place of the partition
 
         Raises:
-            RetryableError: a file is gone, or the storage cannot be reached.
-            PenstockError: a file is not what was written.
+            RetryableError: a file is missing, or the storage cannot be reached.
+            PenstockError: a file is not the one that was written.
         """
         done: RewrittenFiles = {}
         try:
@@ -103,15 +105,15 @@ class GroupRewriter:
         return done
 
 
-# Who carries it out -------------------------------------------------------------------------------
+# Executors ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class InlineExecutor:
-    """One group after the other."""
+    """Rewrite one group after the other in this process."""
 
     stop: Callable[[], bool] = lambda: False
-    """True leaves the groups that are not rewritten yet."""
+    """Asked before each group; True leaves the remaining groups."""
 
     def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
         for group in groups:
@@ -123,14 +125,14 @@ class InlineExecutor:
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
-    """On this machine, in a few processes of its own unless it is little.
+    """Rewrite on this machine: in a few child processes or, if there is little to do, in this process.
 
-    Memory: a process takes 450 MB at most while it sorts, less if it does not; more if `bufferBytes` is
+    A process needs at most 450 MB of memory while it sorts, and less if it does not; more if `bufferSize` is
     raised.
     """
 
     processes: int = min(os.cpu_count() or 1, PROCESSES_MAX)
-    """At a time. 0: always in this process."""
+    """Maximum number of child processes. 0: always in this process."""
 
     def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
         sources = sum(len(group.sources) for group in groups)
@@ -139,8 +141,8 @@ class LocalExecutor:
         return execute(task, groups, done)
 
     def _in_processes(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
-        """Each thread waits for one process. After an error those that are at work finish their group, or
-        nobody would know the names of their files.
+        """Each thread waits for one process. After an error the others finish their group: otherwise the
+        names of their files would be unknown.
         """
         free: SimpleQueue[RewriteProcess] = SimpleQueue()
 
@@ -164,20 +166,21 @@ class LocalExecutor:
 
 @dataclass(frozen=True, slots=True)
 class SparkExecutor:
-    """As one Spark job, a group of files per task. Works with Spark Connect too.
+    """Rewrite as one Spark job, one group of files per task. Works with Spark Connect too.
 
-    When the job itself fails, what its tasks have made so far is left to clean-up.
+    If the job fails, the files of its tasks are left to the clean-up.
     """
 
     open_spark: OpenSpark
-    """Gives a session whose executors have Penstock."""
+    """Returns a session whose executors have Penstock installed."""
     supervised: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Entered for the job, which may take any time: Spark watches over its own tasks."""
+    """Context of the job, which may take any time: Spark supervises its own tasks."""
 
     def __call__(self, task: RewriteTask, groups: Sequence[RewriteGroup], done: RewrittenFiles) -> Steps:
-        """
+        """Rewrite the groups. See `Executor`.
+
         Raises:
-            RetryableError: also when Spark could not run the job.
+            RetryableError: also if Spark could not run the job.
         """
         with self.supervised():
             outcomes = self._run(task, groups)
@@ -188,7 +191,7 @@ class SparkExecutor:
         yield len(done)
 
     def _run(self, task: RewriteTask, groups: Sequence[RewriteGroup]) -> list[tuple[int, RewriteResult]]:
-        """From one partition the groups are dealt out in turn, so that no task gets several by chance."""
+        """Distribute the groups round robin from one partition, so that no task gets several by chance."""
         tasks = min(len(groups), TASKS_MAX)
         try:
             spark = self.open_spark()
@@ -197,8 +200,8 @@ class SparkExecutor:
         except Exception as error:
             raise RetryableError(
                 f"Spark could not compact the files of {task.names}: {_first_line(error)}. Nothing was "
-                "committed; it is tried again. See the job in Spark's UI; if the session has died with its "
-                "driver, start that again; or set compactWith=local."
+                "committed. Penstock will try again. See the job in Spark's UI. If the session's driver has "
+                "died, restart it, or set compactWith=local."
             ) from error
         return [pickle.loads(row["data"]) for row in done]  # noqa: S301  from our own tasks
 

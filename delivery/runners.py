@@ -1,4 +1,4 @@
-"""The two ways in which `penstock.start_delivery` delivers: in a thread, or in a process of its own."""
+"""The two runners of `penstock.start_delivery`: in a thread, or in a child process."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ from .listeners import LastError, LogListener, with_metrics
 from .running import DeliveryScope, deliver
 
 STOP_S = 60.0
-"""How long an end waits for the delivery that runs."""
+"""How long `stop` waits for the running delivery."""
 READ_S = 1.0
-"""How long the last lines of a child that has ended are waited for."""
+"""How long to wait for the last lines of a child process that has ended."""
 
 
 OnError: TypeAlias = Callable[[Exception | None], None]
 
 
 class Runner(Protocol):
-    """Delivers until it is told to stop; called again after an error."""
+    """Delivers until it should stop; called again after an error."""
 
     def run(self, stop: threading.Event, on_error: OnError) -> None:
-        """
+        """Deliver until `stop` is set.
+
         Args:
-            on_error: called with the newest failure of a delivery or a store while the runner itself goes on,
-                and with None once the store is read or the failure is over
+            on_error: called with the newest error of a delivery or a store while the runner continues, and
+                with
+                None when the store is read or the error is over
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsAddress:
-    """Where metrics are served, if `port` is not None."""
+    """Where to serve metrics; nowhere if `port` is None."""
 
     port: int | None
     address: str
@@ -65,20 +67,20 @@ class InProcessRunner:
             deliver(self.scope, replace(self.context, listeners=all_listeners, stop=stop))
 
 
-# In a process of its own ----------------------------------------------------------------------------
+# In a child process ---------------------------------------------------------------------------------
 
 LAST_ERROR = "penstock.last_error "
-"""How a line begins in which the child reports its newest failure."""
+"""Prefix of the lines in which the child process reports its newest error."""
 
 
 def error_line(error: Exception | None) -> str:
-    """The line for an error; None: there is none any more."""
+    """Return the line that reports an error; None reports that it is over."""
     fields = None if error is None else {"type": type(error).__name__, "message": str(error)}
     return f"{LAST_ERROR}{json.dumps(fields)}\n"
 
 
 def parsed_error(line: str) -> Exception | None:
-    """The error of such a line, of its own class if that is one of Penstock's."""
+    """Return the error in such a line, with its own class if that is one of Penstock's."""
     fields = json.loads(line.removeprefix(LAST_ERROR))
     if fields is None:
         return None
@@ -89,9 +91,9 @@ def parsed_error(line: str) -> Exception | None:
 
 
 class SubprocessRunner:
-    """`penstock deliver` as a child, which ends when its standard input does. See `Runner`.
+    """`penstock deliver` as a child process, which ends when its standard input closes. See `Runner`.
 
-    Everything secret goes through that pipe, not into the environment or the arguments, which others see.
+    Secrets go through that pipe, because other users can see the environment and the arguments.
     """
 
     def __init__(self, scope: DeliveryScope, context: DeliveryContext, metrics: MetricsAddress) -> None:
@@ -111,17 +113,18 @@ class SubprocessRunner:
         self._secrets = {"store": url, "storage": storage, "catalog": catalog}
 
     def run(self, stop: threading.Event, on_error: OnError) -> None:
-        """
+        """Start the process and wait for it.
+
         Raises:
-            PenstockError: the process has ended, and was not told to.
+            PenstockError: the process has ended although it should not.
         """
-        child = subprocess.Popen(  # noqa: S603 - our own program
+        child = subprocess.Popen(  # noqa: S603  our own program
             child_process.command("penstock.cli", self._words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_process.environment(),
             text=True,
-            start_new_session=True,  # Ctrl-C is for the driver, which tells it
+            start_new_session=True,  # Ctrl-C goes to the driver, which stops the child
         )
         reader = threading.Thread(
             target=_read_errors, args=(child, on_error), name="delivery errors", daemon=True
@@ -134,20 +137,20 @@ class SubprocessRunner:
                     code = child.wait(0.2)
                 except subprocess.TimeoutExpired:
                     continue
-                raise PenstockError(f"The delivery process has ended with exit code {code}.")
+                raise PenstockError(f"The delivery process ended with exit code {code}.")
         finally:
             _end(child)
             reader.join(READ_S)
 
     def _send_secrets(self, child: subprocess.Popen[str]) -> None:
         assert child.stdin is not None
-        with suppress(BrokenPipeError):  # it has died already: its exit code says so
+        with suppress(BrokenPipeError):  # the child has died already, and its exit code says so
             child.stdin.write(json.dumps(self._secrets) + "\n")
             child.stdin.flush()
 
 
 def _read_errors(child: subprocess.Popen[str], on_error: OnError) -> None:
-    """Hand on what the child reports; whatever else it prints goes to this process's stdout."""
+    """Pass on the errors that the child reports, and print its other lines to stdout."""
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
@@ -158,7 +161,7 @@ def _read_errors(child: subprocess.Popen[str], on_error: OnError) -> None:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """Close the pipe, which ends the child after its running delivery; kill one that does not. Reaps it."""
+    """Close the pipe, which ends the child after its running delivery. Kill it if it does not end."""
     if child.stdin is not None:
         with suppress(BrokenPipeError):
             child.stdin.close()

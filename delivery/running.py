@@ -1,4 +1,4 @@
-"""A delivery process from beginning to end: its stores, one service for each, and how they end together."""
+"""A delivery process from start to end: one service for each store, which all end together."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from .service import TRANSIENT_ERRORS, DeliveryService, Pauses
 logger = get_logger(__name__)
 
 LOOK_S = 0.1
-"""How late an end is noticed at most."""
+"""Seconds between two checks whether a service has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryScope:
-    """What a delivery process is to deliver."""
+    """The stores and streams that a delivery process delivers."""
 
     stores: tuple[str, ...] = field(repr=False)
-    """URLs: they may hold passwords."""
+    """URLs, which may contain passwords."""
     stream: str | None = None
-    """Its name, its id or the beginning of it, or a table. None: all."""
+    """A query's name, its id or the beginning of its id, or a table. None: all streams."""
     waits_for_stores: bool = False
-    """A store that is not there yet is waited for: the first start of its query makes it. So is a database
+    """Wait for a store that does not exist yet, which the first start of its query creates, and for a
+    database
     that does not answer."""
 
     def is_chosen(self, status: StreamStatus) -> bool:
@@ -41,7 +42,7 @@ class DeliveryScope:
 
 
 def store_of_checkpoint(checkpoint: str) -> str:
-    """The URL of the store in a checkpoint directory, which need not be there yet.
+    """Return the URL of the store in a checkpoint directory, which need not exist yet.
 
     Raises:
         ConfigurationError: the directory is not on a local disk.
@@ -49,16 +50,17 @@ def store_of_checkpoint(checkpoint: str) -> str:
     directory = local_path(checkpoint)
     if directory is None:
         raise ConfigurationError(
-            f"{checkpoint} is not on a local disk. Give the query's option `store` instead, as the store."
+            f"The checkpoint {checkpoint} is not on a local disk. Give the query's option `store` as the "
+            "store instead."
         )
     return sqlite_url(posixpath.join(directory, STORE_FILE))
 
 
 def opened(url: str, scope: DeliveryScope, context: DeliveryContext) -> SqlManifestStore | None:
-    """The store, once it is there and answers; None if the process shall end before.
+    """Open the store, if necessary after waiting for it; None if the process is stopped before.
 
     Raises:
-        ConfigurationError: there is none, and it is not waited for; or it cannot be opened for good.
+        ConfigurationError: the store does not exist and should not be waited for, or it can never be opened.
     """
     pauses = Pauses()
     passing = (*TRANSIENT_ERRORS, StoreUnreachableError) if scope.waits_for_stores else TRANSIENT_ERRORS
@@ -77,22 +79,22 @@ def opened(url: str, scope: DeliveryScope, context: DeliveryContext) -> SqlManif
 
 
 def _may_be_there(url: str) -> bool:
-    """False for a SQLite file that nobody has made: a query's first start shall do it, not this process."""
+    """Return False for a SQLite file that does not exist: the first start of a query creates it."""
     try:
         return has_file(sa.make_url(url))
     except (sa.exc.ArgumentError, ValueError):
-        return True  # opening it says what is wrong
+        return True  # opening the store reports what is wrong
 
 
 def deliver(scope: DeliveryScope, context: DeliveryContext) -> None:
-    """Deliver until the context's `stop` is set; returns once all deliveries that ran have landed.
+    """Deliver until the context's `stop` is set. Returns after the running deliveries have ended.
 
     Runs in any thread.
 
     Raises:
-        PenstockError: a store is not there, or cannot be understood; the other services have ended too.
+        PenstockError: a store does not exist, or its content is not valid. The other services have ended too.
     """
-    ended = threading.Event()  # an error sets it, and leaves `stop` alone
+    ended = threading.Event()  # set by an error, which leaves `stop` alone
     within = replace(context, stop=ended)
     services = [_StoreThread(url, scope, within) for url in scope.stores]
     for service in services:
@@ -108,7 +110,7 @@ def deliver(scope: DeliveryScope, context: DeliveryContext) -> None:
 
 
 class _StoreThread(threading.Thread):
-    """The service of one store. Its error ends them all."""
+    """The service of one store. Its error ends all services."""
 
     def __init__(self, url: str, scope: DeliveryScope, context: DeliveryContext) -> None:
         super().__init__(name="delivery service", daemon=True)
@@ -123,11 +125,12 @@ class _StoreThread(threading.Thread):
             while not ended.is_set():
                 store = opened(self._url, scope, self._context)
                 if store is not None:
-                    # Another holder of leases: a turn of the service before may still hang with its own.
+                    # Another holder of leases: an attempt of the service before may still hang with its
+                    # lease.
                     context = replace(self._context, holder=new_holder())
                     with store:
                         DeliveryService(store, context, scope.is_chosen).run()
-                scope = replace(scope, waits_for_stores=True)  # its file was deleted or replaced
+                scope = replace(scope, waits_for_stores=True)  # the file of the store was deleted or replaced
         except Exception as error:  # noqa: BLE001 - `deliver` raises it again
             self.error = error
             ended.set()

@@ -1,8 +1,8 @@
-"""The delivery of all streams of one store, for as long as the process runs or until nothing is left.
+"""The delivery of all streams of one store, while the process runs.
 
-A turn of a stream runs in a thread of its own, a bounded number of them at once. What goes wrong in one is
-told, and tried again with growing pauses; the other streams do not notice. An outage of the store is waited
-for. Nothing here is the truth about anything: a process that is killed loses nothing.
+Each delivery attempt of a stream runs in its own thread, up to a maximum number. An attempt that fails is
+reported and repeated after growing pauses; the other streams are not affected. The service waits while the
+store is down. All durable state is in the store and the tables, so a process that is killed loses nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .worker import StreamWorker
 logger = get_logger(__name__)
 
 PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
-"""After a failure; it doubles from the first to the second."""
+"""Seconds to pause after a failure: doubled from the first value up to the second."""
 IDLE_S_MAX = 5.0
-"""After turns in which nothing could be delivered, though it was due: it is not in Spark's commits log."""
+"""Pause after attempts that delivered nothing: Spark's commit log does not contain the due batches yet."""
 TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
 
 
 class Pauses:
-    """Growing pauses after failures in a row."""
+    """Growing pauses after consecutive failures."""
 
     def __init__(self) -> None:
         self._failures = 0
         self._until = 0.0
 
     def begin(self, longest_s: float = PAUSE_S_MAX) -> float:
-        """One more failure; how many seconds from now the pause lasts."""
+        """Count one more failure. Return the seconds to pause."""
         pause_s = min(PAUSE_S * 2.0 ** min(self._failures, 30), longest_s)
         self._failures += 1
         self._until = time.monotonic() + pause_s
@@ -52,7 +52,7 @@ class Pauses:
 
 
 class AttemptThread(threading.Thread):
-    """One turn of one stream. A daemon: a delivery that is cut off anywhere is finished by the next one."""
+    """One delivery attempt of one stream. A daemon thread: the next delivery finishes an interrupted one."""
 
     def __init__(self, worker: StreamWorker, request: DeliveryRequest) -> None:
         super().__init__(name=f"delivery of {worker.stream.key}", daemon=True)
@@ -64,15 +64,15 @@ class AttemptThread(threading.Thread):
     def run(self) -> None:
         try:
             self.result = self.worker.attempt(self.request)
-        except Exception as error:  # noqa: BLE001 - the service tells it, and pauses the stream
+        except Exception as error:  # noqa: BLE001  the service reports it, and pauses the stream
             self.error = error
 
 
 class DeliveryService:
-    """Delivers the decoupled streams of one store.
+    """Deliver the decoupled streams of one store.
 
     Args:
-        is_chosen: leaves streams out
+        is_chosen: selects streams
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class DeliveryService:
         self._pauses: dict[StreamKey, Pauses] = {}
         self._running: dict[StreamKey, AttemptThread] = {}
 
-    # For as long as the process runs ----------------------------------------------------------------
+    # Main loop --------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Deliver what becomes due until `stop` is set, or until the store has to be opened anew because its
-        file was deleted or replaced. Outages, of the store too, are waited for.
+        """Deliver batches when they are due, until `stop` is set, or until the store has to be opened again
+        because its file was deleted or replaced. Waits while something is down.
 
         Raises:
-            PenstockError: the store can be read, and not be understood.
+            PenstockError: the content of the store is not valid.
         """
         outage = Pauses()
         try:
@@ -117,8 +117,8 @@ class DeliveryService:
 
     def _tell_of_other_file(self) -> None:
         error = RetryableError(
-            f"The file of the manifest store {self._store.name} was deleted or replaced. It is opened "
-            "again as soon as it is there: the next start of its query makes it."
+            f"The file of the manifest store {self._store.name} was deleted or replaced. Penstock opens it "
+            "again as soon as it exists; the next start of its query creates it."
         )
         logger.warning("%s", error)
         self._context.on_store_failure(self._store.name, error)
@@ -141,11 +141,11 @@ class DeliveryService:
 
     @property
     def _busy(self) -> int:
-        """Turns that run. One that hangs takes no place from other streams; its own stream stays with it."""
+        """Return the number of running attempts, without those that hang."""
         return sum(not thread.worker.is_stalled for thread in self._running.values())
 
     def _decoupled(self, streams: Sequence[StreamStatus], now: datetime) -> list[StreamWorker]:
-        """The decoupled streams, those that have waited longest first."""
+        """Return the decoupled streams, longest waiting first."""
         workers = []
         for stream in streams:
             if stream.key not in self._workers:
@@ -156,7 +156,7 @@ class DeliveryService:
         return sorted(workers, key=lambda worker: worker.stream.backlog.oldest_prepared_at or now)
 
     def _sees(self, worker: StreamWorker, stream: StreamStatus) -> bool:
-        """False if the stream's settings cannot be read."""
+        """Update the worker. Return False if the stream's settings cannot be read."""
         if stream.key in self._running:
             return True
         try:
@@ -182,20 +182,20 @@ class DeliveryService:
                 self._judge(thread)
 
     def _judge(self, thread: AttemptThread) -> None:
-        """Pause a stream whose turn came to nothing; after a failure the store says when to try again."""
+        """Pause a stream whose attempt delivered nothing. After a failure, the store has the next time."""
         stream, attempt = thread.worker.stream, thread.result
         pauses = self._pauses.setdefault(stream.key, Pauses())
         if thread.error is not None:
             self._context.on_failure(stream, thread.error, pauses.begin())
         elif attempt.is_busy:
-            pass  # who holds the lease may be dead: at the next look it may have ended
+            pass  # the lease of a process that has died will have expired at the next poll
         elif attempt.has_done_something or thread.request.is_maintenance:
             pauses.end()
         else:
             pauses.begin(IDLE_S_MAX)
 
     def _end(self) -> None:
-        """Let the turns that run come to their end: each looks at `stop` after its delivery."""
+        """Wait for the running attempts: each checks `stop` after its delivery."""
         for thread in self._running.values():
             thread.join()
         self._reap()

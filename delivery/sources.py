@@ -1,11 +1,12 @@
-"""Removing the small files that compacted deliveries have replaced. Runs in the delivery process.
+"""Delete the small files that compacted deliveries have replaced. Runs in the delivery process.
 
-No reader has ever seen them: they were rewritten before the commit. A file is deleted only if its delivery is
-in the table, by the table's own token, since the grace period; the delivery does not name it itself; and no
-version of the table that can be read does, nor one whose files still wait to be deleted.
+No reader has ever seen these files: they were rewritten before the commit. A file is deleted only if its
+delivery has been in the table, by the table's own token, for the grace period, and if it is not referenced by
+the delivery itself, by any readable version of the table, or by a version whose files are still to be
+deleted.
 
-Order of looking, as in `committers.cleanup`: first the token, then who names what. Whatever is committed
-after that is of later batches.
+The order of reading is that of `committers.cleanup`: first the token, then the references. Later commits
+belong to later batches.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..datasource.destinations import paths_of
 
 SOURCES_GRACE = timedelta(hours=1)
 DELIVERIES_AT_ONCE = 20
-"""For them the names in the table are read once."""
+"""Deliveries for which the file names in the table are read once."""
 
 
 def remove_sources(
@@ -33,24 +34,24 @@ def remove_sources(
     committed_before: datetime,
     until: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Delete the files that deliveries have replaced, and forget which they were; how many were deleted.
+    """Delete the files that deliveries have replaced, and their records. Return how many were deleted.
 
     Args:
-        open_table: the table, as one that was not looked at before
-        committed_before: the end of the grace period
-        until: asked between deliveries; True leaves the rest for the next time
+        open_table: opens the table, without cached state
+        committed_before: only deliveries committed before this time
+        until: called between deliveries; True leaves the rest for the next time
 
     Raises:
         RetryableError: the table, its storage or the store cannot be reached.
-        ManifestCorruptError: nobody can tell which files a manifest names.
+        ManifestCorruptError: a manifest is damaged, so that its files are unknown.
     """
     deleted = 0
-    landed = (
+    committed = (
         delivery
         for delivery in store.deliveries.with_sources(stream)
         if delivery.finished_at is not None and delivery.finished_at < committed_before
     )
-    while not until() and (some := list(islice(landed, DELIVERIES_AT_ONCE))):
+    while not until() and (some := list(islice(committed, DELIVERIES_AT_ONCE))):
         deleted += _remove(store, stream, open_table(), some)
     return deleted
 

@@ -1,4 +1,4 @@
-"""How well a stream is delivered, from the records of its newest deliveries."""
+"""Delivery statistics of a stream, from the records of its newest deliveries."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime
 from ..committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
 
 DELIVERIES = 200
-"""How many of the newest are looked at."""
+"""How many of the newest deliveries count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Seconds."""
+    """Quantiles, in seconds."""
 
     p50: float
     p95: float
@@ -22,21 +22,22 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatistics:
-    """Of the newest deliveries that landed."""
+    """Statistics of the newest committed deliveries."""
 
     deliveries: int
     freshness: Quantiles | None
-    """From the prepare of a delivery's oldest batch until its rows could be read."""
+    """Time from the prepare of a delivery's oldest batch until its rows are readable."""
     event_freshness: Quantiles | None
-    """From a delivery's oldest event time, where the query names a column for it."""
+    """Time from a delivery's oldest event until its rows are readable, if the query has `eventTime`."""
     rows_per_s: float | None
     last: DeliveryRecord | None
 
 
 def statistics_of(records: Sequence[DeliveryRecord]) -> DeliveryStatistics:
-    """
+    """Return the statistics.
+
     Args:
-        records: newest first, as the store has them
+        records: newest first, as the store returns them
     """
     committed = [
         record
@@ -67,12 +68,12 @@ def _quantiles(seconds: Sequence[float]) -> Quantiles | None:
 
 
 def _rank(ranked: Sequence[float], percent: int) -> float:
-    """The nearest rank: a value that occurred."""
+    """Return a percentile by nearest rank."""
     return ranked[max(-(-percent * len(ranked) // 100) - 1, 0)]
 
 
 def _rate(committed: Sequence[DeliveryRecord]) -> float | None:
-    """Rows per second from the first prepare to the last commit."""
+    """Return rows per second, from the first prepare to the last commit."""
     if not committed:
         return None
     newest, oldest = committed[0].finished_at, min(record.oldest_prepared_at for record in committed)

@@ -1,6 +1,5 @@
-"""What a delivery process does for a stream beside delivering it: files and records that nobody needs any
-more go, and its table is looked after. Whatever fails here is told and done another time: no batch depends
-on it.
+"""Maintenance of a stream in the delivery process: delete files and records that are no longer needed, and
+maintain the table. A failure is logged and repeated later; no batch depends on it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ logger = get_logger(__name__)
 
 
 class StreamMaintenance:
-    """The upkeep of one stream. Kept while the process runs: a step of maintenance that has failed waits."""
+    """The maintenance of one stream. Lives as long as the process: it remembers steps that have failed."""
 
     def __init__(
         self, stream: StreamStatus, sink: Destination, store: SqlManifestStore, context: DeliveryContext
@@ -38,14 +37,14 @@ class StreamMaintenance:
         self._maintenance: MaintenanceRunner | None = None
 
     def run(self) -> None:
-        """Everything that is due."""
+        """Do everything that is due."""
         for step in (self._remove_sources, self._prune, self._maintain):
             if self._stop():
                 return
             try:
                 step()
             except PenstockError as error:
-                logger.warning("Upkeep of %s is put off: %s", self._stream.key, error)
+                logger.warning("Maintenance of %s is postponed: %s", self._stream.key, error)
 
     def _remove_sources(self) -> None:
         stored = stored_table(self._stream, self._access)
@@ -59,14 +58,14 @@ class StreamMaintenance:
             self._stop,
         )
         if deleted:
-            logger.info("Deleted %d files of %s that deliveries have rewritten.", deleted, self._stream.key)
+            logger.info("Deleted %d files of %s that deliveries had rewritten.", deleted, self._stream.key)
 
     def _prune(self) -> None:
         options = self._sink.options
         older_than = self._clock() - timedelta(seconds=options.delivered_s_max)
         pruned = self._store.deliveries.prune(self._stream.key, older_than, options.delivered_max)
         if pruned:
-            logger.info("Forgot %d batches of %s that are long done.", pruned, self._stream.key)
+            logger.info("Removed %d old batches of %s from the store.", pruned, self._stream.key)
 
     def _maintain(self) -> None:
         sink = self._sink
@@ -89,7 +88,7 @@ class StreamMaintenance:
 
 
 class MaintenanceThread(threading.Thread):
-    """Upkeep beside the deliveries of the same stream, which must not wait for it."""
+    """Run the maintenance in a thread, so that deliveries of the same stream do not wait for it."""
 
     def __init__(self, maintenance: StreamMaintenance) -> None:
         super().__init__(name="maintenance", daemon=True)
@@ -99,5 +98,5 @@ class MaintenanceThread(threading.Thread):
     def run(self) -> None:
         try:
             self._maintenance.run()
-        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
+        except Exception as error:  # noqa: BLE001  raised again in the thread that waits for this one
             self.error = error

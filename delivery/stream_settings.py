@@ -1,7 +1,7 @@
-"""The settings that the store keeps of a stream, and the sink that a delivery process builds from them.
+"""The settings of a stream in the store, and the sink that a delivery process builds from them.
 
-Whoever can write to the store can change these settings. They are joined with the secrets of this process, so
-only options that Penstock itself keeps there are accepted, and only for the stream's own table.
+Everybody who can write to the store can change these settings, and this process combines them with its
+secrets. So it accepts only options that Penstock itself stores, and only the stream's own table.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _NAMED_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What the newest start of a query has left in the store. It holds no secret."""
+    """What the newest start of the query has stored. Contains no secrets."""
 
     delivery: str = ""
     checkpoint: str = ""
-    """Its location; empty if the store does not know it."""
+    """Location of the checkpoint; empty if the store does not know it."""
     options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> StreamSettings:
-        """From the store's JSON; empty for streams that were never decoupled.
+        """Parse the JSON in the store. The settings of a stream that was never decoupled are empty.
 
         Raises:
             ManifestCorruptError: the text is not the JSON that Penstock writes.
@@ -52,7 +52,7 @@ class StreamSettings:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ManifestCorruptError(
                 "The settings of a stream in the manifest store are damaged. The next start of its query "
-                "writes them anew."
+                "rewrites them."
             ) from None
 
     @property
@@ -61,11 +61,12 @@ class StreamSettings:
 
 
 def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> Destination:
-    """The sink of the stream's query, with the secrets of this process.
+    """Build the sink of the stream's query, with the secrets of this process.
 
     Raises:
-        ConfigurationError: the settings have options that Penstock does not keep there or name another table,
-            or the kind is not known.
+        ConfigurationError: the settings contain options that Penstock does not store, or another table, or
+            the
+            kind of the stream is unknown.
     """
     destination = destination_type(stream.key, stream.kind)
     _check_keys(stream.key, destination.options, settings.options)
@@ -79,11 +80,11 @@ def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[s
     if keys:
         more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
         raise ConfigurationError(
-            f"The settings of the stream {stream} in the manifest store have options that this version of "
-            f"Penstock does not keep there: {', '.join(map(shown, keys[:_NAMED_MAX]))}{more}. The table was "
-            "not opened. If a newer version of Penstock runs the query, run: pip install --upgrade penstock. "
-            "If not, somebody has changed the store: find out who can write to it. The next start of the "
-            "query writes the settings anew."
+            f"The settings of the stream {stream} in the manifest store contain options that this version of "
+            f"Penstock does not store: {', '.join(map(shown, keys[:_NAMED_MAX]))}{more}. The table was not "
+            "opened. If a newer version of Penstock runs the query, run: pip install --upgrade penstock. "
+            "Otherwise somebody has changed the store: find out who can write to it. The next start of the "
+            "query rewrites the settings."
         )
 
 
@@ -91,8 +92,8 @@ def _check_table(stream: StreamKey, sink: Destination) -> None:
     if sink.table_uri != stream.table_uri:
         raise ConfigurationError(
             f"The settings of query {stream.query_id} in the manifest store name the table "
-            f"{shown(sink.table_uri)}, but the stream writes {shown(stream.table_uri)}. The table was not "
+            f"{shown(sink.table_uri)}, but the stream writes to {shown(stream.table_uri)}. The table was not "
             "opened. If the query has a relative path, run the delivery process in the same folder, or give "
-            "the query an absolute path. If not, somebody has changed the store: find out who can write to "
-            "it. The next start of the query writes the settings anew."
+            "the query an absolute path. Otherwise somebody has changed the store: find out who can write to "
+            "it. The next start of the query rewrites the settings."
         )

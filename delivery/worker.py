@@ -1,7 +1,8 @@
 """The delivery of one stream: what is due, under which lease, into which table.
 
-Runs in the delivery process. A stream is leased only while there is something to do: with several processes
-whichever is free takes it, and one that dies in the middle holds it up for no longer than a lease lasts.
+Runs in the delivery process. The lease of a stream is held only while there is something to do: of several
+processes any free one takes it, and one that dies delays the stream for no longer than the duration of a
+lease.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 MAINTENANCE_S = 60.0
-"""How often an idle stream is looked after, at most."""
+"""Minimum seconds between two maintenance runs of an idle stream."""
 
 
 class StreamWorker:
-    """Delivers one stream, turn after turn; never two turns at once."""
+    """Deliver one stream, attempt after attempt, never two at the same time."""
 
     def __init__(self, stream: StreamStatus, store: SqlManifestStore, context: DeliveryContext) -> None:
         self._key = stream.key
@@ -60,10 +61,10 @@ class StreamWorker:
     # Is there something to do? ----------------------------------------------------------------------
 
     def see(self, stream: StreamStatus) -> None:
-        """Take note of how the store has the stream now.
+        """Update the stream to what the store has now.
 
         Raises:
-            PenstockError: its settings cannot be read.
+            PenstockError: the settings of the stream cannot be read.
         """
         self.stream = stream
         if stream.settings != self._settings_text:
@@ -77,11 +78,11 @@ class StreamWorker:
 
     @property
     def is_stalled(self) -> bool:
-        """True if the turn that runs hangs: its lease was given up."""
+        """True if the running attempt hangs, so that its lease is no longer renewed."""
         return self._held is not None and self._held.is_stalled
 
     def request(self, now: datetime) -> DeliveryRequest | None:
-        """What the stream needs now; None if nothing. Asked each second: it looks nowhere."""
+        """Return what the stream needs now; None if nothing. Called every second, so it does no I/O."""
         if self._is_deliverable(now):
             if self.stream.waiting_since is not None:
                 return DeliveryRequest("request")
@@ -96,7 +97,7 @@ class StreamWorker:
     def _is_due(self, now: datetime) -> bool:
         try:
             self._opened_sink()
-        except PenstockError:  # the turn raises it again, and notes it under the lease
+        except PenstockError:  # the attempt raises it again, and stores it under the lease
             return True
         return due(self.stream.backlog, self._policy, now) is not None
 
@@ -105,13 +106,14 @@ class StreamWorker:
         is_free = state.parked_at is None and not is_put_off(state, self._policy, now)
         return self.stream.backlog.batches > 0 and is_free
 
-    # One turn ---------------------------------------------------------------------------------------
+    # One attempt ------------------------------------------------------------------------------------
 
     def attempt(self, request: DeliveryRequest) -> DeliveryAttempt:
-        """Take the lease, do what the order says, give the lease back.
+        """Acquire the lease, do what is requested, and release the lease.
 
         Raises:
-            PenstockError: the stream cannot be delivered at all, such as for options that are missing here.
+            PenstockError: the stream cannot be delivered at all, for example because options are missing
+                here.
         """
         store, attempt, self._held = self._store, DeliveryAttempt(), None
         lease = store.deliveries.acquire(self._key, self._context.holder, self._context.settings.lease_s)
@@ -126,7 +128,7 @@ class StreamWorker:
                 else:
                     self._deliver(held, request, attempt)
             except FencedError as error:
-                logger.info("Another process delivers %s now: %s", self._key, error)
+                logger.info("Another process now delivers %s: %s", self._key, error)
                 attempt.is_busy = True
             except (RetryableError, CommitStateUnknownError):
                 raise
@@ -155,7 +157,7 @@ class StreamWorker:
                 trigger = None
 
     def _run_maintenance(self, held: HeldLease, attempt: DeliveryAttempt) -> None:
-        """Upkeep, and what becomes due meanwhile: it may take minutes."""
+        """Run the maintenance, which may take minutes, and deliver what becomes due in the meantime."""
         self._maintenance_at = time.monotonic() + MAINTENANCE_S
         thread = MaintenanceThread(self._opened_maintenance())
         thread.start()
@@ -187,7 +189,7 @@ class StreamWorker:
             check_same_table(table, self._key, written)
 
         def sleep(seconds: float) -> None:
-            """Before the next attempt to commit. Not for long once the process shall end."""
+            """Wait before the next attempt to commit, or until the process is stopped."""
             held.check()
             self._context.stop.wait(seconds)
 
@@ -217,7 +219,7 @@ class StreamWorker:
         return None if retry_at is None else max((retry_at - self._context.clock()).total_seconds(), 0.0)
 
     def _note(self, lease: Lease, error: PenstockError) -> None:
-        """Operators look into the store, not into this process."""
+        """Store the error, where `penstock status` finds it."""
         deliveries = self._store.deliveries
         deliveries.set_state(lease, replace(deliveries.state(self._key), error=str(error)))
 
@@ -237,8 +239,8 @@ class StreamWorker:
             held.check()
             if self._context.stop.is_set():
                 raise RetryableError(
-                    f"The delivery process was told to end after {done} of {groups} groups of small files of "
-                    f"{self._key} were rewritten. The next delivery rewrites them."
+                    f"The delivery process was stopped when {done} of {groups} groups of small files of "
+                    f"{self._key} were rewritten. The next delivery rewrites all of them."
                 )
 
         compact_with = table.compact_with()
@@ -254,19 +256,19 @@ class StreamWorker:
     def _warn_of_no_spark(self) -> None:
         if not self._has_warned:
             logger.warning(
-                "The query of %s asks for compactWith=spark, and this process has no Spark: it rewrites the "
-                "small files itself. Start it with `penstock deliver --spark` or start_delivery(spark=...); "
-                "or set compactWith=local.",
+                "The query of %s has compactWith=spark, but this delivery process has no Spark session and "
+                "rewrites the small files itself. Start it with `penstock deliver --spark` or "
+                "start_delivery(spark=...), or set compactWith=local.",
                 self._key,
             )
         self._has_warned = True
 
     def last_checkpointed(self) -> int:
-        """The newest batch in the commits log of the query's checkpoint.
+        """Return the newest batch in the commit log of the query's checkpoint.
 
         Raises:
-            CheckpointGoneError: there is no checkpoint any more: its batches wait for an operator.
-            RetryableError: it cannot be read now.
+            CheckpointGoneError: the checkpoint no longer exists. Its batches wait for an operator.
+            RetryableError: the checkpoint cannot be read now.
         """
         location = self._settings.checkpoint
         filesystem, root = self._opened_sink().open_filesystem(location)

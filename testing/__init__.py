@@ -1,4 +1,4 @@
-"""Put a job of yours through the test that Penstock itself is put through.
+"""Test your own jobs as Penstock itself is tested: kill them, and check that no row is lost or doubled.
 
     from penstock import testing
 
@@ -8,8 +8,8 @@
     found = testing.check(testing.DeltaTable("/lake/orders"), "read_parquet('/data/*.parquet')")
     assert not found.problems, found
 
-Needs `pip install 'penstock[testing]'`; `Observation` and `find_problems` need nothing. Names are loaded when
-first used. docs/testing.md has a whole example.
+Needs `pip install 'penstock[testing]'`; only `Observation` and `find_problems` work without. Names are
+imported on first use. docs/testing.md has a complete example.
 """
 
 from __future__ import annotations

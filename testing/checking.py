@@ -1,4 +1,4 @@
-"""Look at a real table, its source and its store, and hold them against the invariant."""
+"""Check the invariant on a real table, its source and its store."""
 
 from __future__ import annotations
 
@@ -27,27 +27,32 @@ def check(
     columns: str = "id",
     connection: DuckDBPyConnection | None = None,
 ) -> Observation:
-    """Compare a table with what was to be written into it. For when everything has recovered and rests.
+    """Compare a table with the source of its stream, after the stream has recovered and stopped.
 
-    All is read through duckdb, so that nothing that wrote the table has a say. Of a table with missing files
-    no engine can read the rows: all of the source's count as lost then.
+    Everything is read through duckdb, which is independent of the code that wrote the table. If the table
+        references
+    missing files, no engine can read its rows: then all rows of the source count as lost.
 
     Args:
         table: a `DeltaTable` or an `IcebergTable`
-        source: what the stream was given, as a relation in duckdb's SQL, such as
-            `read_parquet('in/*.parquet')`, `(SELECT range AS id FROM range(5000))`, or a name on `connection`
-        store: the manifest store, to see whether batches are pending: the checkpoint directory that it is in,
-            or the URL that the sink's option `store` has; None to leave it out
-        columns: what identifies a row, in both: one or more columns or expressions in SQL, separated by
-            commas. It need not be unique: rows are compared as a multiset.
-        connection: of duckdb, with what your tables need, such as a secret for an object store. It stays open
-            and keeps the extensions that are loaded into it. By default a new one.
+        source: the input of the stream, as a relation in duckdb's SQL, such as
+            `read_parquet('in/*.parquet')`,
+            `(SELECT range AS id FROM range(5000))`, or a name on `connection`
+        store: the manifest store, to find pending batches: the checkpoint directory with the store in it, or
+            the URL
+            in the sink's option `store`; None skips that
+        columns: what identifies a row in source and table: one or more columns or SQL expressions, separated
+            by
+            commas. They need not be unique: rows are compared as a multiset.
+        connection: a duckdb connection with what your tables need, such as a secret for an object store. It
+            stays
+            open and keeps the extensions that are loaded. By default a new one.
 
     Returns:
-        what was seen; its `problems` are empty if the invariant holds, and its `str` is for people
+        the observation; its `problems` are empty if the invariant holds, and its `str` is readable text
 
     Raises:
-        ConfigurationError: no such table, store, source or columns, or packages are missing.
+        ConfigurationError: the table, store, source or columns do not exist, or packages are missing.
         RetryableError: the Iceberg catalog or the store does not answer now.
     """
     with duckdb_reader.connect() if connection is None else nullcontext(connection) as reader:
@@ -73,7 +78,7 @@ def check(
 def _count_rows(
     connection: DuckDBPyConnection, relation: str, source: str, columns: str
 ) -> tuple[int, int, int]:
-    """In the table; of the source and not in the table; in the table too often."""
+    """Return the number of rows in the table, lost rows of the source, and doubled rows in the table."""
     _check_columns(connection, source, columns, f"source {source}")
     _check_columns(connection, relation, columns, "table")
     counts = f"""
@@ -97,7 +102,7 @@ def _count_rows(
     except (duckdb.BinderException, duckdb.ConversionException) as error:
         raise ConfigurationError(
             f"Source and table cannot be compared by {columns!r}: {duckdb_reader.in_short(error)}. Give "
-            "check() columns, or SQL expressions, that have the same types in both."
+            "check() columns or SQL expressions that have the same types in both."
         ) from None
     return int(rows), int(lost), int(doubled)
 
@@ -108,7 +113,7 @@ def _check_columns(connection: DuckDBPyConnection, relation: str, columns: str, 
     except load("duckdb").Error as error:
         raise ConfigurationError(
             f"The columns {columns!r} cannot be read from the {where}: {duckdb_reader.in_short(error)}. Give "
-            "check() columns, or SQL expressions, that source and table both have."
+            "check() columns or SQL expressions that exist in both source and table."
         ) from None
 
 
@@ -116,15 +121,15 @@ def _check_columns(connection: DuckDBPyConnection, relation: str, columns: str, 
 
 
 def _pending(store: str | Path, table_uri: str) -> list[str]:
-    """The batches of this table that are PREPARED."""
+    """Return the PREPARED batches of this table."""
     with _open(str(store)) as opened:
         streams = [stream.key for stream in opened.streams()]
         ours = [stream for stream in streams if stream.table_uri == table_uri]
         if not ours:
             known = ", ".join(sorted({stream.table_uri for stream in streams})) or "none"
             raise ConfigurationError(
-                f"The store {opened.name} knows no stream into {table_uri}; it knows these tables: {known}. "
-                "Name the table as in the sink's options, or give check() the store of its stream."
+                f"The store {opened.name} has no stream into {table_uri}. It has streams into: {known}. Name "
+                "the table as in the sink's options, or give check() the store of its stream."
             )
         return [
             f"batch {record.batch.batch_id} of query {stream.query_id}"
@@ -145,6 +150,6 @@ def _open(store: str) -> SqlManifestStore:
     if not Path(path).is_file():
         raise ConfigurationError(
             f"There is no manifest store {STORE_FILE} in {folder}. Give check() the stream's checkpoint "
-            "directory, or the URL that the sink's option `store` has."
+            "directory, or the URL in the sink's option `store`."
         )
     return open_store(sqlite_url(path), must_exist=True)

@@ -1,4 +1,4 @@
-"""A Delta table as its log and duckdb, which reads it with Delta's kernel, show it."""
+"""A Delta table, read from its log and by duckdb with Delta's kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Action = Mapping[str, Any]
 Commit = tuple[int, Sequence[Action]]
-"""Version and actions."""
+"""Version and actions of a commit."""
 
 _NO_DATA = ("_delta_log", "_change_data")
 
@@ -34,27 +34,27 @@ class DeltaTable:
 
     @property
     def uri(self) -> str:
-        """As the manifest store knows the table."""
+        """Return the address of the table in the manifest store."""
         from ..datasource.delta.options import DeltaOptions
         from ..datasource.delta.sink import DeltaSink
 
         return DeltaSink(DeltaOptions(path=str(self.path))).table_uri
 
     def relation(self, connection: DuckDBPyConnection) -> str:
-        """What a query on this connection reads the table's newest version by."""
+        """Return the relation of the table's newest version, for a query on this connection."""
         load_extensions(connection, "delta")
         return f"delta_scan({quoted(self.uri)})"
 
     def read(self, connection: DuckDBPyConnection) -> TableVersion:
-        """The table's newest version, and its history as far as the log goes back.
+        """Read the table's newest version, and its history as far as the log goes back.
 
         Raises:
-            ConfigurationError: there is no such table.
+            ConfigurationError: the table does not exist.
         """
         relation = self.relation(connection)
         commits = self._commits(connection)
         if not commits:
-            raise ConfigurationError(f"There is no Delta table at {self.uri}. Check the path.")
+            raise ConfigurationError(f"The Delta table {self.uri} does not exist. Check the path.")
         live = self._live(connection)
         stored = {path for path in stored_files(connection, self.uri) if not self._is_no_data(path)}
         return TableVersion(
@@ -79,7 +79,7 @@ class DeltaTable:
         return {as_path(path) for (path,) in files}
 
     def _added(self, commits: Sequence[Commit]) -> Counter[str]:
-        """A file that was removed may be added again: by a restore, or with rows deleted in it."""
+        """Count how often each file was added. A restore, or deleted rows, may add a removed file again."""
         counts: Counter[str] = Counter()
         live: set[str] = set()
         for _, actions in commits:
@@ -91,7 +91,7 @@ class DeltaTable:
         return counts
 
     def _whole(self, path: str) -> str:
-        """Paths in the log are URLs, mostly relative to the table."""
+        """Return the full path of a file. Paths in the log are URLs, mostly relative to the table."""
         path = unquote(path)
         return as_path(path) if "://" in path or path.startswith("/") else f"{self.uri}/{path}"
 
@@ -100,7 +100,7 @@ class DeltaTable:
 
 
 def _tokens(commits: Sequence[Commit]) -> Iterator[tuple[str, int, int]]:
-    """Application transactions named `penstock:<query id>`. Those that go with a token have longer names."""
+    """Yield the application transactions `penstock:<query id>`. The others of a token have longer names."""
     for version, actions in commits:
         for transaction in [action["txn"] for action in actions if "txn" in action]:
             kind, *names = transaction["appId"].split(":")

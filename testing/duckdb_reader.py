@@ -1,5 +1,6 @@
-"""duckdb as the engine that reads what others wrote: Delta tables with Delta's kernel, Iceberg tables with a
-reader of its own. Its extensions come as Python packages, so nothing is downloaded at run time.
+"""duckdb as an independent reader: Delta tables with Delta's kernel, Iceberg tables with its own reader.
+
+Its extensions are Python packages, so nothing is downloaded at run time.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 
 def connect() -> DuckDBPyConnection:
-    """A new connection to this process's database in memory, which keeps the extensions: each takes most of a
-    second to load.
+    """Open a connection to this process's in-memory database, which keeps loaded extensions.
+
+    Loading an extension takes almost a second.
 
     Raises:
         ConfigurationError: duckdb is not installed.
@@ -31,16 +33,16 @@ def connect() -> DuckDBPyConnection:
 
 @cache
 def _database(duckdb: ModuleType) -> DuckDBPyConnection:
-    """It reads each file anew: tables are dropped, and others take their place."""
+    """Return the database. It caches no files, because tables are dropped and replaced."""
     connection: DuckDBPyConnection = duckdb.connect(config={"enable_external_file_cache": False})
     return connection
 
 
 def load_extensions(connection: DuckDBPyConnection, *names: str) -> None:
-    """Load the extensions, in this order, unless the connection has them.
+    """Load the extensions, in this order, unless they are already loaded.
 
     Raises:
-        ConfigurationError: one is not installed, or is not for this duckdb.
+        ConfigurationError: an extension is not installed, or is not for this duckdb version.
     """
     loaded = {
         name for (name,) in rows(connection, "SELECT extension_name FROM duckdb_extensions() WHERE loaded")
@@ -60,8 +62,8 @@ def _load_extension(connection: DuckDBPyConnection, name: str) -> None:
         connection.execute(f"LOAD {quoted(str(package.locate_file(binary)))}")
     except load("duckdb").Error as error:
         raise ConfigurationError(
-            f"duckdb does not load its extension {name}: {in_short(error)}. duckdb and its extensions "
-            "must have one version. Type:\n    pip install 'penstock[testing]'"
+            f"duckdb cannot load its extension {name}: {in_short(error)}. duckdb and its extensions must "
+            "have the same version. Run:\n    pip install 'penstock[testing]'"
         ) from None
 
 
@@ -70,17 +72,17 @@ def rows(connection: DuckDBPyConnection, query: str) -> list[tuple[Any, ...]]:
 
 
 def quoted(text: str) -> str:
-    """As a literal in SQL."""
+    """Return the text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def in_short(error: Exception) -> str:
-    """The first line of duckdb's words: the others repeat the query."""
+    """Return the first line of an error of duckdb: the others repeat the query."""
     return str(error).partition("\n")[0].rstrip(".")
 
 
 def as_path(location: str) -> str:
-    """One spelling for a file: no scheme on the local disk, `s3://` in S3."""
+    """Return the normalized path of a file: no scheme on the local disk, `s3://` in S3."""
     for local in ("file://", "file:"):
         if location.startswith(f"{local}/"):
             return location.removeprefix(local)
@@ -88,17 +90,17 @@ def as_path(location: str) -> str:
 
 
 def stored_files(connection: DuckDBPyConnection, folder: str) -> set[str]:
-    """The Parquet files in storage below the folder."""
+    """Return the Parquet files in storage below the folder."""
     return _glob(connection, f"{glob.escape(folder)}/**/*.parquet")
 
 
 def missing(connection: DuckDBPyConnection, paths: Iterable[str], stored: set[str]) -> list[str]:
-    """Which of these files are not in storage; those in `stored` are."""
+    """Return the files that are not in storage. Those in `stored` are known to exist."""
     return [path for path in sorted(paths) if path not in stored and not _exists(connection, path)]
 
 
 def _exists(connection: DuckDBPyConnection, path: str) -> bool:
-    """The last character is made a pattern: of a name without one duckdb only says it back, in S3."""
+    """Return True if the file exists. As a pattern, because without one duckdb does not ask S3."""
     return bool(_glob(connection, f"{glob.escape(path[:-1])}[{path[-1]}]"))
 
 

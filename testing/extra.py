@@ -1,4 +1,4 @@
-"""What only tests need, from the extra `testing`."""
+"""Packages of the extra `testing`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..committers.errors import ConfigurationError
 
 
 def load(module: str) -> Any:
-    """The module, imported now.
+    """Import and return a module.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: the module is not installed.
     """
     try:
         return import_module(module)
@@ -22,6 +22,6 @@ def load(module: str) -> Any:
 
 def not_installed(package: str) -> ConfigurationError:
     return ConfigurationError(
-        f"penstock.testing needs the package {package}, which is not installed. Type:\n"
-        "    pip install 'penstock[testing]'"
+        f"penstock.testing needs the package {package}, which is not installed. Run:\n    pip install "
+        "'penstock[testing]'"
     )

@@ -1,4 +1,4 @@
-"""Let a process die, somebody else act, or a request get lost, inside one process."""
+"""Simulate crashes, concurrent actions and lost requests within one process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Lost: TypeAlias = Literal["request", "response"]
 
 
 class Crash(BaseException):
-    """The process dies here: no `except Exception` sees it, and no abort follows."""
+    """A simulated death of the process: no `except Exception` catches it, and no abort follows."""
 
 
 @contextmanager
 def crash_at(point: str) -> Iterator[None]:
-    """Die when `point` is reached; a test that never gets there fails."""
+    """Crash when `point` is reached. The test fails if it is never reached."""
 
     def die(reached: str, _batch_id: int) -> None:
         if reached == point:
@@ -37,9 +37,9 @@ def crash_at(point: str) -> Iterator[None]:
 
 @contextmanager
 def at_point(point: str, action: Callable[[], object], times: int = 1) -> Iterator[None]:
-    """Let somebody else act when `point` is first reached: a concurrent driver, or another writer.
+    """Run `action` when `point` is first reached, as a concurrent driver or another writer.
 
-    What they do themselves reaches no point. With more `times` they act again when it is reached again.
+    The action itself triggers no points. With more `times`, it runs again when the point is reached again.
     """
     left = [action] * times
 
@@ -59,10 +59,10 @@ def at_point(point: str, action: Callable[[], object], times: int = 1) -> Iterat
 
 @contextmanager
 def lossy(owner: type, method: str, lost: Lost, error: Exception) -> Iterator[None]:
-    """The next call of the method raises `error`: it is not made, or its answer gets lost.
+    """Let the next call of the method raise `error`: without making the call, or after it.
 
     Args:
-        owner: the class that has the method, at the lowest boundary there is
+        owner: the class of the method, at the lowest boundary possible
     """
     real, left = getattr(owner, method), [lost]
 

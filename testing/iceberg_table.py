@@ -1,5 +1,5 @@
-"""An Iceberg table as its files show it, through duckdb's own reader. The catalog is asked only where the
-current metadata file is.
+"""An Iceberg table, read from its files by duckdb's own reader. The catalog only says which metadata file is
+current.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Metadata = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class IcebergTable:
-    """An Iceberg table, or a branch of one, named as in the sink's options.
+    """An Iceberg table or a branch of it, named as in the sink's options.
 
     Args:
         table: the option `table`: `namespace.name`
-        warehouse: the option `warehouse`; alone it means the embedded catalog in this local folder
+        warehouse: the option `warehouse`; without a catalog, the local folder of an embedded catalog
         catalog: the option `catalog`
-        catalog_properties: the options `catalog.*`, without that prefix, such as `{"type": "rest", ...}`;
-            never shown
+        catalog_properties: the options `catalog.*` without the prefix, such as `{"type": "rest", ...}`; never
+            shown
         branch: the option `branch`
     """
 
@@ -47,38 +47,38 @@ class IcebergTable:
 
     @property
     def uri(self) -> str:
-        """As the manifest store knows the table.
+        """Return the address of the table in the manifest store.
 
         Raises:
-            ConfigurationError: the options name no catalog or no table.
+            ConfigurationError: the options contain no catalog or no table.
         """
         return self._address.uri
 
     @property
     def metadata_location(self) -> str:
-        """Where the current metadata file is, as the catalog has it now.
+        """Return the location of the current metadata file, from the catalog.
 
         Raises:
-            ConfigurationError: there is no such table, or the catalog cannot be opened as configured.
+            ConfigurationError: the table does not exist, or the catalog cannot be opened.
             RetryableError: the catalog does not answer now.
         """
         location = self._location()
         if location is None:
             raise ConfigurationError(
-                f"There is no Iceberg table {self.uri}. Check table, catalog and warehouse."
+                f"The Iceberg table {self.uri} does not exist. Check table, catalog and warehouse."
             )
         return location
 
     def relation(self, connection: DuckDBPyConnection) -> str:
-        """What a query on this connection reads the newest version of the branch by."""
+        """Return the relation of the branch's newest version, for a query on this connection."""
         location = self.metadata_location
         return f"iceberg_scan({self._arguments(location, self._metadata(connection, location))})"
 
     def read(self, connection: DuckDBPyConnection) -> TableVersion:
-        """The newest version of the branch, and its history as far as snapshots are not expired.
+        """Read the branch's newest version, and its history except for expired snapshots.
 
         Raises:
-            ConfigurationError: there is no such table, or no such branch.
+            ConfigurationError: the table or the branch does not exist.
             RetryableError: the catalog does not answer now.
         """
         location = self.metadata_location
@@ -116,7 +116,7 @@ class IcebergTable:
         return metadata
 
     def _arguments(self, location: str, metadata: Metadata) -> str:
-        """The arguments by which duckdb's functions find it."""
+        """Return the arguments of duckdb's functions for this branch."""
         arguments = quoted(location)
         if _is_gzip(location):
             arguments += ", metadata_compression_codec = 'gzip'"
@@ -124,7 +124,7 @@ class IcebergTable:
             head = _head(metadata, self.branch)
             if head is None:
                 raise ConfigurationError(
-                    f"There is no branch of the Iceberg table {self.uri}. Check the name."
+                    f"The branch of the Iceberg table {self.uri} does not exist. Check its name."
                 )
             arguments += f", snapshot_from_id = {head}"
         return arguments
@@ -134,7 +134,7 @@ class IcebergTable:
 
 
 def _ask_embedded(catalog: Path, address: IcebergAddress) -> str | None:
-    """SQLite alone: pyiceberg would make a catalog where there is none."""
+    """Read SQLite directly: pyiceberg would create a missing catalog."""
     if not catalog.is_file():
         return None
     *namespace, name = address.identifier
@@ -161,20 +161,20 @@ def _is_gzip(location: str) -> bool:
 
 
 def _head(metadata: Metadata, branch: str) -> int | None:
-    """Snapshot id of the branch's head; None if there is no branch, or nothing in it yet."""
+    """Return the snapshot id of the branch's head; None if there is no branch, or no snapshot yet."""
     head = metadata.get("refs", {}).get(branch, {}).get("snapshot-id")
     return head if head is None or head >= 0 else None
 
 
 def _folders(metadata: Metadata) -> set[str]:
-    """Where data files are."""
+    """Return the folders of the data files."""
     data = metadata.get("properties", {}).get("write.data.path")
     folders = [metadata["location"], *([data] if data else [])]
     return {as_path(folder).rstrip("/") for folder in folders}
 
 
 def _tokens(metadata: Metadata, branch: str) -> Iterator[tuple[str, int, int]]:
-    """Along the snapshots that led to the branch's head, oldest first."""
+    """Yield the tokens of the snapshots that led to the branch's head, oldest first."""
     for snapshot in reversed(list(_ancestors(metadata, branch))):
         summary = snapshot.get("summary", {})
         if "penstock.batch-id" in summary:

@@ -1,7 +1,7 @@
-"""The invariant: what must hold of a table after any history of crashes and restarts.
+"""The invariant that must hold for a table after any history of crashes and restarts.
 
-Standard library only, and no input or output: whoever can describe a table, its source and its store as an
-`Observation` can judge them, be it a real table on disk or one in a simulator's memory.
+Standard library only, without I/O: it works for everything that can be described as an `Observation`, be it a
+real table or one in a simulator's memory.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen of a table, its source and its store once everything has recovered."""
+    """The state of a table, its source and its store after recovery."""
 
     rows: int
     """Rows in the table."""
     lost: int
-    """Source rows that the table does not have, by multiset of ids."""
+    """Source rows that are missing in the table, by multiset of ids."""
     doubled: int
-    """Rows that the table has too many, by multiset of ids; rows that the source never had count, too."""
+    """Surplus rows in the table, by multiset of ids, including rows that are not in the source."""
     added: Mapping[str, int]
-    """How often the table names each data file, by path: in its live version or in its whole history."""
+    """How often the table references each data file, by path: in its live version or in its whole history."""
     missing: Collection[str]
-    """Data files that the live version names and that are not in storage."""
+    """Data files that the live version references and that are not in storage."""
     orphans: int
-    """Data files in storage that the table does not name. Allowed: clean-up removes them."""
+    """Data files in storage that the table does not reference. Allowed: the clean-up deletes them."""
     tokens: Sequence[tuple[str, int, int]]
-    """(query id, batch id, version of the table) in the order of the table's history."""
+    """(query id, batch id, table version), in the order of the table's history."""
     pending: Sequence[str]
-    """Batches that are still PREPARED, in words."""
+    """Batches that are still PREPARED, as text."""
 
     @property
     def problems(self) -> list[str]:
@@ -37,7 +37,7 @@ class Observation:
         return find_problems(self)
 
     def __str__(self) -> str:
-        """The figures in one line, and a line for each problem."""
+        """Return the numbers in one line, and one line for each problem."""
         summary = (
             f"{_count(self.rows, 'row')}: {self.lost:,} lost, {self.doubled:,} doubled; "
             f"{_count(len(self.added), 'data file')}: {len(self.missing):,} missing, "
@@ -48,10 +48,10 @@ class Observation:
 
 
 def find_problems(observation: Observation) -> list[str]:
-    """What of the invariant does not hold, one sentence per kind of problem; empty if all of it holds.
+    """Return the violations of the invariant, one sentence per kind of problem; empty if it holds.
 
-    Each source row exactly once, by multiset of ids; no data file named more than once; none of them missing
-    from storage; the tokens of each query ascending; no batch still PREPARED.
+    Each source row is in the table exactly once, by multiset of ids. No data file is referenced more than
+    once, and none is missing from storage. The tokens of each query ascend. No batch is still PREPARED.
     """
     return [
         *_row_problems(observation),

@@ -1,4 +1,4 @@
-"""Run a program, kill it at a named crash point with all that it started, and run it again."""
+"""Run a program, kill it with its child processes at a named crash point, and run it again."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ LOG_TAIL_CHARS = 6000
 
 @dataclass(frozen=True)
 class Job:
-    """A program with a Penstock sink in it, such as `Job([sys.executable, "job.py"], log="job.log")`.
+    """A program that writes with Penstock, such as `Job([sys.executable, "job.py"], log="job.log")`.
 
-    Each method starts it anew, on this machine, and leaves no process of it behind. Tried on Linux only.
+    Each method starts it again, on this machine, and leaves none of its processes running. Tested on Linux
+    only.
 
     Args:
         command: the program and its arguments
-        log: file that its output is appended to
-        environment: variables on top of those of this process
+        log: file to which its output is appended
+        environment: variables in addition to those of this process
     """
 
     command: Sequence[str | Path]
@@ -46,8 +47,9 @@ class Job:
         """Run the program to its end.
 
         Raises:
-            AssertionError: it failed, or has not ended after `timeout_s` seconds. Quotes the end of the log.
-            ConfigurationError: it cannot be started.
+            AssertionError: the program failed, or did not end within `timeout_s` seconds. Quotes the end of
+                the log.
+            ConfigurationError: the program cannot be started.
         """
         with self.start() as job:
             code = job.wait(timeout_s)
@@ -57,23 +59,23 @@ class Job:
             )
 
     def kill_at(self, point: str, batch_id: int | None = None, timeout_s: float = 600) -> int:
-        """Run the program until it reaches a crash point, and kill it there: SIGKILL to all of its processes.
+        """Run the program until it reaches a crash point, then kill all its processes with SIGKILL.
 
         Args:
             point: one of `CRASH_POINTS`; docs/testing.md says when each is reached
-            batch_id: of the batch to wait for; None for the first that gets there
+            batch_id: the batch at which to kill; None for the first one that reaches the point
 
         Returns:
-            the number of processes killed
+            the number of killed processes
 
         Raises:
-            AssertionError: the program ended before it, or has not reached it after `timeout_s` seconds.
+            AssertionError: the program ended before, or did not reach the point within `timeout_s` seconds.
                 Quotes the end of the log.
-            ConfigurationError: there is no such crash point, or the program cannot be started.
+            ConfigurationError: the crash point does not exist, or the program cannot be started.
         """
         if point not in CRASH_POINTS:
             raise ConfigurationError(
-                f"There is no crash point {point!r}. There are: {', '.join(CRASH_POINTS)}."
+                f"The crash point {point!r} does not exist. Choose one of: {', '.join(CRASH_POINTS)}."
             )
         place = point if batch_id is None else f"{point}@{batch_id}"
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
@@ -84,18 +86,18 @@ class Job:
                 return job.kill()
 
     def start(self) -> RunningJob:
-        """Start the program, to be killed at a moment of your own choice. Use it in a `with` statement.
+        """Start the program, to kill it at any moment. Use it in a `with` statement.
 
         Raises:
-            ConfigurationError: it cannot be started.
+            ConfigurationError: the program cannot be started.
         """
         return RunningJob(self.command, self.log, self.environment)
 
 
 class RunningJob:
-    """A program that runs: itself, its JVM, and the Python workers below that.
+    """A running program, with its JVM and the Python workers. Created by `Job.start`.
 
-    As a context manager it leaves no process behind. See `Job`, whose `start` makes it.
+    As a context manager, it kills all of them at the end of the block.
     """
 
     def __init__(
@@ -126,17 +128,17 @@ class RunningJob:
 
     @property
     def pid(self) -> int:
-        """Process id of the program itself."""
+        """Return the process id of the program itself."""
         return self._process.pid
 
     def is_running(self) -> bool:
         return self._process.poll() is None
 
     def wait_for(self, file: Path, timeout_s: float = 600) -> None:
-        """Wait until the program, or something that it started, has made this file.
+        """Wait until the program or one of its child processes has created this file.
 
         Raises:
-            AssertionError: it ended before that, or `timeout_s` seconds went by.
+            AssertionError: the program ended before, or `timeout_s` seconds have passed.
         """
         deadline = time.monotonic() + timeout_s
         while not file.exists():
@@ -146,7 +148,7 @@ class RunningJob:
                     f"The job ended with exit code {code} before {file}. {self._last_words()}"
                 )
             if time.monotonic() > deadline:
-                raise AssertionError(f"There is no {file} after {timeout_s} s. {self._last_words()}")
+                raise AssertionError(f"{file} does not exist after {timeout_s} s. {self._last_words()}")
             time.sleep(POLL_S)
 
     def wait(self, timeout_s: float = 600) -> int:
@@ -161,9 +163,9 @@ class RunningJob:
             raise AssertionError(f"The job did not end within {timeout_s} s. {self._last_words()}") from None
 
     def kill(self) -> int:
-        """SIGKILL to the program and everything that it started; the number of processes killed.
+        """Kill the program and its child processes with SIGKILL. Return the number of killed processes.
 
-        They are stopped first: none of them sees another one die.
+        They are stopped first, so that none of them notices the death of another.
 
         Raises:
             AssertionError: a process does not die.
@@ -183,18 +185,18 @@ class RunningJob:
         return len(killed)
 
     def tail(self) -> str:
-        """The end of the log."""
+        """Return the end of the log."""
         return self.log.read_text(errors="replace")[-LOG_TAIL_CHARS:]
 
     def _last_words(self) -> str:
         return f"Its log {self.log} ends:\n{self.tail()}"
 
     def _processes(self) -> list[Process]:
-        """What lives of the program, all below it and its session: children may outlive their parents."""
+        """Return the live processes of the program and its session: children may outlive their parents."""
         psutil = load("psutil")
         is_running = self.is_running()
         if not is_running and psutil.pid_exists(self.pid):
-            return []  # a stranger: a process id is free again only once its whole session is gone
+            return []  # another program: a process id is reused only after its whole session has ended
         found: dict[int, Process] = {}
         with suppress(psutil.NoSuchProcess):
             if is_running:
@@ -206,7 +208,7 @@ class RunningJob:
 
 
 def _session(pid: int) -> int | None:
-    """Id of the process's session, which is the process id of its leader; None if the process is gone."""
+    """Return the session id of a process; None if the process has ended."""
     try:
         return os.getsid(pid)
     except OSError:
@@ -214,7 +216,7 @@ def _session(pid: int) -> int | None:
 
 
 def _is_alive(process: Process) -> bool:
-    """A zombie is only waiting for its parent to look."""
+    """Return True unless the process has ended or is a zombie."""
     psutil = load("psutil")
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)

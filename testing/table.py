@@ -1,4 +1,4 @@
-"""What `check` sees of a table, whichever format it has."""
+"""A table as `check` reads it, independent of the format."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableVersion:
-    """The newest version of a table, read through duckdb. All paths are whole."""
+    """The newest version of a table, read through duckdb. All paths are full paths."""
 
     relation: str
-    """What a query on the same connection reads its rows by."""
+    """The relation of its rows, for a query on the same connection."""
     added: Mapping[str, int]
     """See `Observation.added`."""
     live: Collection[str]
-    """The files that it names."""
+    """The files that it references."""
     stored: set[str]
-    """The data files below the table's locations, whether it names them or not."""
+    """All data files below the table's locations, also those that it does not reference."""
     tokens: Sequence[tuple[str, int, int]]
     """See `Observation.tokens`."""
 
@@ -31,16 +31,17 @@ class Table(Protocol):
 
     @property
     def uri(self) -> str:
-        """As the manifest store knows it."""
+        """Return the address of the table in the manifest store."""
         ...
 
     def relation(self, connection: DuckDBPyConnection) -> str:
-        """What a query on this connection reads the table's newest version by."""
+        """Return the relation of the table's newest version, for a query on this connection."""
         ...
 
     def read(self, connection: DuckDBPyConnection) -> TableVersion:
-        """
+        """Read the newest version.
+
         Raises:
-            ConfigurationError: there is no such table.
+            ConfigurationError: the table does not exist.
         """
         ...

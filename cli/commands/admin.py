@@ -1,4 +1,4 @@
-"""The operators' decisions about a backlog: `penstock park`, `retry`, `skip`, `abort`."""
+"""What operators decide about undelivered batches: `penstock park`, `retry`, `skip`, `abort`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def park(
     store: options.Store = None,
     as_json: options.Json = False,
 ) -> None:
-    """Deliver nothing of a stream until `penstock retry`. Its query goes on until its backlog is full.
+    """Stop the deliveries of a stream until `penstock retry`.
 
-    A delivery that is on its way still lands.
+    The query continues until its backlog is full. A delivery that is already running still commits.
+
+    Example: `penstock park flights --reason "table is being restored" --store $URL`
     """
     from ...committers.store.selection import select_one
     from ..output import print_json, print_line, stream_json, title
@@ -39,17 +41,20 @@ def park(
 def retry(
     stream: options.Streams = None,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the store.", show_default=False)
+        str,
+        typer.Option("--reason", metavar="TEXT", help="The reason, kept in the store.", show_default=False),
     ] = "",
     who: options.Who = None,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
     as_json: options.Json = False,
 ) -> None:
-    """Deliver parked and failing streams again, at once and with all tries.
+    """Resume the deliveries of parked and failing streams, at once and with all attempts.
 
-    Put right first what they are parked for: `penstock status` says it. A running delivery process does the
-    rest; without one, run `penstock deliver --once`.
+    First correct the cause, which `penstock status` shows. A running delivery process then delivers the
+    batches; without one, run `penstock deliver --once`.
+
+    Example: `penstock retry flights --store $URL`
     """
     from ...committers.store.selection import select
     from ..output import print_json, print_line, stream_json, title
@@ -68,7 +73,7 @@ def retry(
         print_json({"decision": "retry", "who": name, "reason": reason, "streams": streams})
     elif chosen:
         for one in chosen:
-            print_line(f"{title(one)} is delivered again.")
+            print_line(f"Deliveries of {title(one)} are resumed.")
     else:
         print_line("No stream is parked or failing.")
 
@@ -85,10 +90,12 @@ def skip(
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
-    """Give one batch up for good, so that those behind it are delivered. Its rows are lost to the table.
+    """Give up one undelivered batch for good: its rows never reach the table.
 
-    Its files stay where they are until `penstock gc --delete`. A stream that is parked stays so until
-    `penstock retry`.
+    The batches after it can then be delivered. Its files stay until `penstock gc --delete`. A parked stream
+    stays parked until `penstock retry`.
+
+    Example: `penstock skip flights 41 --reason "corrupt source file" --store $URL`
     """
     from ...committers.store.selection import select_one
     from ...datasource.table_access import TableAccess
@@ -100,20 +107,21 @@ def skip(
         found = select_one(opened.streams(), stream)
         record = check_skippable(opened, found, batch, access)
         print_line(
-            f"Batch {batch} of {title(found)} holds {record.rows:,} rows in {count(record.files, 'file')}. "
-            f"They will never get into {found.key.table_uri}.",
+            f"Batch {batch} of {title(found)} has {record.rows:,} rows in {count(record.files, 'file')}. "
+            f"They will never be in {found.key.table_uri}.",
             stderr=True,
         )
-        confirm("Give the batch up for good?", yes)
+        confirm("Give up the batch for good?", yes)
         if not opened.deliveries.skip(found.key, batch, name, why, expected=record.batch):
             raise ConfigurationError(
-                f"Batch {batch} of {found.key} was delivered or given up meanwhile, or has other rows by now."
+                f"Batch {batch} of {found.key} was not given up: it was delivered, given up or written again "
+                "in the meantime. Look at it with penstock show."
             )
         skipped = opened.record(found.key, batch) or record
     if as_json:
         print_json({**stream_json(found), **record_json(skipped), "decision": "skip", "who": name})
     else:
-        print_line(f"Skipped. Delivery goes on behind it: penstock retry {found.key.query_id}")
+        print_line(f"Skipped. If the stream is parked, resume it: penstock retry {found.key.query_id}")
 
 
 def abort(
@@ -127,11 +135,13 @@ def abort(
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
-    """Give up all undelivered batches of a query whose checkpoint is gone, and delete their files.
+    """Give up all undelivered batches of a query whose checkpoint is lost, and delete their files.
 
-    For queries with deliverAfterCheckpoint, whose last batches nobody will ever confirm, and for those that
-    were started anew from another checkpoint. Files that a version of the table names stay. Refused while the
-    checkpoint is there.
+    For queries with deliverAfterCheckpoint, whose last batches Spark can no longer confirm, and for queries
+    that were restarted with another checkpoint. Files that a version of the table references are kept.
+    Refused while the checkpoint exists.
+
+    Example: `penstock abort flights --reason "checkpoint disk lost" --store $URL`
     """
     from ...committers.store.selection import select_one
     from ...datasource.table_access import TableAccess
@@ -149,10 +159,10 @@ def abort(
             rows = sum(record.rows for record in waiting)
             print_line(
                 f"{title(found)} has {batches} with {rows:,} rows that are not in {found.key.table_uri}. "
-                f"Its checkpoint {location or '(not known)'} is gone.",
+                f"Its checkpoint {location or '(unknown)'} does not exist.",
                 stderr=True,
             )
-            confirm("Give them up for good, and delete their files?", yes)
+            confirm("Give them up for good and delete their files?", yes)
         expected = [record.batch for record in waiting]
         aborted = abort_stream(opened, found, access, name, why, expected) if waiting else None
     ids = [] if aborted is None else [record.batch.batch_id for record in aborted.records]
@@ -161,6 +171,6 @@ def abort(
         counts = {"batches": ids, "deleted": deleted}
         print_json({**stream_json(found), "decision": "abort", "who": name, "reason": why, **counts})
     elif ids:
-        print_line(f"Gave up {count(len(ids), 'batch', 'es')}, and deleted {count(deleted, 'file')}.")
+        print_line(f"Gave up {count(len(ids), 'batch', 'es')} and deleted {count(deleted, 'file')}.")
     else:
-        print_line("Nothing waits to be delivered.")
+        print_line("There are no undelivered batches.")

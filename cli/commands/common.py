@@ -1,4 +1,4 @@
-"""What all commands have in common: exit codes, the store that they work on, what they ask."""
+"""Exit codes, the store and questions to the operator, for all commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ATTENTION, WRONG_USAGE, FAILED, UNREACHABLE = 1, 2, 3, 4
 
 
 def opened_store(checkpoint: str | None, store: str | None) -> SqlManifestStore:
-    """The store that the options of a command name, or the environment."""
+    """Open the store that the options of a command name, or else the environment."""
     from ..access import open_named_store
 
     if checkpoint is None and store is None:
@@ -26,18 +26,20 @@ def opened_store(checkpoint: str | None, store: str | None) -> SqlManifestStore:
 
 
 def operator(who: str | None) -> str:
-    """The name that is kept with a decision."""
+    """Return the name to store with a decision: the given one, or the current user's."""
     import getpass
 
     try:
         return who or getpass.getuser()
     except (KeyError, OSError):
-        raise ConfigurationError("This user has no name. Give one with --who NAME.") from None
+        raise ConfigurationError("The current user has no name. Give one with --who NAME.") from None
 
 
 def checked_reason(reason: str) -> str:
     if not reason.strip():
-        raise ConfigurationError("Say why with --reason TEXT: it is kept for those who ask later.")
+        raise ConfigurationError(
+            "--reason TEXT is empty. Give the reason: the store keeps it with the decision."
+        )
     return reason
 
 

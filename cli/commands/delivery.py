@@ -23,18 +23,18 @@ def deliver(
     checkpoint: options.Checkpoints = None,
     store: options.Store = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Deliver what waits now, whatever its options say, and end.")
+        bool, typer.Option("--once", help="Deliver all batches that are prepared now, then end.")
     ] = False,
     wait: options.Wait = False,
     parallel: Annotated[
-        int, typer.Option("--parallel", metavar="N", help="Streams that are delivered at once.")
+        int, typer.Option("--parallel", metavar="N", help="Number of streams to deliver at the same time.")
     ] = 2,
     lease_seconds: Annotated[
         float,
         typer.Option(
             "--lease-seconds",
             metavar="S",
-            help="How long another delivery process waits before it takes over from one that is gone.",
+            help="Seconds until another delivery process takes over from one that has died.",
         ),
     ] = 10.0,
     lease_wait_seconds: Annotated[
@@ -42,21 +42,23 @@ def deliver(
         typer.Option(
             "--lease-wait-seconds",
             metavar="S",
-            help="With --once: how long to wait for a stream that another process delivers.",
+            help="With --once: seconds to wait for a stream that another process delivers.",
         ),
     ] = 60.0,
     spark: Annotated[
         bool,
         typer.Option(
             "--spark",
-            help="Rewrite the small files of queries with compactWith=spark as Spark jobs. The session is "
-            "what SparkSession.builder.getOrCreate() gives: by spark-submit, $SPARK_REMOTE, its conf.",
+            help="Rewrite small files as Spark jobs, for queries with compactWith=spark. Their session is "
+            "SparkSession.builder.getOrCreate(): from spark-submit, $SPARK_REMOTE or Spark's own settings.",
         ),
     ] = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port", metavar="PORT", help="Serve Prometheus metrics at /metrics; 0 takes any port."
+            "--metrics-port",
+            metavar="PORT",
+            help="Serve Prometheus metrics at /metrics on this port; 0 chooses a free one.",
         ),
     ] = None,
     metrics_address: Annotated[
@@ -64,25 +66,30 @@ def deliver(
         typer.Option(
             "--metrics-address",
             metavar="ADDRESS",
-            help="Serve metrics on this address. The default is for this machine only. With 0.0.0.0, anybody "
-            "who reaches the port can read them.",
+            help="Address to serve the metrics on. The default is reachable from this machine only; with "
+            "0.0.0.0, everybody who reaches the port can read them.",
         ),
     ] = "127.0.0.1",
     no_maintenance: Annotated[
-        bool, typer.Option("--no-maintenance", help="Only deliver; do not clean up or look after tables.")
+        bool, typer.Option("--no-maintenance", help="Only deliver: no clean-up, no table maintenance.")
     ] = False,
     storage: options.Storage = None,
     catalog: options.Catalog = None,
     from_stdin: Annotated[bool, typer.Option("--from-stdin", hidden=True)] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Take the prepared batches of decoupled streams into their tables, until SIGTERM or Ctrl-C.
+    """Commit the prepared batches of decoupled streams to their tables, until SIGTERM or Ctrl-C.
 
-    Any number of these may run on one store, on any machine that reaches it: leases in the store decide who
-    delivers a stream. The first signal lets running deliveries end, which is exit code 0; a second one does
-    not. With --once, exit code 1 says that batches are left: parked, failing, delivered by another
-    process, or not in Spark's commits log.
+    Any number of delivery processes may run on one store, on any machine that reaches the store and the
+    tables: leases in the store decide which of them delivers a stream. After the first signal the running
+    deliveries finish, with exit code 0; a second signal ends the process at once.
+
+    With --once, exit code 1 means that batches are left: their stream is parked or failing, another process
+    delivers it, or Spark's commit log does not contain them yet.
+
     With --json, each delivery is a line on stdout; with --once, one object at the end.
+
+    Example: `penstock deliver --options-file /etc/penstock/options.json --metrics-port 9108`
     """
     from ...datasource.table_access import TableAccess
     from ...delivery.attempts import ServiceSettings
@@ -138,16 +145,19 @@ def metrics(
     store: options.Store = None,
     wait: options.Wait = False,
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", help="Where to serve them; 0 takes any port.")
+        int,
+        typer.Option("--port", metavar="PORT", help="Port to serve the metrics on; 0 chooses a free one."),
     ] = 9108,
     address: Annotated[
-        str, typer.Option("--address", metavar="ADDRESS", help="Serve them on this address only.")
+        str, typer.Option("--address", metavar="ADDRESS", help="Address to serve the metrics on.")
     ] = "127.0.0.1",
 ) -> None:
-    """Serve Prometheus metrics of all streams of a store, coupled ones too, until SIGTERM or Ctrl-C.
+    """Serve Prometheus metrics of all streams of a store, until SIGTERM or Ctrl-C.
 
-    Reads the manifest store each second and needs neither Spark nor the tables. `penstock deliver
-    --metrics-port` serves the same of its own stores, and how its deliveries go.
+    Coupled streams are included. Reads the manifest store once a second, and needs neither Spark nor the
+    tables. `penstock deliver --metrics-port` serves the same metrics, and those of its own deliveries.
+
+    Example: `penstock metrics --checkpoint /checkpoints/flights --port 9108`
     """
     from ...datasource.table_access import TableAccess
     from ...delivery.attempts import ServiceSettings
@@ -169,9 +179,9 @@ def metrics(
 
 
 def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:
-    """What `--once` has done, and its exit code."""
+    """Print what `--once` has done, and exit."""
     from ..deliver import drained_json, print_drained
-    from ..output import print_json, print_line
+    from ..output import print_error, print_json
 
     if as_json:
         print_json({"streams": [drained_json(one) for one in drained]})
@@ -179,26 +189,27 @@ def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:
         print_drained(drained)
     errors = [one.error for one in drained if one.error is not None]
     for error in errors:
-        print_line(f"Error: {error}", stderr=True)
+        print_error(error)
     raise typer.Exit(FAILED if errors else ATTENTION if any(one.left for one in drained) else 0)
 
 
 def _stores(checkpoints: list[str] | None, store: str | None, wait: bool) -> tuple[str, ...]:
-    """URLs: of one store, or of those in checkpoints."""
+    """Return the URL of one store, or of the stores in checkpoints."""
     from ...delivery.running import store_of_checkpoint
     from ..access import url_of_store
 
     if not checkpoints:
         return (url_of_store(None, store or os.environ.get("PENSTOCK_STORE") or None),)
     if store is not None:
-        return (url_of_store(checkpoints[0], store),)  # says that it is one or the other
+        return (url_of_store(checkpoints[0], store),)  # raises: only one of them may be given
     return tuple(store_of_checkpoint(one) if wait else url_of_store(one, None) for one in checkpoints)
 
 
 def _check_names(scope: DeliveryScope) -> None:
-    """
+    """Check that the stores exist, and that one of them has the stream.
+
     Raises:
-        ConfigurationError: a store is not there, or none has a stream of this name.
+        ConfigurationError: a store does not exist, or none has a stream of this name.
     """
     from ...committers.store.selection import select
     from ...committers.store.sql import open_store

@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 
 def history(
-    stream: Annotated[
-        str, typer.Argument(help="A query's name, its id or the beginning of it.", show_default=False)
-    ],
+    stream: options.Stream,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many batches, and how many deliveries.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of batches, and of deliveries.")] = 20,
     as_json: options.Json = False,
 ) -> None:
-    """List the newest batches of a stream and, for a decoupled stream, its newest deliveries."""
+    """List the newest batches of a stream and, for a decoupled stream, its newest deliveries.
+
+    Example: `penstock history flights --checkpoint /checkpoints/flights`
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -59,11 +60,12 @@ def history(
 
 
 def _second(time: str | None) -> str:
-    """Without fractions and time zone, which is UTC."""
+    """Return the time without fractions and time zone, which is UTC."""
     return "-" if time is None else time[:19]
 
 
 def _delivery_json(delivery: DeliveryRecord) -> dict[str, Any]:
+    from ...delivery.listeners import version_json
     from ..output import time_text
 
     return {
@@ -78,6 +80,6 @@ def _delivery_json(delivery: DeliveryRecord) -> dict[str, Any]:
         "size_bytes": delivery.size_bytes,
         "prepared_at": time_text(delivery.prepared_at),
         "finished_at": time_text(delivery.finished_at),
-        "table_version": delivery.table_version,
+        **version_json("table_version", delivery.table_version),
         "reason": delivery.reason,
     }

@@ -1,4 +1,4 @@
-"""The commands that only look: `penstock status`, `show`."""
+"""The commands that only read: `penstock status`, `show`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ def status(
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
     table: Annotated[
-        bool, typer.Option("--table", help="Look at the tables too: version now, and token.")
+        bool, typer.Option("--table", help="Also read the tables: their current version and token.")
     ] = False,
     storage: options.Storage = None,
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the streams of a store: last batch, pending batches, rows, table version, and how it is delivered.
+    """List the streams of a store: last batch, pending batches, committed rows, table version, deliveries.
 
-    "Table" is the version that holds the last committed batch. With --table, exit code 1 says that a table
-    was dropped, re-created or restored under its stream.
+    "Table" is the version of the table that contains the last committed batch. With --table, exit code 1
+    means that a table was dropped, re-created or restored after the stream had written to it.
+
+    Example: `penstock status --checkpoint /checkpoints/flights --table`
     """
     from ...committers.store.selection import select
     from ...datasource.table_access import TableAccess
@@ -52,7 +54,7 @@ def status(
         ]
         output.print_json({"store": name, "streams": streams})
     elif rows:
-        output.console().print(output.status_table(rows, utc_now()))
+        output.print_status(rows, utc_now())
         for found, statistics in deliveries:
             if statistics is not None:
                 delivery_output.print_delivery(found, statistics, utc_now())
@@ -83,18 +85,19 @@ def _table_status(store: SqlManifestStore, stream: StreamStatus, access: TableAc
 
 
 def show(
-    stream: Annotated[
-        str, typer.Argument(help="A query's name, its id or the beginning of it.", show_default=False)
-    ],
+    stream: options.Stream,
     batch: Annotated[int, typer.Argument(help="The batch id.", show_default=False)],
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    files: Annotated[bool, typer.Option("--files", help="List all files, not the first ten.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="List all files instead of the first ten.")] = False,
     storage: options.Storage = None,
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show one batch: its state, its files, and whether the table holds it."""
+    """Show one batch: its state, its files, and whether the table contains it.
+
+    Example: `penstock show flights 41 --checkpoint /checkpoints/flights`
+    """
     from ...committers.store.selection import select_one
     from ...datasource.destinations import files_of, stored_table
     from ...datasource.table_access import TableAccess

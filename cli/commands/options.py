@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, as `checkpoint: options.Checkpoint = None`."""
+"""Options and arguments of several commands, used as `checkpoint: options.Checkpoint = None`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+ACCESS = "Where the store and the tables are"
+"""Heading in the help of a command."""
+
 Checkpoint = Annotated[
     str | None,
     typer.Option(
         "--checkpoint",
         "-c",
         metavar="DIR",
-        help="Checkpoint directory of the query; its store is the file penstock.sqlite there.",
+        rich_help_panel=ACCESS,
+        help="Checkpoint directory of the query. The store is the file penstock.sqlite in it.",
     ),
 ]
 Checkpoints = Annotated[
@@ -21,12 +25,12 @@ Checkpoints = Annotated[
         "--checkpoint",
         "-c",
         metavar="DIR",
-        help="Checkpoint directory of a query whose store is there. Repeat it for more.",
+        rich_help_panel=ACCESS,
+        help="Checkpoint directory of a query, with the store in it. Can be repeated.",
     ),
 ]
 Wait = Annotated[
-    bool,
-    typer.Option("--wait", help="Wait for a store that is not there yet, or whose database is down."),
+    bool, typer.Option("--wait", help="Wait for a store that does not exist yet or does not answer.")
 ]
 Store = Annotated[
     str | None,
@@ -34,6 +38,7 @@ Store = Annotated[
         "--store",
         "-s",
         metavar="URL",
+        rich_help_panel=ACCESS,
         help="SQLAlchemy URL of the store, as in the query's option `store`. Default: $PENSTOCK_STORE.",
     ),
 ]
@@ -43,8 +48,9 @@ OptionsFile = Annotated[
         "--options-file",
         metavar="FILE",
         envvar="PENSTOCK_OPTIONS_FILE",
-        help='JSON file such as {"store": "URL", "storage": {"KEY": "VALUE"}, "catalog": {"KEY": "VALUE"}}: '
-        "keeps secrets out of the list of processes. Only its owner should be able to read it.",
+        rich_help_panel=ACCESS,
+        help='JSON file, such as {"store": "URL", "storage": {"KEY": "VALUE"}, "catalog": {"KEY": "VALUE"}}. '
+        "It keeps secrets out of the process list; only its owner should be able to read it.",
     ),
 ]
 Storage = Annotated[
@@ -52,8 +58,10 @@ Storage = Annotated[
     typer.Option(
         "--storage",
         metavar="KEY=VALUE",
-        help="Option for the tables' object store, such as AWS_REGION=eu-west-1. Repeat it for more. "
-        "Environment variables of the cloud's SDK work too.",
+        rich_help_panel=ACCESS,
+        help="Option of the tables' object store, such as AWS_REGION=eu-west-1: the query's storage.KEY. Can "
+        "be repeated. $PENSTOCK_STORAGE, a JSON object, and the environment variables of the cloud's SDK "
+        "work too.",
     ),
 ]
 Catalog = Annotated[
@@ -61,27 +69,32 @@ Catalog = Annotated[
     typer.Option(
         "--catalog",
         metavar="KEY=VALUE",
-        help="Property of the catalog of Iceberg tables, such as uri=https://catalog.example. Repeat it for "
-        "more. Catalogs in .pyiceberg.yaml or the environment need none, nor do those in a warehouse.",
+        rich_help_panel=ACCESS,
+        help="Property of the Iceberg catalog, such as uri=https://catalog.example: the query's catalog.KEY. "
+        "Can be repeated. $PENSTOCK_CATALOG, a JSON object, works too. Not needed for a catalog in "
+        ".pyiceberg.yaml or pyiceberg's environment variables, nor for tables in a `warehouse` directory.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Streams = Annotated[
     str | None,
     typer.Argument(
-        metavar="[STREAM]",
+        metavar="STREAM",
         show_default=False,
-        help="A query's name, its id or the beginning of it, or a table. Default: all streams.",
+        help="Name of the query, its id or the beginning of its id, or the table. Default: all streams.",
     ),
 ]
 Stream = Annotated[
-    str, typer.Argument(help="A query's name, its id or the beginning of it.", show_default=False)
+    str,
+    typer.Argument(
+        help="Name of the query, its id or the beginning of its id, or the table.", show_default=False
+    ),
 ]
 Reason = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the store.", show_default=False)
+    str, typer.Option("--reason", metavar="TEXT", help="The reason, kept in the store.", show_default=False)
 ]
 Who = Annotated[
     str | None,
-    typer.Option("--who", metavar="NAME", help="Who decides; kept in the store. Default: the user."),
+    typer.Option("--who", metavar="NAME", help="Who decides, kept in the store. Default: the current user."),
 ]

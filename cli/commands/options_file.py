@@ -1,4 +1,4 @@
-"""Store, storage and catalog from a file or the environment, so that no secret is on the command line."""
+"""Store, storage and catalog options from a file or the environment, to keep secrets off the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXAMPLE = (
 
 
 def with_options_file(command: Callable[..., None]) -> Callable[..., None]:
-    """The command; if it has the option --store, with the option --options-file after it."""
+    """Return the command, with the option --options-file if it has the option --store."""
     signature = inspect.signature(command, eval_str=True)
     parameters = dict(signature.parameters)
     if "store" not in parameters:
@@ -44,7 +44,7 @@ def with_options_file(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _add_options(params: dict[str, Any], path: str | None, *, needs_store: bool) -> None:
-    """Complete the parameters: the command line goes before the file, and the file before the environment."""
+    """Complete the parameters: the command line overrides the file, and the file the environment."""
     TableAccess.parse(params.get("storage"), params.get("catalog"))  # its errors count what the user typed
     _warn_of_secrets(params)
     given = _read(Path(path)) if path else {}
@@ -68,7 +68,7 @@ def _read(path: Path) -> dict[str, Any]:
     if given is None or not given.keys() <= names or not _are_strings(given):
         raise ConfigurationError(f"The options file {path} must be a JSON object such as {_EXAMPLE}.")
     if not isinstance(given.get("store", ""), str):
-        raise ConfigurationError(f"The store in the options file {path} must be a text.")
+        raise ConfigurationError(f"The store in the options file {path} must be a string.")
     return given
 
 
@@ -80,7 +80,7 @@ def _from_environment(variable: str) -> dict[str, str]:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """None if it is no JSON object. Errors show nothing of it."""
+    """Parse a JSON object; None if it is not one. No error shows its content."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -89,7 +89,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _are_strings(objects: Mapping[str, Any]) -> bool:
-    """Return True if all but the store are objects of texts, under keys that could be typed as KEY=VALUE."""
+    """Return True if all but the store are objects of strings, with keys that fit KEY=VALUE."""
     inner = [value for name, value in objects.items() if name != "store"]
     if not all(isinstance(one, dict) for one in inner):
         return False
@@ -108,8 +108,8 @@ def _warn_of_secrets(params: dict[str, Any]) -> None:
             shown.append(f"--{name}")
     if shown:
         _warn(
-            f"{' and '.join(shown)} shows a secret to everybody who can list the processes of this machine. "
-            "Put it into a file, and name that with --options-file or $PENSTOCK_OPTIONS_FILE, or into "
+            f"There is a secret in {' and '.join(shown)}, which everybody who can list the processes of this "
+            "machine can read. Put it into the file of --options-file or $PENSTOCK_OPTIONS_FILE, or into "
             "$PENSTOCK_STORE, $PENSTOCK_STORAGE or $PENSTOCK_CATALOG."
         )
 

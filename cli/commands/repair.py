@@ -1,4 +1,4 @@
-"""The commands that mend what a crash or a mistake has left: `penstock recover`, `gc`, `reset-query-id`."""
+"""The commands that repair and clean up: `penstock recover`, `gc`, `reset-query-id`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def recover(
         bool,
         typer.Option(
             "--accept-table",
-            help="First accept the stream's table as it is now, after it was re-created or restored. "
-            "Rows that it lost stay lost.",
+            help="First accept the table as it is now, after it was re-created or restored. Rows that it has "
+            "lost stay lost.",
         ),
     ] = False,
     yes: options.Yes = False,
@@ -33,14 +33,16 @@ def recover(
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
-    """Finish the batches that were prepared and not committed.
+    """Commit the batches that were prepared and not committed.
 
-    Does what the query's next start would do. Safe while the query runs. Exit code 1 says that a batch is
-    still pending.
+    Does what the next start of the query would do. Safe while the query runs. Exit code 1 means that a batch
+    is still pending.
+
+    Example: `penstock recover --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select, select_one
     from ...datasource.table_access import TableAccess
-    from ..output import print_json, print_line
+    from ..output import print_error, print_json
     from ..recover import is_decoupled, print_recoveries, recover_stream
 
     access = TableAccess.parse(storage, catalog)
@@ -57,29 +59,29 @@ def recover(
         print_recoveries(recoveries)
     errors = [recovery.error for recovery in recoveries if recovery.error is not None]
     for error in errors:
-        print_line(f"Error: {error}", stderr=True)
+        print_error(error)
     is_pending = any(recovery.is_pending for recovery in recoveries)
     raise typer.Exit(FAILED if errors else ATTENTION if is_pending else 0)
 
 
 def _accept_table(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, yes: bool) -> None:
-    """Take the table as it is now for the stream's own, on the operator's word."""
+    """Ask the operator whether the stream should continue with the table as it is now."""
     from ..output import print_line
     from ..recover import accept, changed_table, is_decoupled
 
     changed = changed_table(store, stream, access)
     if changed is None:
-        print_line("The table is the one that the stream wrote: there is nothing to accept.", stderr=True)
+        print_line("The table is the one that the stream wrote to: there is nothing to accept.", stderr=True)
         return
     now, what = changed
     print_line(what, stderr=True)
-    confirm("Accept the table as it is now? Rows that it lost will not be written again.", yes)
+    confirm("Accept the table as it is now? Rows that it has lost will not be written again.", yes)
     accept(store, stream, now, access)
     print_line("Accepted.", stderr=True)
     if is_decoupled(stream):
         print_line(
-            f"To deliver what waits: penstock retry {stream.key.query_id}. What was prepared for a table "
-            "that is gone can only be given up, with penstock skip.",
+            f"To deliver the prepared batches: penstock retry {stream.key.query_id}. A batch that was "
+            "prepared for a table that no longer exists can only be given up: penstock skip.",
             stderr=True,
         )
 
@@ -89,26 +91,30 @@ def gc(
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the files instead of only listing them.")
+        bool, typer.Option("--delete", help="Delete the files instead of listing them.")
     ] = False,
     older_than: Annotated[
         str,
-        typer.Option("--older-than", metavar="AGE", help="Grace period, such as 7d or 12h; at least 1h."),
+        typer.Option(
+            "--older-than", metavar="AGE", help="Minimum age of the files, such as 7d or 12h; at least 1h."
+        ),
     ] = "7d",
     storage: options.Storage = None,
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
-    """Find data files that nothing needs any more, and delete them with --delete.
+    """Find data files that nothing references, and delete them with --delete.
 
-    Failed tasks and killed drivers leave them behind. A file counts only if Penstock wrote it, its batch
-    can no longer be committed, and neither a manifest of the store nor a readable version of the table
-    names it. Safe while queries run. Exit code 1 says that there are files to delete.
+    Failed tasks and killed drivers leave such files. A file is listed only if Penstock wrote it, its batch
+    can no longer be committed, and neither a manifest in the store nor a readable version of the table
+    references it. Safe while queries run. Exit code 1 means that there are files to delete.
+
+    Example: `penstock gc --checkpoint /checkpoints/flights --older-than 2d --delete`
     """
     from ...committers.store.selection import select
     from ...datasource.table_access import TableAccess
     from ..gc import by_table, clean_table, parse_grace, print_cleaned
-    from ..output import print_json, print_line
+    from ..output import print_error, print_json
 
     access, grace = TableAccess.parse(storage, catalog), parse_grace(older_than)
     with opened_store(checkpoint, store) as opened:
@@ -124,7 +130,7 @@ def gc(
             print_cleaned(table, utc_now(), delete=delete)
     errors = [table.error for table in cleaned if table.error is not None]
     for error in errors:
-        print_line(f"Error: {error}", stderr=True)
+        print_error(error)
     is_left = not delete and any(table.files for table in cleaned)
     raise typer.Exit(FAILED if errors else ATTENTION if is_left else 0)
 
@@ -137,10 +143,12 @@ def reset_query_id(
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Give a checkpoint a new query id: its next start is a new stream at the same offsets.
+    """Give a checkpoint a new query id: its next start is a new stream at the same source offsets.
 
-    For a checkpoint that was rewound or copied on purpose. Rows of batches that run after this are added
-    beside what the table holds. Stop the query first.
+    For a checkpoint that was rewound or copied on purpose. The rows of later batches are added to those that
+    the table already contains. Stop the query first.
+
+    Example: `penstock reset-query-id /checkpoints/flights`
     """
     from ..access import local_checkpoint
     from ..output import print_json, print_line
@@ -154,10 +162,12 @@ def reset_query_id(
     new_id = str(uuid.uuid4())
     tables = ", ".join(stream.key.table_uri for stream in streams)
     print_line(f"old query id  {state.query_id}\nnew query id  {new_id}", stderr=as_json)
-    print_line(f"Rows of batches that run after this are added beside what {tables} holds.", stderr=as_json)
-    confirm("Is the query stopped, and shall the checkpoint get the new id?", yes)
+    print_line(f"The rows of later batches are added to those that {tables} contains.", stderr=as_json)
+    confirm("Is the query stopped, and should the checkpoint get the new id?", yes)
     write_query_id(directory, new_id)
     if as_json:
         print_json({"checkpoint": directory, "old_query_id": state.query_id, "new_query_id": new_id})
     else:
-        print_line("Done. The next start of the query continues at the same source offsets.")
+        print_line(
+            "Done. The next start of the query continues at the same source offsets, under the new id."
+        )

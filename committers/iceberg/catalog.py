@@ -187,6 +187,7 @@ def _load(config: CatalogConfig) -> Catalog:
 
     if config.is_embedded:
         return _load_embedded(config)
+    check_address_given(config)
     with warnings.catch_warnings():  # pyiceberg's deprecation notices quote catalog.uri as it is
         warnings.simplefilter("ignore", DeprecationWarning)
         properties: Any = merge_config(
@@ -251,6 +252,27 @@ def known_properties(config: CatalogConfig) -> dict[str, str]:
     except Exception:  # noqa: BLE001  a broken file is what the error that is being told of is about
         own = {}
     return {**flat(own), **config.properties}
+
+
+def check_address_given(config: CatalogConfig) -> None:
+    """
+    Raises:
+        ConfigurationError: neither the options nor pyiceberg's own configuration say where the catalog is.
+    """
+    from .library.catalogs import needs_uri
+
+    if config.is_embedded or not needs_uri(known_properties(config)):
+        return
+    name = "".join(char if char.isalnum() else "_" for char in config.name.upper())
+    raise ConfigurationError(
+        f"The Iceberg catalog {config.name!r} cannot be opened: its address is missing. A query gives it as "
+        "the options catalog.type and catalog.uri. Commands and delivery processes need the same properties "
+        "again: the manifest store has the names of the catalog and the table, but no properties, which may "
+        "hold credentials. Give them with --catalog type=rest --catalog uri=https://catalog.example, as "
+        '"catalog" in the JSON file of --options-file, as JSON in $PENSTOCK_CATALOG, or as '
+        "start_delivery(catalog={...}). All of them also read pyiceberg's own configuration, .pyiceberg.yaml "
+        f"and PYICEBERG_CATALOG__{name}__URI."
+    )
 
 
 def flat(properties: Mapping[str, object], prefix: str = "") -> dict[str, str]:

@@ -16,7 +16,7 @@ NAME = "penstock.delta"
 
 def _location(path: str) -> str:
     if re.search(r"[\x00-\x1f\x7f\\]", path):
-        raise ValueError("must not have control characters or backslashes in it")
+        raise ValueError("must not contain control characters or backslashes")
     return text(path)
 
 
@@ -26,24 +26,24 @@ class DeltaOptions(FileTableOptions):
 
     path: str = field(
         metadata=declared(
-            "path", _location, "Where the table is: a local path, or a URL such as `s3://bucket/table`."
+            "path", _location, "Location of the table: a local path, or a URL such as `s3://bucket/table`."
         )
     )
     partition_by: tuple[str, ...] | None = optional(
-        "partitionBy", columns, "Partition columns of a new table: `a, b` or a JSON array."
+        "partitionBy", columns, "Partition columns of a new table: `a, b`, or a JSON array."
     )
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,
-        "Handed to the object store of the Delta library, such as `storage.AWS_REGION`.",
+        "Options of the Delta library's object store, such as `storage.AWS_REGION`.",
     )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> DeltaOptions:
-        """Parse what Spark hands over.
+        """Parse the options that Spark passes.
 
         Raises:
-            ConfigurationError: lists everything that is wrong, one sentence each.
+            ConfigurationError: lists all problems, one sentence each.
         """
         values, problems = parse_options(OPTIONS, PREFIXES, options)
         if not values.get("path"):
@@ -55,8 +55,8 @@ class DeltaOptions(FileTableOptions):
         both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
         if both:
             problems.append(
-                f"sortWithin names partition column(s) {', '.join(sorted(both))}: they are constant in a "
-                "file."
+                f"sortWithin contains the partition column(s) {', '.join(sorted(both))}, which are constant "
+                "within a file."
             )
         check(NAME, problems)
         return cls(**values, given=stored)

@@ -49,7 +49,7 @@ class DeltaSink:
 
     @property
     def table_uri(self) -> str:
-        """Absolute without a scheme on the local disk, no trailing slash."""
+        """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
         local = local_path(self.options.path)
         if local is not None:
             return posixpath.normpath(local)
@@ -59,11 +59,11 @@ class DeltaSink:
         return DeltaTarget(self.table_uri, self.options)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """A remote location is reached with the options given as `storage.*`."""
+        """Open a location, a remote one with the options `storage.*`."""
         return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
 
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
-        """Nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
+        """Do nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
 
     def maintenance_policy(self) -> MaintenancePolicy:
         return self.options.maintenance_policy
@@ -148,7 +148,7 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
         return PlannedBatch(self._write_config(layout, options.sort_within), content, content.table_id)
 
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
-        """See `MergeableFiles`: versions of Delta tables are in order."""
+        """See `MergeableFiles`. Versions of Delta tables are ordered."""
         return merge(manifests, -1 if verified_version is None else verified_version)
 
     def compact_with(self) -> CompactWith:
@@ -181,7 +181,7 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
 
 
 def _with_case_of(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] | None:
-    """Column names as the query spells them: Spark compares names without case."""
+    """Return the column names in the case of the query: Spark compares names without case."""
     if names is None:
         return None
     names_by_lower = {name.lower(): name for name in rows.names}

@@ -26,24 +26,24 @@ class IcebergOptions(FileTableOptions):
     """Options of `penstock.iceberg`."""
 
     table: str = field(
-        metadata=declared("table", _table_name, "The table's name in the catalog: `namespace.name`.")
+        metadata=declared("table", _table_name, "Name of the table in the catalog: `namespace.name`.")
     )
     catalog: str | None = optional(
         "catalog",
         text,
-        "Name of the catalog, as in `.pyiceberg.yaml` or `PYICEBERG_CATALOG__NAME__*`; with `catalog.*` any "
-        "name.",
+        "Name of the catalog in `.pyiceberg.yaml` or `PYICEBERG_CATALOG__NAME__*`. With the options "
+        "`catalog.*`, any name.",
     )
     warehouse: str | None = optional(
         "warehouse",
         text,
-        "Without a catalog: a local directory for tables and their catalog, which needs no server. "
-        "With one: the catalog's warehouse.",
+        "Without a catalog: a local directory for tables and an embedded catalog, which needs no server. "
+        "With a catalog: its warehouse.",
     )
     branch: str = option(
         "branch",
         text,
-        "Branch of the table to write; made from the main branch if there is none.",
+        "Branch to write to. If it does not exist, it is created from the main branch.",
         default="main",
     )
     partition_spec: tuple[PartitionField, ...] | None = optional(
@@ -54,7 +54,7 @@ class IcebergOptions(FileTableOptions):
     sort_order: tuple[SortField, ...] | None = optional(
         "sortOrder",
         parse_sort_order,
-        "Sort order of a new table, followed within each row group: `day(ts) DESC NULLS LAST, id`.",
+        "Sort order of a new table, by which each row group is sorted: `day(ts) DESC NULLS LAST, id`.",
     )
     format_version: int | None = optional(
         "formatVersion",
@@ -65,35 +65,35 @@ class IcebergOptions(FileTableOptions):
     expire_snapshots: bool | None = optional(
         "expireSnapshots",
         flag,
-        "Expire old snapshots and delete the files that only they need.",
+        "Expire old snapshots, and delete the files that only they reference.",
         default="`true` for tables that Penstock created, `false` for all others",
     )
     snapshots_max: int = option(
         "keepSnapshots",
         count(1, 100_000),
-        "Snapshots that stay when others are expired.",
+        "Number of snapshots to keep when older ones expire.",
         default="20",
     )
     snapshot_grace_s: float = option(
         "snapshotGrace",
         duration_s,
-        "How long files of expired snapshots stay for readers that still use them.",
+        "How long to keep the files of expired snapshots, for readers that still use them.",
         default="1h",
     )
     catalog_properties: Mapping[str, str] = passed_on(
         "catalog.",
         str.lower,
-        "Properties of the catalog, as pyiceberg takes them: `catalog.type`, `catalog.uri`, "
-        "`catalog.s3.region`, … With `catalog.penstock.data-path` and `catalog.penstock.metadata-path` "
-        "Penstock also deletes the table's files in these folders, outside of its location.",
+        "Properties of the catalog, as in pyiceberg: `catalog.type`, `catalog.uri`, `catalog.s3.region`, … "
+        "With `catalog.penstock.data-path` and `catalog.penstock.metadata-path`, Penstock also deletes files "
+        "of the table in these folders, outside of the table's location.",
     )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> IcebergOptions:
-        """Parse what Spark hands over.
+        """Parse the options that Spark passes.
 
         Raises:
-            ConfigurationError: lists everything that is wrong, one sentence each.
+            ConfigurationError: lists all problems, one sentence each.
         """
         given = {key: value for key, value in options.items() if key.lower() != "path"}
         values, problems = parse_options(OPTIONS, PREFIXES, given)
@@ -106,8 +106,9 @@ class IcebergOptions(FileTableOptions):
             problems.append('table is missing: name it with .option("table", "namespace.name").')
         if not {"catalog", "catalog_properties", "warehouse"} & set(values):
             problems.append(
-                "Neither catalog nor warehouse is given. With warehouse=/path the table is kept there, in a "
-                "catalog that needs no server; catalog=name and catalog.* open one that you have."
+                "Neither catalog nor warehouse is given. Give warehouse=/path for tables in a local "
+                "directory, with an embedded catalog that needs no server. Give catalog=name or catalog.* to "
+                "use an existing catalog."
             )
         stored = storable(OPTIONS, options)
         warehouse = values.get("catalog_properties", {}).get("warehouse", "")

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Mode, PartitionField, PlannedBatch, SortField
-from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
-from ...committers.iceberg.catalog import CatalogConfig, known_properties, redacted
+from ...committers.iceberg.catalog import CatalogConfig, check_address_given, known_properties, redacted
 from ...committers.iceberg.committer import IcebergTableCommitter
 from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from ...committers.iceberg.new_table import NewIcebergTable
@@ -85,11 +84,11 @@ class IcebergSink:
         return IcebergTarget(self._catalog, self._address, self._new, self.options)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """A remote location is reached with what the options `catalog.*` say about files."""
+        """Open a location, a remote one with the file options in `catalog.*`."""
         return open_iceberg_filesystem(location, dict(self.options.catalog_properties))
 
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
-        """Expire old snapshots, where that is wanted; only now and then, for it looks at the table."""
+        """Expire old snapshots, if the options say so; not for every batch, because it loads the table."""
         if batch_id % BATCHES_PER_MAINTENANCE or self.options.expire_snapshots is False:
             return
         is_wanted = self.options.expire_snapshots is True
@@ -174,7 +173,7 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
         return self._write_config(layout, leading(self._query.sort_within, layout.schema.names))
 
     def _write_config(self, layout: IcebergTableLayout, sort_within: tuple[str, ...]) -> WriteConfig:
-        """What the query asks for goes before what the table says, and that before the defaults."""
+        """Return how to write files: options of the query come before table properties, then defaults."""
         options, parquet = self._query, layout.parquet
         by_name = {name.lower(): name for name in layout.schema.names}
         asked = tuple([SortField((by_name.get(name.lower(), name),)) for name in sort_within])
@@ -217,20 +216,16 @@ class StoredIceberg(CleanableFiles):
 
     @classmethod
     def of(cls, stream: StreamKey, access: TableAccess) -> StoredIceberg:
-        """
+        """Return the table of a stream.
+
         Raises:
-            ConfigurationError: nothing is known of the catalog.
+            ConfigurationError: the address of the catalog is missing.
         """
         address = IcebergAddress.parse(stream.table_uri)
         if Path(address.catalog).is_absolute():
             return cls(CatalogConfig.of(None, {}, warehouse=address.catalog), address)
         catalog = CatalogConfig.of(address.catalog, access.catalog)
-        if not known_properties(catalog):
-            raise ConfigurationError(
-                f"The Iceberg table {address.uri} is in the catalog {address.catalog!r}, of which nothing is "
-                "known here. Say how to open it, for example with --catalog type=rest --catalog "
-                "uri=https://catalog.example, or in .pyiceberg.yaml."
-            )
+        check_address_given(catalog)
         return cls(catalog, address)
 
     def committer(self) -> IcebergTableCommitter:
@@ -256,9 +251,11 @@ class StoredIceberg(CleanableFiles):
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> IcebergSink:
     is_embedded = Path(stream.table_uri.rpartition(":")[0]).is_absolute()
-    return IcebergSink(
+    sink = IcebergSink(
         IcebergOptions.parse(with_prefix("catalog.", options, {} if is_embedded else access.catalog))
     )
+    check_address_given(sink.catalog)  # here, because a failed delivery would park the stream
+    return sink
 
 
 DESTINATION = DestinationType(

@@ -1,8 +1,8 @@
-"""Options as fields of a frozen dataclass: each is declared once, with its name, parser, default and meaning.
+"""Options as fields of a frozen dataclass. Each is declared once, with name, parser, default and meaning.
 
     buffer_bytes_max: int = option("bufferSize", size(MIB, GIB), "What one task buffers.", default="128mb")
 
-A default is stated as a query would give it; it goes through the parser, and into the documents. Layers of
+A default is written as in a query. It is parsed like a given value, and shown in the documentation. Layers of
 options are base classes.
 """
 
@@ -20,7 +20,7 @@ _KEY = "option"
 
 
 def option(name: str, parse: Callable[[str], T], meaning: str, *, default: str) -> T:
-    """A field whose default is what the parser makes of the text."""
+    """Declare a field whose default is the parsed text."""
     shown = Option(name, "", parse, f"{meaning} Default `{default}`.")
     return field(default=parse(default), metadata={_KEY: shown})
 
@@ -28,10 +28,10 @@ def option(name: str, parse: Callable[[str], T], meaning: str, *, default: str) 
 def optional(
     name: str, parse: Callable[[str], T], meaning: str, *, default: str = "", is_secret: bool = False
 ) -> T | None:
-    """A field that is None if the option is not given.
+    """Declare a field that is None if the option is not given.
 
     Args:
-        default: what that means, in words
+        default: what None means, as text
         is_secret: see `Option`
     """
     shown = Option(name, "", parse, f"{meaning} Default: {default}." if default else meaning, is_secret)
@@ -41,23 +41,23 @@ def optional(
 def declared(
     name: str, parse: Callable[[str], object], meaning: str, *, is_secret: bool = False
 ) -> Mapping[str, Any]:
-    """Metadata for the `field` of an option that must be given, or whose default is no text."""
+    """Return metadata for the `field` of an option that is required, or whose default is not a text."""
     return {_KEY: Option(name, "", parse, meaning, is_secret)}
 
 
 def passed_on(prefix: str, spell: Callable[[str], str], meaning: str) -> Mapping[str, str]:
-    """A field with all options of a prefix. They may be secrets: never shown or stored."""
+    """Declare a field for all options with a prefix. They may be secrets: never shown or stored."""
     shown = Prefix(prefix, "", spell, meaning)
     return cast("Mapping[str, str]", field(default_factory=dict, repr=False, metadata={_KEY: shown}))
 
 
 def options_of(layers: type) -> tuple[Option, ...]:
-    """The options that a dataclass declares: its own, then those of its bases."""
+    """Return the options that a dataclass declares: its own, then those of its bases."""
     return tuple(known for known in _declared(layers) if isinstance(known, Option))
 
 
 def prefixes_of(layers: type) -> tuple[Prefix, ...]:
-    """The prefixes that a dataclass declares."""
+    """Return the prefixes that a dataclass declares."""
     return tuple(known for known in _declared(layers) if isinstance(known, Prefix))
 
 

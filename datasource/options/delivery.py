@@ -10,7 +10,7 @@ from .parsing import MIB, count, flag, one_of, size
 from .stream import StreamOptions
 
 TARGET_FILE_SIZE = "128mb"
-"""Also how much a delivery brings, where nothing else is said."""
+"""Also the default size of a delivery."""
 TARGET_FILE_BYTES = 128 * MIB
 
 _TIB = 1024 * 1024 * MIB
@@ -18,71 +18,76 @@ _TIB = 1024 * 1024 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions(StreamOptions):
-    """Whether and how the batches are delivered by a delivery process."""
+    """Options of streams that a delivery process delivers."""
 
     is_decoupled: bool = option(
         "delivery",
         one_of({"coupled": False, "decoupled": True}),
-        "`decoupled`: a batch is done once it is prepared, and `penstock deliver` takes many of them into "
-        "the table at once; `coupled`: every batch is committed to the table. Batch writes are coupled.",
+        "`coupled`: each batch is committed to the table before the next one starts. `decoupled`: a batch "
+        "ends when it is prepared, and `penstock deliver` commits many batches at once. Batch writes are "
+        "always coupled.",
         default="coupled",
     )
     deliver_after_s: int = option(
         "deliverAfterSeconds",
         count(1, 30 * 86_400),
-        "Deliver once the oldest batch has waited so long.",
+        "Deliver when the oldest prepared batch is this many seconds old.",
         default="60",
     )
     deliver_after_bytes: int | None = optional(
         "deliverAfterBytes",
         size(1, _TIB),
-        "Deliver once so much waits.",
+        "Deliver when the prepared batches reach this size.",
         default=f"as `targetFileSize`, `{TARGET_FILE_SIZE}` where no files are written",
     )
     deliver_after_batches: int = option(
-        "deliverAfterBatches", count(1, 1_000_000), "Deliver once so many batches wait.", default="1000"
+        "deliverAfterBatches",
+        count(1, 1_000_000),
+        "Deliver when this many batches are prepared.",
+        default="1000",
     )
     deliver_after_checkpoint: bool = option(
         "deliverAfterCheckpoint",
         flag,
-        "Deliver a batch only once Spark's own commits log has it.",
+        "Deliver a batch only after Spark's own commit log contains it.",
         default="false",
     )
     delivery_tries_max: int = option(
         "deliveryTries",
         count(1, 10_000),
-        "Tries of a batch that the table refuses, before it is parked for an operator. Outages do not count.",
+        "Attempts to deliver a batch that the table refuses. Then the stream is parked until an operator "
+        "decides. Outages do not count.",
         default="5",
     )
     backlog_batches_max: int = option(
         "backlogBatches",
         count(1, 10_000_000),
-        "The query waits while so many batches are not delivered.",
+        "The query waits while this many batches are undelivered.",
         default="10000",
     )
     backlog_bytes_max: int = option(
         "backlogBytes",
         size(1, 1024 * _TIB),
-        "The query waits while so much is not delivered.",
+        "The query waits while this much data is undelivered.",
         default="100gb",
     )
     backlog_s_max: int = option(
         "backlogSeconds",
         count(1, 365 * 86_400),
-        "The query waits while the oldest batch that is not delivered is so old.",
+        "The query waits while the oldest undelivered batch is this many seconds old.",
         default="86400",
     )
     backlog_wait_s: int = option(
         "backlogWaitSeconds",
         count(0, 30 * 86_400),
-        "So long the query waits: for its deliveries, and at a restart for a table that does not answer. "
-        "Then it fails; a restart goes on where it stopped.",
+        "How many seconds the query waits for deliveries, and at a restart for a table that does not "
+        "answer, before it fails. A restart continues where the query stopped.",
         default="600",
     )
 
     @property
     def delivery_policy(self) -> DeliveryPolicy:
-        """When the stream is delivered: at the latest when its backlog is full."""
+        """When to deliver the stream: at the latest when its backlog is full."""
         after_bytes = self.deliver_after_bytes or self.deliver_after_bytes_default
         return DeliveryPolicy(
             after_s=min(self.deliver_after_s, self.backlog_s_max),

@@ -23,7 +23,7 @@ _COMPACT_WITH: Mapping[str, Literal["local", "spark", "none"]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTableOptions(DeliveryOptions):
-    """What the sinks for file tables have in common. None: as the table says, else the default."""
+    """Options of all sinks for file tables. None: the table's setting or, without one, the default."""
 
     table_properties: Mapping[str, str] = field(
         default_factory=dict,
@@ -34,63 +34,63 @@ class FileTableOptions(DeliveryOptions):
     target_file_bytes: int | None = optional(
         "targetFileSize",
         size(MIB // 16, 64 * 1024 * MIB),
-        "Data files are rolled at about this size.",
+        "Approximate size of a data file.",
         default=f"`{TARGET_FILE_SIZE}`, or as an Iceberg table says",
     )
     buffer_bytes_max: int = option(
         "bufferSize",
         size(MIB, 64 * 1024 * MIB),
-        "Rows that one task buffers, over all open partitions, in Arrow bytes.",
+        "Size of the rows that one task buffers for all its open partitions, as Arrow data.",
         default="128mb",
     )
     row_group_rows: int | None = optional(
         "rowGroupRows",
         count(1, 2**31 - 1),
-        "Rows in a Parquet row group.",
+        "Rows per Parquet row group.",
         default="250,000, or as an Iceberg table says",
     )
     max_open_partitions: int = option(
         "maxOpenPartitions",
         count(1, 10_000),
-        "Data files that one task keeps open, and at most half of what the system lets a process open; then "
-        "the largest are closed.",
+        "Data files that one task keeps open, at most half of what the operating system allows a process. "
+        "Beyond it, the task closes the largest ones.",
         default="1000",
     )
     compression: str | None = optional(
         "compression",
         one_of(_CODECS),
-        f"One of {', '.join(_CODECS)}.",
+        f"Codec of the data files: {', '.join(_CODECS)}.",
         default=f"`{COMPRESSION}`, or as an Iceberg table says",
     )
     sort_within: tuple[str, ...] = field(
         default=(),
-        metadata=declared("sortWithin", columns, "Sort rows by these columns within each row group."),
+        metadata=declared("sortWithin", columns, "Columns to sort the rows by, within each row group."),
     )
     compact_with: Literal["local", "spark", "none"] = option(
         "compactWith",
         one_of(_COMPACT_WITH),
-        "Who rewrites small files to `targetFileSize` before they are delivered: the delivery process "
-        "(`local`), a Spark job (`spark`), nobody (`none`).",
+        "What rewrites small files to `targetFileSize` before they are delivered: the delivery process "
+        "(`local`), a Spark job (`spark`), or nothing (`none`).",
         default="local",
     )
     maintenance: bool | None = optional(
         "maintenance",
         flag,
-        "The delivery process keeps the table in shape: visible small files, log checkpoints, removed files, "
-        "files that nothing names; `expireSnapshots` has its own option.",
-        default="`true` for tables that Penstock created, `false` for all others; the table property "
-        "`penstock.maintenance` switches it too",
+        "The delivery process maintains the table: it compacts small files, writes log checkpoints, and "
+        "deletes removed files and orphan files. `expireSnapshots` is a separate option.",
+        default="`true` if the table property `penstock.maintenance` is, as in tables that Penstock created",
     )
     compact_every_s: int = option(
         "compactEverySeconds",
         count(0, 365 * 86_400),
-        "Between two looks for small files that are visible already; 0 is never.",
+        "Seconds between two compactions of small files in the table; 0 turns them off.",
         default="600",
     )
     vacuum_every_s: int = option(
         "vacuumEverySeconds",
         count(0, 365 * 86_400),
-        "Between two removals of files that the table no longer needs, past its retention; 0 is never.",
+        "Seconds between two vacuums, which delete files that the table no longer needs and whose retention "
+        "has passed; 0 turns them off.",
         default="86400",
     )
 

@@ -1,6 +1,6 @@
-"""How options are parsed: text in, values out, all problems in one error.
+"""Parsing of options: text to values, with all problems in one error.
 
-Spark hands over keys in lower case, so they are matched without case and named in messages as documented.
+Spark passes option names in lower case. They are compared without case, and shown in messages as documented.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Option:
     parse: Callable[[str], Any]
     help: str
     is_secret: bool = False
-    """True if its text may hold a password, and must not be stored."""
+    """True if the value may contain a password, and must not be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A family of options that are handed on: `storage.aws_region` as AWS_REGION."""
+    """A family of options that are passed on: `storage.aws_region` as AWS_REGION."""
 
     name: str
     field: str
@@ -42,7 +42,7 @@ class Prefix:
 def parse_options(
     known: Sequence[Option], prefixes: Sequence[Prefix], options: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """(values by field, problems, one sentence each)"""
+    """Return the values by field, and the problems, one sentence each."""
     by_name = {option.name.lower(): option for option in known}
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -67,35 +67,36 @@ def parse_options(
 
 
 def storable(known: Sequence[Option], options: Mapping[str, str]) -> dict[str, str]:
-    """What was given for the documented options that hold no secret, by their documented names.
+    """Return the given values of documented options that are not secret, by their documented names.
 
-    What is handed on by a prefix is never among them, whatever it is.
+    Options with a prefix are never included.
     """
     by_name = {option.name.lower(): option.name for option in known if not option.is_secret}
     return {by_name[key.lower()]: given for key, given in options.items() if key.lower() in by_name}
 
 
 def not_storable(known: Sequence[Option], options: Mapping[str, str]) -> list[str]:
-    """The keys that `storable` leaves out."""
+    """Return the keys that `storable` leaves out."""
     names = {option.name.lower() for option in known if not option.is_secret}
     return [key for key in options if key.lower() not in names]
 
 
 def text_problem(text: str) -> str | None:
-    """What is wrong with a text that no path, name or database takes."""
+    """Return the problem of a text that no path, name or database accepts; None if there is none."""
     if "\0" in text:
-        return "must not have a NUL character in it"
+        return "must not contain a NUL character"
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "must not have half a character (an unpaired surrogate) in it"
+        return "must not contain an unpaired surrogate (half a character)"
     return None
 
 
 def check(name: str, problems: Sequence[str]) -> None:
-    """
+    """Raise an error for all problems with the options of the sink `name`, if there are any.
+
     Raises:
-        ConfigurationError: lists everything that is wrong with the options of the sink `name`.
+        ConfigurationError: lists all problems.
     """
     if problems:
         raise ConfigurationError(f"Options of {name}:\n  - " + "\n  - ".join(problems))
@@ -109,10 +110,20 @@ def _unknown(key: str, known: Sequence[Option]) -> str:
         if near
         else f" Known: {', '.join(option.name for option in known)}."
     )
-    return f"{key} is not an option.{hint}"
+    name = _other_names().get(key.lower())
+    if name is not None:
+        return f"{name} is not an option of this sink.{hint}"
+    return f"{key} is not an option (Spark passes option names in lower case).{hint}"
 
 
-# Parsers: text to value, ValueError with a sentence's end ------------------------------------------
+def _other_names() -> dict[str, str]:
+    """Return the documented option names of all built-in destinations, by name in lower case."""
+    from ..plug_ins import BUILT_IN, load
+
+    return {one.name.lower(): one.name for kind in BUILT_IN.values() for one in load(kind).options}
+
+
+# Parsers: text to value, or ValueError with the end of a sentence ------------------------------------------
 
 
 def text(text: str) -> str:
@@ -153,7 +164,7 @@ def size(low: int, high: int) -> Callable[[str], int]:
 
 
 def columns(text: str) -> tuple[str, ...]:
-    """`a, b` or, for names with commas, a JSON array."""
+    """Parse `a, b` or, for names with commas, a JSON array."""
     if text.lstrip().startswith("["):
         names = _json(text)
         if not isinstance(names, list) or not _are_strings(names):
@@ -168,7 +179,7 @@ def columns(text: str) -> tuple[str, ...]:
 
 
 def properties(text: str) -> dict[str, str]:
-    """A JSON object: option keys lose their case on the way through Spark, table properties must not."""
+    """Parse a JSON object, because table properties must keep their case and Spark lowers option names."""
     parsed = _json(text)
     if not isinstance(parsed, dict) or not _are_strings([*parsed, *parsed.values()]):
         raise ValueError("""must be a JSON object of strings, such as {"delta.appendOnly": "true"}""")
@@ -176,7 +187,7 @@ def properties(text: str) -> dict[str, str]:
 
 
 def _json(text: str) -> Any:
-    """None if it is no JSON, or nested beyond all reason."""
+    """Parse JSON; None if it is not valid, or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -197,7 +208,7 @@ def one_of(choices: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 def duration_s(text: str) -> float:
-    """`90s`, `30min`, `12h`, `7d`: in seconds."""
+    """Parse `90s`, `30min`, `12h`, `7d` to seconds."""
     units = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
     match = re.fullmatch(r"([0-9]{1,9})\s*(s|min|h|d)", text.strip().lower())
     if match is None:

@@ -1,4 +1,4 @@
-"""Parsing the options of a plug-in: its own, and those that all destinations have."""
+"""Parsing of a plug-in's options: its own, and those of all destinations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ OptionsT = TypeVar("OptionsT", bound=DeliveryOptions)
 
 
 def parse_as(cls: type[OptionsT], name: str, given: Mapping[str, str]) -> OptionsT:
-    """What Spark hands over, as an object of `cls`; its fields without a default are mandatory.
+    """Parse the options that Spark passes to an object of `cls`. Fields without a default are required.
 
     Args:
-        cls: declares its options, see `declaring`
-        name: of the data source, for messages
+        cls: declares the options, see `declaring`
+        name: name of the data source, for messages
 
     Raises:
-        ConfigurationError: lists everything that is wrong, one sentence each.
+        ConfigurationError: lists all problems, one sentence each.
     """
     options, prefixes = options_of(cls), prefixes_of(cls)
     values, problems = parse_options(options, prefixes, given)

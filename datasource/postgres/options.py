@@ -32,9 +32,9 @@ class PostgresOptions(DeliveryOptions):
         metadata=declared(
             "url",
             _url,
-            "The database, as libpq takes it: `postgresql://user:password@host:5432/database`. User and "
-            "password may come from libpq's environment (`PGUSER`, `PGPASSWORD`, `~/.pgpass`), on the "
-            "executors, too.",
+            "The database, as a libpq URL: `postgresql://user:password@host:5432/database`. User and "
+            "password may come from libpq's environment instead (`PGUSER`, `PGPASSWORD`, `~/.pgpass`), which "
+            "then the executors need too.",
             is_secret=True,
         ),
     )
@@ -42,12 +42,12 @@ class PostgresOptions(DeliveryOptions):
         metadata=declared(
             "dbtable",
             parse_table_name,
-            'The table: `table` in the schema `public`, `schema.table`, or with capitals `"Schema"."Table"`.',
+            'The table: `table` in the schema `public`, `schema.table`, or `"Schema"."Table"` with capitals.',
         )
     )
     """(schema, name)"""
     staging_schema: str | None = optional(
-        "stagingSchema", parse_schema_name, "The schema of the staging tables.", default="that of the table"
+        "stagingSchema", parse_schema_name, "Schema of the staging tables.", default="the schema of the table"
     )
     storage_options: Mapping[str, str] = passed_on(
         "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
@@ -55,16 +55,16 @@ class PostgresOptions(DeliveryOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> PostgresOptions:
-        """Parse what Spark hands over.
+        """Parse the options that Spark passes.
 
         Raises:
-            ConfigurationError: lists everything that is wrong, one sentence each.
+            ConfigurationError: lists all problems, one sentence each.
         """
         of_files = {option.name.lower(): option.name for option in _OF_FILES}
         given = {key: value for key, value in options.items() if key.lower() not in {*of_files, "path"}}
         values, problems = parse_options(OPTIONS, PREFIXES, given)
         problems += [
-            f"{of_files[key.lower()]} is an option of lake tables, and {NAME} writes no files: leave it out."
+            f"{of_files[key.lower()]} is an option of lake tables. {NAME} writes no files: remove the option."
             for key in options
             if key.lower() in of_files
         ]
@@ -84,7 +84,8 @@ class PostgresOptions(DeliveryOptions):
 
 
 def require_driver() -> None:
-    """
+    """Check that psycopg is installed.
+
     Raises:
         ConfigurationError: psycopg is not installed.
     """
@@ -92,8 +93,8 @@ def require_driver() -> None:
         import psycopg  # noqa: F401
     except ImportError as error:
         raise ConfigurationError(
-            f"penstock.postgres needs psycopg, which is not installed here ({error}). Run, for the driver "
-            "and the executors: pip install 'penstock[postgres]'"
+            f"penstock.postgres needs psycopg, which is not installed here ({error}). On the driver and the "
+            "executors, run: pip install 'penstock[postgres]'"
         ) from error
 
 

@@ -53,11 +53,11 @@ class PostgresSink:
         return PostgresTarget(self._server, self._address, self.options)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """A remote checkpoint is reached with the options given as `storage.*`."""
+        """Open a location, a remote checkpoint with the options `storage.*`."""
         return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
 
     def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
-        """Nothing: Postgres looks after its tables."""
+        """Do nothing: Postgres maintains its tables."""
 
 
 class PostgresTarget(PostgresCommitter):
@@ -100,7 +100,7 @@ class PostgresTarget(PostgresCommitter):
         return decode(manifest).table_id
 
     def check_follows(self, content: PostgresContent, pending: Iterable[Manifest]) -> None:
-        """A column that two starts of the query both add must be the same one."""
+        """Check that a column which two starts of the query both add is the same one."""
         if not content.new_columns:
             return
         added = {name.lower(): (name, kind) for name, kind in content.columns if name in content.new_columns}
@@ -111,17 +111,17 @@ class PostgresTarget(PostgresCommitter):
                 if is_new and added.get(name.lower(), (name, kind)) != (name, kind):
                     now, kind_now = added[name.lower()]
                     raise RetryableError(
-                        f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} is to add the column "
-                        f"{name} ({kind}) to the table and is not delivered yet; this start of the query "
-                        f"adds {now} ({kind_now}). Let it be delivered first (`penstock deliver --once`), "
-                        "then start the query again."
+                        f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} adds the column {name} "
+                        f"({kind}) to the table and is not delivered yet, but now the query adds {now} "
+                        f"({kind_now}). First deliver that batch (`penstock deliver --once`), then start the "
+                        "query again."
                     )
 
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
         return mergeable(manifests)
 
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
-        """Rows and token change together: no version has to be checked."""
+        """Merge manifests. Rows and token change in one transaction, so no version has to be checked."""
         return merge(manifests)
 
     def manifest(self, batch: Batch, content: PostgresContent, payloads: Sequence[StagingTables]) -> Manifest:

@@ -1,4 +1,4 @@
-"""Postgres tables for the command line and the delivery process, by the address that the store has."""
+"""Postgres tables for commands and the delivery process, opened by their address in the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredPostgres:
-    """See `StoredTable`. User and password come from libpq's environment: the store knows neither."""
+    """See `StoredTable`. User and password come from libpq's environment, not from the store."""
 
     stream: StreamKey
 
@@ -67,7 +67,8 @@ class StoredPostgres:
 
 
 def _check_password_is_for(address: PostgresAddress) -> None:
-    """The address comes from the store, and a server may ask for the password in clear text.
+    """Refuse to send PGPASSWORD to a server that only the store names: it may ask for the password in clear
+    text.
 
     Raises:
         ConfigurationError: PGPASSWORD is set, and the environment does not name this server.
@@ -76,15 +77,15 @@ def _check_password_is_for(address: PostgresAddress) -> None:
     if "PGPASSWORD" in os.environ and named != (address.host, address.port):
         raise ConfigurationError(
             f"The manifest store says that the server of {shown(address.uri)} is {shown(address.host)}, port "
-            f"{shown(address.port)}, and PGPASSWORD would be sent there. Nothing was sent. If that is the "
-            f"server, say so with PGHOST={address.host} PGPORT={address.port}; or put the password into "
-            "~/.pgpass, which says for which server it is. If not, somebody has changed the store: find out "
-            "who can write to it."
+            f"{shown(address.port)}, to which PGPASSWORD would be sent. Nothing was sent. If this is the "
+            f"right server, confirm it with PGHOST={address.host} PGPORT={address.port}, or put the password "
+            "into ~/.pgpass, which names its server. Otherwise somebody has changed the store: find out who "
+            "can write to it."
         )
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PostgresSink:
-    """User and password come from libpq's environment."""
+    """Return the sink of a stream. User and password come from libpq's environment."""
     require_driver()
     from psycopg.conninfo import make_conninfo
 

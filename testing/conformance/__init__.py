@@ -1,4 +1,4 @@
-"""The conformance suite: what Penstock promises, checked of one destination.
+"""The conformance suite: checks Penstock's promises on one destination.
 
     class KafkaHarness(DestinationHarness): ...          # a destination, how to read it, how to break it
 
@@ -7,7 +7,7 @@
         def harness(self, tmp_path: Path) -> DestinationHarness:
             return KafkaHarness(tmp_path)
 
-It starts no Spark. docs/write-a-destination.md has a whole example.
+It does not start Spark. docs/write-a-destination.md has a complete example.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
 from ..faults import Lost  # noqa: E402
-from .harness import SECRET, DestinationHarness, Promises  # noqa: E402 - their asserts are to be rewritten
+from .harness import SECRET, DestinationHarness, Promises  # noqa: E402  pytest rewrites their asserts
 from .query import Query  # noqa: E402
 from .suite import DestinationConformance  # noqa: E402
 

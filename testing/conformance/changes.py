@@ -1,4 +1,4 @@
-"""Claims: a destination that was dropped, replaced or put back under its query is noticed, if it can be."""
+"""Claims: a query notices if its destination was dropped, replaced or restored, where that can be known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .query import Query, ids
 
 
 class ChangeClaims(Claims):
-    """A target that is not `SupportsTableIdentity` promises only that nothing is doubled."""
+    """A target without `SupportsTableIdentity` promises only that no row is doubled."""
 
     @pytest.mark.parametrize("change", ["dropped", "dropped and created again", "put back"])
     def test_a_destination_that_has_changed_under_its_query_takes_no_batch(
@@ -52,7 +52,7 @@ class ChangeClaims(Claims):
     def test_what_an_operator_accepts_is_written_again(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """As `penstock recover --accept-table` does it."""
+        """As with `penstock recover --accept-table`."""
         query.run(store, query.batch(0), ids(0))
         if not isinstance(query.target(), SupportsTableIdentity):
             return
@@ -74,7 +74,7 @@ class ChangeClaims(Claims):
         other_store: SqlManifestStore,
         harness: DestinationHarness,
     ) -> None:
-        """Its checkpoint was deleted, and the store with it: the destination itself remembers the first."""
+        """The checkpoint was deleted with its store, but the destination has recorded the first query."""
         checkpoint = {"checkpointLocation": "/checkpoints/q1"}
         query.run(store, query.batch(0), ids(0))
         again = Query(harness, "q2", {**checkpoint, "newQuery": "refuse"})

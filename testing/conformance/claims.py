@@ -1,4 +1,4 @@
-"""What all claims of the suite have in common."""
+"""Fixtures and checks for all claims of the suite."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .query import Query
 
 
 class Claims:
-    """Fixtures. `harness` is the author's."""
+    """Fixtures. The author of a destination adds `harness`."""
 
     @pytest.fixture
     def harness(self) -> DestinationHarness:
         raise NotImplementedError(
-            "Override the fixture `harness`: it returns a harness of an empty destination."
+            "Override the fixture `harness`, which returns a harness of an empty destination."
         )
 
     @pytest.fixture
@@ -32,13 +32,13 @@ class Claims:
 
     @pytest.fixture
     def other_store(self, tmp_path: Path) -> Iterator[SqlManifestStore]:
-        """An empty one, as after the loss of the first."""
+        """An empty store, as after the first one was lost."""
         with open_store(f"sqlite:///{tmp_path}/other.db") as store:
             yield store
 
 
 def check_rows(harness: DestinationHarness, *expected: int) -> None:
-    """Each row once; or at least once, where no more is promised."""
+    """Check that each row is there once, or at least once if no more is promised."""
     found = sorted(harness.ids())
     if not harness.promises.is_exactly_once:
         found = sorted(set(found))
@@ -47,5 +47,5 @@ def check_rows(harness: DestinationHarness, *expected: int) -> None:
 
 
 def check_nothing_left(harness: DestinationHarness) -> None:
-    """Tasks have left nothing that no reader sees."""
+    """Check that tasks have left nothing behind."""
     assert sorted(harness.uncommitted()) == []

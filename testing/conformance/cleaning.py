@@ -1,4 +1,4 @@
-"""Claims: clean-up finds what tasks have left behind, and nothing else."""
+"""Claims: the clean-up finds what tasks have left behind, and nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CleaningClaims(Claims):
         other_store: SqlManifestStore,
         harness: DestinationHarness,
     ) -> None:
-        """The store does not know the query of the others."""
+        """The other files belong to a query that the store does not know."""
         if not isinstance(query.stored_table(), Cleanable):
             return
         query.run(store, query.batch(0), ids(0))

@@ -1,4 +1,4 @@
-"""Claims: every row lands once, however often its batch comes."""
+"""Claims: every row is committed once, however often its batch is run."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class CommitClaims(Claims):
         check_rows(harness, 1, 2)
 
     def test_the_token_is_the_last_batch_of_the_query(self, query: Query, store: SqlManifestStore) -> None:
-        """The digest is as long as the destination can hold, and tells other offsets."""
+        """The digest is as long as the destination can store, and differs for other offsets."""
         assert query.target().token(query.query_id) is None
         for batch_id in range(2):
             query.run(store, query.batch(batch_id), ids(batch_id))
@@ -110,7 +110,7 @@ class CommitClaims(Claims):
     def test_the_token_is_checked_once_a_batch_is_to_be_added(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """What the check raises ends the attempt, on the very version that it was asked about."""
+        """An error of the check ends the attempt, on the version that was checked."""
         query.run(store, query.batch(0), ids(1))
         manifest = query.manifest(query.write(query.plan(store, query.batch(1)), [ids(2)]))
 

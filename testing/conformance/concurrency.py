@@ -1,4 +1,4 @@
-"""Claims: of two drivers on one checkpoint one commits; other queries and writers go on beside it."""
+"""Claims: of two drivers on one checkpoint only one commits; other queries and writers are not affected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ConcurrencyClaims(Claims):
     def test_a_driver_that_wakes_up_late_adds_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """It slept right before its commit; another has committed its manifest, and the next batch."""
+        """It was paused before its commit. Another driver has committed its manifest and the next batch."""
         manifest = query.prepare(store, query.batch(0), ids(1))
         query.recover(store)
         query.run(store, query.batch(1), ids(2), run_id="r2")
@@ -45,7 +45,7 @@ class ConcurrencyClaims(Claims):
     def test_two_drivers_that_commit_one_batch_at_once_add_it_once(
         self, query: Query, tmp_path: Path, harness: DestinationHarness, batch_id: int
     ) -> None:
-        """Each has a store of its own: only the destination keeps them apart."""
+        """Each has its own store, so only the destination can prevent that."""
         barrier, errors = threading.Barrier(2), []
         names = ("a", "b")
         for name in names:
@@ -62,7 +62,7 @@ class ConcurrencyClaims(Claims):
                     messages = query.write(plan, [ids(1, 2), ids(3)], run_id=f"{name}1")
                     barrier.wait(60)
                     query.commit(store, messages)
-            except BaseException as error:  # noqa: BLE001 - shown below
+            except BaseException as error:  # noqa: BLE001  shown below
                 errors.append(error)
                 barrier.abort()
 
@@ -82,7 +82,7 @@ class ConcurrencyClaims(Claims):
         other_store: SqlManifestStore,
         harness: DestinationHarness,
     ) -> None:
-        """It has looked at the destination before: what it saw then is not what its commit is based on."""
+        """It has loaded the destination before, but its commit must be based on the current state."""
         messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
         manifest, target = query.manifest(messages), query.target()
         target.token(query.query_id)
@@ -98,7 +98,7 @@ class ConcurrencyClaims(Claims):
         other_store: SqlManifestStore,
         harness: DestinationHarness,
     ) -> None:
-        """By the store; and by the destination, if the store was lost."""
+        """By the store or, if that was lost, by the destination."""
         query.run(store, query.batch(0), ids(1))
         for one in (store, other_store):
             with pytest.raises(CheckpointMismatchError):
@@ -114,7 +114,7 @@ class ConcurrencyClaims(Claims):
         other_store: SqlManifestStore,
         harness: DestinationHarness,
     ) -> None:
-        """The copy of the checkpoint has landed its rows after this batch was planned."""
+        """The query on the copied checkpoint has committed after this batch was planned."""
         messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
         query.run(other_store, query.batch(0, "other"), ids(2), run_id="r2")
         with pytest.raises(CheckpointMismatchError, match="with other source offsets"):
@@ -167,7 +167,7 @@ class ConcurrencyClaims(Claims):
                 with open_store(f"sqlite:///{tmp_path}/{query.query_id}.db") as store:
                     for batch_id in range(5):
                         query.run(store, query.batch(batch_id), ids(first + batch_id))
-            except BaseException as error:  # noqa: BLE001 - shown below
+            except BaseException as error:  # noqa: BLE001  shown below
                 errors.append(error)
 
         drivers = [

@@ -1,4 +1,4 @@
-"""Claims: a process that dies between any two steps costs no row and doubles none."""
+"""Claims: a process that dies between any two steps loses no row and doubles none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .harness import DestinationHarness
 from .query import Query, ids
 
 OF_THE_PROTOCOL = ("prepare.start", "prepare.done", "mark.done")
-"""Crash points that every batch reaches; a destination has some of its own."""
+"""Crash points of every batch. A destination adds its own."""
 
 OF_A_DESTINATION = tuple(
     point
@@ -45,7 +45,7 @@ class CrashClaims(Claims):
     def test_a_crash_at_a_crash_point_loses_and_doubles_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness, point: str
     ) -> None:
-        """A point that the destination does not name in its promises is not reached."""
+        """Only for the points that the destination declares in its promises."""
         if point in (*OF_THE_PROTOCOL, *harness.promises.crash_points):
             with crash_at(point):
                 query.run(store, query.batch(0), ids(1, 2), ids(3))
@@ -101,7 +101,7 @@ class CrashClaims(Claims):
     def test_a_crash_in_every_start_loses_and_doubles_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """Three batches, each of which dies once before and once after its commit."""
+        """Three batches, each with a crash before and after its commit."""
         for batch_id in range(3):
             for number, has_committed in enumerate((False, True)):
                 with crash_around_commit(query, has_committed):
@@ -123,7 +123,7 @@ class CrashClaims(Claims):
     def test_a_replay_that_is_partitioned_otherwise_adds_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """What was prepared counts, and the second run's rows are discarded."""
+        """The prepared rows are committed, and those of the second run discarded."""
         messages = query.write(query.plan(store, query.batch(0)), [ids(1), ids(2)], run_id="r2")
         query.prepare(store, query.batch(0), ids(1, 2), run_id="r1")
         query.commit(store, messages)
@@ -133,14 +133,14 @@ class CrashClaims(Claims):
 
 
 def _restart(query: Query, store: SqlManifestStore) -> None:
-    """The batch again, with other partitions, and the next one."""
+    """Run the batch again with other partitions, then the next one."""
     query.run(store, query.batch(0), ids(1), ids(2, 3), run_id="r2")
     query.run(store, query.batch(1), ids(4), run_id="r2")
 
 
 @contextmanager
 def crash_around_commit(query: Query, has_committed: bool) -> Iterator[None]:
-    """The process dies when it calls the target's `commit`, or when that returns."""
+    """Crash before the target's `commit`, or after it."""
     target, crashed = type(query.target()), []
     commit = target.commit
 

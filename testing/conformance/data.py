@@ -1,4 +1,4 @@
-"""Claims: what may be written, how much memory it takes, and in which modes."""
+"""Claims: data, memory and modes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class DataClaims(Claims):
     def test_a_bad_value_is_refused_before_anything_is_visible(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """A text that is no UTF-8, behind good rows: Spark makes it with CAST(binary AS STRING)."""
+        """A string that is not valid UTF-8, after good rows: Spark makes it with CAST(binary AS STRING)."""
         bad = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
         good = pa.table({"id": [0], "text": ["a"]}, schema=TEXTS)
         query.run(store, query.batch(0), good)
@@ -142,7 +142,7 @@ class DataClaims(Claims):
     def test_batches_of_a_long_stream_land_in_order(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """Longer than what destinations do now and then: log checkpoints, merged manifests."""
+        """Long enough for periodic work of destinations: log checkpoints, merged manifests."""
         for batch_id in range(25):
             query.run(store, query.batch(batch_id), ids(batch_id))
 
@@ -153,7 +153,7 @@ class DataClaims(Claims):
 
 
 class _Peak:
-    """What Arrow and Python hold while batches are taken, above what they held before."""
+    """The peak memory of Arrow and Python while batches are written, above the start."""
 
     def __init__(self) -> None:
         self._before = pa.total_allocated_bytes()

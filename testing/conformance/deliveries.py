@@ -1,4 +1,4 @@
-"""Claims: what a decoupled query has prepared is delivered once and in order.
+"""Claims: the batches of a decoupled query are delivered once and in order.
 
 The delivery process is `penstock deliver --once`, in this process.
 """
@@ -34,7 +34,7 @@ class DeliveryClaims(Claims):
     def test_prepared_batches_are_delivered_once(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """In one commit, if the target is `Mergeable`; and nothing is visible before."""
+        """In one commit if the target is `Mergeable`. Nothing is visible before."""
         _prepare(decoupled, store, 5)
         if harness.promises.is_atomic:
             check_rows(harness)
@@ -65,7 +65,7 @@ class DeliveryClaims(Claims):
     def test_a_crash_of_a_delivery_process_loses_and_doubles_nothing(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness, point: str
     ) -> None:
-        """Points of rewriting are reached by a `Compactable` target alone."""
+        """Only a `Compactable` target reaches the points of compaction."""
         _prepare(decoupled, store, 3)
         if _is_reached(point, decoupled):
             with crash_at(point):
@@ -101,7 +101,7 @@ class DeliveryClaims(Claims):
     def test_a_delivery_process_that_wakes_up_late_adds_nothing(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """It slept right before its commit; another one has delivered its batches meanwhile."""
+        """It was paused before its commit. Another process has delivered its batches."""
         _prepare(decoupled, store, 3)
         with crash_at("deliver.prepared"):
             _deliver(store)
@@ -127,7 +127,7 @@ class DeliveryClaims(Claims):
     def test_prepared_rows_that_are_gone_stop_the_delivery(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """Spark has gone on. A later batch is not delivered in front of them."""
+        """Spark has continued. A later batch must not be delivered before them."""
         _prepare(decoupled, store, 1)
         harness.delete_uncommitted()
         decoupled.run(store, decoupled.batch(1), ids(7))
@@ -140,7 +140,7 @@ class DeliveryClaims(Claims):
     def test_a_delivery_leaves_nothing_behind(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """But for what compaction reads: it is removed later, and only then."""
+        """Except for the inputs of a compaction, which are deleted later."""
         _prepare(decoupled, store, 3)
         _deliver(store)
 
@@ -150,13 +150,13 @@ class DeliveryClaims(Claims):
 
 
 def _prepare(decoupled: Query, store: SqlManifestStore, batches: int) -> None:
-    """Two rows each, from two tasks."""
+    """Prepare batches of two rows each, from two tasks."""
     for batch_id in range(batches):
         decoupled.run(store, decoupled.batch(batch_id), ids(2 * batch_id), ids(2 * batch_id + 1))
 
 
 class _FirstFailure(DeliveryListener):
-    """Ends the process instead of a try after a pause."""
+    """Stop after the first failure instead of trying again after a pause."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop

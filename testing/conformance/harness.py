@@ -1,4 +1,4 @@
-"""What the author of a destination tells the conformance suite about it."""
+"""The description of a destination for the conformance suite, written by its author."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
     from ...datasource.base_source import PenstockDataSource
     from ...datasource.destinations import DestinationType
 
-SECRET = "geheim-4711"  # noqa: S105 - what must not show
+SECRET = "geheim-4711"  # noqa: S105  must not be shown anywhere
 """The secret in `DestinationHarness.secret_options`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """What a destination promises. Where it promises less, the suite checks the weaker promise.
+    """The promises of a destination. Where it promises less, the suite checks the weaker promise.
 
-    The texts are for docs/destinations.md.
+    docs/destinations.md shows the texts.
     """
 
     name: str
-    """Of the destination, in the plural: `Delta tables`."""
+    """Name of the destination, in the plural: `Delta tables`."""
     payload: str
-    """What the tasks of a batch write, before anybody sees it."""
+    """What the tasks of a batch write, invisible to readers."""
     commit: str
     """The one step that makes a batch visible."""
     token: str
-    """Where the destination keeps the last batch of a query."""
+    """Where the destination stores the last batch of a query."""
     is_exactly_once: bool = True
-    """False: each row is there at least once."""
+    """False: each row is written at least once."""
     is_atomic: bool = True
-    """Rows appear batch by batch. False: as soon as a task has written them."""
+    """True: rows become visible batch by batch. False: as soon as a task has written them."""
     overwrites: bool = True
-    """Takes batches that replace all rows: `complete` mode, and batch writes that overwrite."""
+    """True: supports batches that replace all rows, in `complete` mode and batch writes with overwrite."""
     adds_columns: bool = True
-    """`schemaEvolution=addColumns` adds columns that the destination does not have."""
+    """True: `schemaEvolution=addColumns` adds missing columns."""
     checks_schema: bool = True
-    """Rows of another type than the destination has are refused before any row moves."""
+    """True: rows of other types than the destination's are refused before any row is written."""
     shows_secrets_to_tasks: bool = False
-    """What is sent to executors holds the secrets that tasks connect with."""
+    """True: executors get the secrets with which tasks connect."""
     crash_points: tuple[str, ...] = ()
-    """Those of `committers.crash_points` that its own code reaches."""
+    """The points of `committers.crash_points` that its own code reaches."""
 
 
 class DestinationHarness(ABC):
-    """One empty destination for a test: its options, its rows as others see them, and how it breaks.
+    """One empty destination for a test: its options, its visible rows, and its faults.
 
-    Rows have a column `id` (`bigint`); some have more. Nothing here may use the code under test.
+    Rows have a column `id` (`bigint`); some have more. The harness must not use the code under test.
     """
 
     promises: ClassVar[Promises]
@@ -62,71 +62,71 @@ class DestinationHarness(ABC):
     @property
     @abstractmethod
     def options(self) -> dict[str, str]:
-        """What a query sets to write here, the checkpoint left out."""
+        """Return the options of a query that writes here, without the checkpoint."""
 
     @property
     @abstractmethod
     def secret_options(self) -> dict[str, str]:
-        """As `options`, with `SECRET` in them; empty if the destination has no secrets."""
+        """Return options with `SECRET` in them; empty if the destination has no secrets."""
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        """As `secret_options`, for a server that does not answer; empty if there is no server."""
+        """Return `secret_options` for a server that does not answer; empty if there is no server."""
         return {}
 
     # What others see ------------------------------------------------------------------------------
 
     @abstractmethod
     def ids(self) -> list[int]:
-        """The ids that readers see, in any order; read by an engine that did not write them."""
+        """Return the ids that readers see, in any order, read by another engine than the writer."""
 
     @abstractmethod
     def uncommitted(self) -> Collection[str]:
-        """Names of what tasks have left here and no reader sees: data files, staging tables."""
+        """Return the names of what tasks have left and no reader sees: data files, staging tables."""
 
     def problems(self) -> list[str]:
-        """What is wrong beside the rows that readers see, such as a file that is named twice."""
+        """Return problems other than the visible rows, such as a file that is referenced twice."""
         return []
 
     # What breaks ----------------------------------------------------------------------------------
 
     @abstractmethod
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        """Inside the block the next request to commit gets lost, or only its response.
+        """Lose the next commit request within the block, or only its response.
 
-        At the lowest boundary there is: a connection, a client, a file system.
+        At the lowest boundary possible: a connection, a client, a file system.
         """
 
     @abstractmethod
     def delete_uncommitted(self) -> None:
-        """Delete all that `uncommitted` names, as a vacuum or an operator does."""
+        """Delete everything in `uncommitted`, as a vacuum or an operator would."""
 
     # What others do -------------------------------------------------------------------------------
 
     @abstractmethod
     def append(self, row_id: int) -> None:
-        """Another writer adds a row. All other columns are NULL."""
+        """Add a row as another writer. All other columns are NULL."""
 
     @abstractmethod
     def drop(self) -> None:
-        """Somebody drops the table, and what its queries know of it with it."""
+        """Drop the table, with what its queries have recorded in it."""
 
     def recreate(self) -> None:
-        """Somebody drops the table and creates an empty one like it. Needed with `SupportsTableIdentity`."""
+        """Drop the table and create an empty one like it. Required for `SupportsTableIdentity`."""
         raise NotImplementedError
 
     def roll_back(self) -> None:
-        """Somebody puts the table back to before its last batch. Needed with `SupportsTableIdentity`."""
+        """Restore the table to before its last batch. Required for `SupportsTableIdentity`."""
         raise NotImplementedError
 
     # What tasks are given -------------------------------------------------------------------------
 
     @property
     def small_buffer(self) -> Mapping[str, str]:
-        """Options by which a task holds few rows in memory."""
+        """Return options with which a task buffers few rows in memory."""
         return {}
 
     @property
     def task_bytes_max(self) -> int:
-        """What one task may hold in memory with `small_buffer`, in bytes."""
+        """Return the maximum memory of one task with `small_buffer`, in bytes."""
         return 24 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Claims: a manifest is all that a commit needs, and one that is damaged is told as damaged."""
+"""Claims: a commit needs only the manifest, and a damaged manifest is reported as damaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ManifestClaims(Claims):
     def test_a_manifest_is_the_same_in_whichever_order_it_is_made(
         self, query: Query, store: SqlManifestStore
     ) -> None:
-        """It depends on nothing but the plan and the payloads: a second commit process makes the same."""
+        """It depends only on the plan and the payloads: a second commit process makes the same manifest."""
         plan = query.plan(store, query.batch(0))
         messages = query.write(plan, [ids(1), ids(2)])
         assert query.manifest(messages) == query.manifest(shipped(messages))
@@ -60,7 +60,7 @@ class ManifestClaims(Claims):
     def test_a_manifest_that_cannot_be_read_is_told_as_damaged(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness, damage: str
     ) -> None:
-        """The checksum of the store is right, as after a change by hand or by a newer version."""
+        """The checksum in the store is right, as after a change by hand or by a newer version."""
         damaged = _damaged(query.prepare(store, query.batch(0), ids(1)), damage)
         target = query.target()
         with pytest.raises(ManifestCorruptError):

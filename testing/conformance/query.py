@@ -1,6 +1,6 @@
-"""A query without Spark: each step as Spark's planner, task and commit processes make it.
+"""A query without Spark: each step as in Spark's planner, task and commit processes.
 
-All that crosses a process boundary in Spark is pickled here, too.
+Everything that crosses a process boundary in Spark is pickled here, too.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def ids(*values: int) -> pa.Table:
 
 
 def shipped(value: T) -> T:
-    """As another process gets it."""
-    copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301 - made here
+    """Return the value as another process gets it."""
+    copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301  made here
     return copy
 
 
@@ -52,12 +52,12 @@ class Query:
     harness: DestinationHarness
     query_id: str = "q1"
     options: Mapping[str, str] = field(default_factory=dict)
-    """More of them than the destination needs."""
+    """Options in addition to those of the destination."""
     destination_options: Mapping[str, str] | None = None
-    """Others than `harness.options`."""
+    """Options in place of `harness.options`."""
 
     def sink(self) -> Sink[Any, Any]:
-        """As each process of Spark makes it: from options alone."""
+        """Return the sink, made only from options, as in each process of Spark."""
         where = self.harness.options if self.destination_options is None else self.destination_options
         given = {"checkpointLocation": f"/checkpoints/{self.query_id}", **where, **self.options}
         return shipped(self.harness.data_source({key.lower(): value for key, value in given.items()})).sink()
@@ -71,7 +71,7 @@ class Query:
         return StreamKey(self.query_id, self.sink().table_uri)
 
     def batch(self, batch_id: int, offsets: object = "") -> Batch:
-        """The same batch id with other `offsets` is a batch with another digest."""
+        """Return a batch. The same batch id with other `offsets` has another digest."""
         digest = hashlib.sha256(f"{batch_id} {offsets}".encode()).hexdigest()
         return Batch(self.stream, batch_id, digest)
 
@@ -83,14 +83,14 @@ class Query:
         return shipped(plan_batch(self.sink(), store, batch, schema, overwrite))
 
     def write(self, plan: Plan, parts: Sequence[pa.Table], run_id: str = "r1") -> Messages:
-        """What the tasks do, one for each of `parts`."""
+        """Write as tasks, one for each of `parts`."""
         return [
             shipped(plan.write(part.to_batches(), task(plan.batch, number, run_id)))
             for number, part in enumerate(parts)
         ]
 
     def write_and_die(self, plan: Plan, rows: pa.Table, run_id: str = "r1") -> object:
-        """A task that dies before it has finished; its connections end with the object that is returned."""
+        """Write as a task that dies before its end. Its connections end with the returned object."""
         assert plan.writers is not None
         writer = plan.writers.open(attempt(plan.batch, 0, run_id))
         for batch in rows.to_batches():
@@ -98,7 +98,7 @@ class Query:
         return writer
 
     def commit(self, store: SqlManifestStore, messages: Messages) -> None:
-        """A commit that raises is followed by an abort with all messages, as Spark does it."""
+        """Commit. If that raises, abort with all messages, as Spark does."""
         try:
             commit_batch(self.sink(), store, messages)
         except Exception:
@@ -106,7 +106,7 @@ class Query:
             raise
 
     def abort(self, messages: Sequence[CommittableMessage[Any, Any] | None]) -> None:
-        """None stands for a task that has failed."""
+        """Abort. None is the message of a failed task."""
         abort_batch(self.sink(), messages)
 
     def run(
@@ -117,7 +117,7 @@ class Query:
         run_id: str = "r1",
         overwrite: bool = False,
     ) -> Messages:
-        """One batch from its plan to its mark."""
+        """Run one batch from its plan to its mark."""
         plan = self.plan(store, batch, parts[0].schema, overwrite=overwrite)
         messages = self.write(plan, parts, run_id)
         self.commit(store, messages)
@@ -126,7 +126,7 @@ class Query:
     def prepare(
         self, store: SqlManifestStore, batch: Batch, *parts: pa.Table, run_id: str = "r1"
     ) -> Manifest:
-        """All of a batch up to its commit, and the process dies."""
+        """Run a batch up to its commit, where the process dies."""
         messages = self.write(self.plan(store, batch, parts[0].schema), parts, run_id)
         manifest = self.manifest(messages)
         store.claim(batch.stream, run_id)
@@ -136,7 +136,7 @@ class Query:
     def manifest(self, messages: Messages) -> Manifest:
         return manifest_of(self.target(), messages)
 
-    # What the store says --------------------------------------------------------------------------
+    # Store and recovery --------------------------------------------------------------------------
 
     def state(self, store: SqlManifestStore, batch_id: int) -> ManifestState | None:
         record = store.record(self.stream, batch_id)
@@ -147,11 +147,11 @@ class Query:
         return found
 
     def stored_table(self) -> StoredTable:
-        """As commands open the table: by its address in the store."""
+        """Open the table as commands do, by its address in the store."""
         return self.harness.destination.stored_table(self.stream, NO_ACCESS)
 
     def recover(self, store: SqlManifestStore) -> list[Recovered]:
-        """As `penstock recover` does it: without a replay."""
+        """Recover as `penstock recover` does, without a replay."""
         from ...committers.recovery import Recovery
 
         return Recovery(store, self.target()).recover(self.stream)

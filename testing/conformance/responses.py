@@ -1,4 +1,4 @@
-"""Claims: a commit whose end nobody knows loses nothing, and what is deleted is named by nobody."""
+"""Claims: a commit with unknown outcome loses nothing, and only unreferenced files are deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ResponseClaims(Claims):
     def test_a_batch_that_landed_and_whose_response_was_lost_is_not_added_again(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness, batch_id: int
     ) -> None:
-        """The destination finds it at once; or it says that nobody knows, and the next start finds it."""
+        """The destination finds it at once; or it reports an unknown state, and the next start finds it."""
         for earlier in range(batch_id):
             query.run(store, query.batch(earlier), ids(earlier))
         with harness.losing("response"):
@@ -44,7 +44,7 @@ class ResponseClaims(Claims):
     def test_a_batch_whose_request_was_lost_is_committed_by_the_next_start(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """Spark's abort, which follows, deletes nothing: the manifest names it, and it may land yet."""
+        """Spark's abort deletes nothing: the manifest references the files, and may still be committed."""
         query.run(store, query.batch(0), ids(0))
         with (
             harness.losing("request"),
@@ -130,7 +130,7 @@ class ResponseClaims(Claims):
     def test_a_payload_that_is_gone_and_that_no_replay_writes_again_is_an_error(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        """Spark has gone on: a later batch would hide the loss."""
+        """Spark has continued: a later batch would hide the loss."""
         query.prepare(store, query.batch(0), ids(1))
         harness.delete_uncommitted()
         with pytest.raises(Exception, match="its rows would be lost"):

@@ -1,4 +1,4 @@
-"""Claims: no secret shows where others look; and what Spark pickles, pickles."""
+"""Claims: secrets are not shown, and everything that Spark pickles can be pickled."""
 
 from __future__ import annotations
 

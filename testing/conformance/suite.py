@@ -1,4 +1,4 @@
-"""All claims in one class."""
+"""The suite: all claims in one class."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ class DestinationConformance(
     DeliveryClaims,
     CleaningClaims,
 ):
-    """What every destination promises. Subclass it as `Test…` with a fixture `harness`."""
+    """The promises of every destination. Subclass it as `Test…`, with a fixture `harness`."""

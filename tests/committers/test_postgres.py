@@ -137,7 +137,7 @@ def test_a_table_that_was_dropped_and_created_again_is_an_error(
 def test_a_fence_that_is_gone_is_an_error(query: PostgresQuery, store: SqlManifestStore, what: str) -> None:
     query.run(store, query.batch(0), ids(1))
     query.sql(what)
-    with pytest.raises(TableChangedError, match="holds no batch"):
+    with pytest.raises(TableChangedError, match="has no batch"):
         query.run(store, query.batch(1), ids(2))
 
     assert query.ids() == [1]

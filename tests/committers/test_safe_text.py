@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock import PenstockError
-from penstock.committers.errors import ConfigurationError, shown
+from penstock.committers.errors import MESSAGE_MAX, ConfigurationError, shown
 from penstock.committers.safe_text import get_logger, printable, safe, without_credentials
 
 SECRET = "hunter2"
@@ -41,6 +41,15 @@ def test_credentials_of_a_url_are_in_no_error(url: str) -> None:
     assert SECRET not in repr(error) + str(error) + shown(url)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert without_credentials(str(error)) == str(error)
+
+
+def test_a_message_has_a_bound_and_keeps_its_beginning_and_its_end() -> None:
+    error = ConfigurationError("It is wrong: " + "x" * 100_000 + ". Correct it.")
+    assert len(str(error)) <= MESSAGE_MAX
+    assert str(error).startswith("It is wrong: xx")
+    assert str(error).endswith("xx. Correct it.")
+    assert "characters left out" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_an_incomplete_offset_log_is_refused(root: Path, checkpoint: Checkpoint,
 
 
 def test_a_directory_without_offsets_is_not_the_query_s_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="the very directory that Spark uses"):
+    with pytest.raises(ConfigurationError, match="the directory that Spark uses"):
         Checkpoint(LocalFileSystem(), str(tmp_path), "given/by/user").running_batch()
 
 

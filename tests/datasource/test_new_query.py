@@ -29,7 +29,7 @@ from penstock.datasource.task import TaskAttempt
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 SAME_CHECKPOINT = "of an earlier query with the same checkpoint directory"
-SAME_NAME = "of an earlier query of the same name 'ids'"
+SAME_NAME = "of an earlier query with the same name 'ids'"
 
 
 @dataclass

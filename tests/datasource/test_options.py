@@ -38,6 +38,15 @@ def test_an_unknown_option_names_the_nearest_known_one() -> None:
     assert "Did you mean partitionBy?" in problems_of(partitionsby="a")
 
 
+def test_options_of_other_sinks_are_named_as_documented() -> None:
+    """Spark passes option names in lower case."""
+    assert "sortOrder is not an option of this sink" in problems_of(sortorder="id")
+    assert "partitionBy is not an option of this sink. Did you mean partitionSpec?" in iceberg_problems_of(
+        partitionby="day"
+    )
+    assert "Spark passes option names in lower case" in problems_of(partitionsby="a")
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("128mb", 128 << 20), ("1g", 1 << 30), ("1.5 MB", 3 << 19), ("1048576", 1 << 20)]
 )
@@ -58,7 +67,7 @@ def test_columns_are_a_list_or_a_json_array() -> None:
 
 
 def test_a_partition_column_cannot_be_sorted_within() -> None:
-    assert "sortWithin names partition column(s) a" in problems_of(partitionby="a", sortwithin="a,b")
+    assert "sortWithin contains the partition column(s) a" in problems_of(partitionby="a", sortwithin="a,b")
 
 
 def test_table_properties_keep_their_case() -> None:
@@ -70,8 +79,8 @@ def test_table_properties_keep_their_case() -> None:
 
 
 def test_an_in_memory_store_is_refused() -> None:
-    assert "forgets its manifests" in problems_of(store="sqlite://")
-    assert "forgets its manifests" in problems_of(store="sqlite:///:memory:")
+    assert "loses its manifests" in problems_of(store="sqlite://")
+    assert "loses its manifests" in problems_of(store="sqlite:///:memory:")
 
 
 def test_secrets_are_not_shown() -> None:

@@ -33,7 +33,7 @@ GIVEN = {"url": "postgresql://me:geheim@db:5433/lake", "dbtable": "s.t"}
         ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
         ({"partitionby": "a"}, "partitionBy is an option of lake tables"),
         ({"compactWith": "none"}, "compactWith is an option of lake tables"),
-        ({"checkpointLocation": "s3://key:geheim@bucket/c"}, "give it as storage.*."),
+        ({"checkpointLocation": "s3://key:geheim@bucket/c"}, "Give it as storage.* instead."),
         ({"path": "/x"}, "path is not an option"),
         ({"dbtabel": "x"}, "Did you mean dbtable"),
     ],

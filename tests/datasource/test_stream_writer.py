@@ -62,7 +62,7 @@ def test_a_stream_writer_that_was_pickled_does_not_commit(tmp_path: Path) -> Non
 )
 def test_reading_is_refused_with_what_to_read_by(source: type[PenstockDataSource], readers: str) -> None:
     """Spark asks for the schema first."""
-    with pytest.raises(PenstockError, match=f"{source.name()} writes tables and .* them with .*{readers}"):
+    with pytest.raises(PenstockError, match=f"{source.name()} writes tables but .* them with .*{readers}"):
         source({}).schema()
 
 

@@ -82,7 +82,7 @@ def test_once_waits_for_a_store_that_is_not_there_yet(tmp_path: Path, is_stopped
     url = f"sqlite:///{tmp_path}/checkpoint/penstock.sqlite"
     process = start_cli("deliver", "--once", "--wait", "--store", url, "--metrics-port", "0")
     assert process.stderr is not None
-    assert "Metrics are at" in process.stderr.readline()
+    assert "Metrics are served at" in process.stderr.readline()
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     assert not (tmp_path / "checkpoint").exists()
@@ -168,7 +168,9 @@ def test_an_outage_is_a_line_in_the_log_for_each_try(lake: DecoupledLake) -> Non
     tries = [line for line in said.splitlines() if "not delivered" in line]
     assert len(tries) >= 2
     for line in tries:
-        assert re.search(r" WARNING ids 8d9a1c2b: not delivered, tried again in [\d.]+ s: .* cannot be", line)
+        assert re.search(
+            r" WARNING ids 8d9a1c2b: not delivered, next attempt in [\d.]+ s: .* cannot be", line
+        )
         assert "tart the query again" not in line
 
 
@@ -421,9 +423,9 @@ def test_a_delivery_process_goes_by_its_arguments_and_not_by_the_driver_s_enviro
 
 
 def test_arguments_that_do_not_fit_together_are_refused(lake: DecoupledLake, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="either a store or a checkpoint"):
+    with pytest.raises(ConfigurationError, match="either `store` or `checkpoint`"):
         penstock.start_delivery()
-    with pytest.raises(ConfigurationError, match="either spark or process"):
+    with pytest.raises(ConfigurationError, match="either `spark` or `process"):
         penstock.start_delivery(lake.store_url, process=True, spark=object())  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="not on a local disk"):
         penstock.start_delivery(checkpoint="s3://bucket/checkpoint")

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def test_once_ends_with_1_if_another_process_delivers_the_stream(delta: Decouple
     assert delta.store.deliveries.acquire(delta.stream, "another", 60) is not None
     ended = Ended("deliver", "--once", "--lease-wait-seconds", "0.2")
     assert ended.code == 1
-    assert "3 batches left, which another process delivers" in " ".join(ended.out.split())
+    assert "3 batches left because another process delivers the stream" in " ".join(ended.out.split())
     assert Ended("deliver", "--once", "--lease-wait-seconds", "0", "--json").json["streams"][0]["busy"]
 
 
@@ -124,6 +125,29 @@ def test_once_ends_with_3_if_a_stream_cannot_be_opened_here(delta: DecoupledLake
     assert ended.code == 3
     assert "noSuchOption" in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_a_catalog_whose_properties_are_missing_is_asked_for_by_options_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyiceberg's own hint names an option --uri, which no command has."""
+    lake = decoupled(tmp_path, "iceberg", batches=1)
+    stream = StreamKey(OTHER_QUERY, "prod:lake.ids")
+    options = {"catalog": "prod", "table": "lake.ids"}
+    settings = json.dumps({"delivery": "decoupled", "options": options})
+    lake.store.register_stream(stream, "iceberg", "other", "t", settings)
+    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+    manifest = lake.store.manifest(lake.stream, 0)
+    assert manifest is not None
+    lake.store.claim(stream, "run")
+    lake.store.prepare(replace(manifest, batch=Batch(stream, 0, manifest.batch.digest)), "run")
+    ended = Ended("deliver", OTHER_QUERY, "--once")
+    message = " ".join(ended.err.split())
+    assert ended.code == 3
+    assert "--uri" not in message
+    assert "--catalog type=rest --catalog uri=https://catalog.example" in message
+    assert "--options-file" in message
+    lake.store.close()
 
 
 def test_a_stream_with_damaged_settings_does_not_keep_once_from_the_others(
@@ -241,7 +265,7 @@ def test_decisions_need_a_reason(delta: DecoupledLake, command: tuple[str, ...])
 def test_a_skipped_batch_never_lands_and_the_others_do(lake: DecoupledLake) -> None:
     refused = Ended("skip", "ids", "1", *REASON, answer="n\n")
     assert refused.code == 1
-    assert "holds 2 rows in 2 files" in refused.err
+    assert "has 2 rows in 2 files" in refused.err
     assert lake.left == 3
     assert Ended("skip", "ids", "1", *REASON, "--who", "ada", answer="y\n").code == 0
     assert decisions(lake) == [("ada", "skip", 1, "rows are bad")]
@@ -289,7 +313,7 @@ def test_abort_is_refused_while_the_checkpoint_is_there(lake: DecoupledLake, tmp
     checkpoint_of(lake, tmp_path)
     ended = Ended("abort", "ids", *REASON, "--yes")
     assert ended.code == 2
-    assert "is still there" in ended.err
+    assert "still exists" in ended.err
     assert lake.left == 3
 
 
@@ -326,7 +350,7 @@ def test_abort_gives_up_what_waits_and_deletes_its_files(
     assert lake.rows() == rows
     assert (lake.left, {state(lake, 3), state(lake, 4)}) == (0, {ManifestState.ABORTED})
     assert {(who, what) for who, what, _, _ in decisions(lake)} == {("ada", "abort")}
-    assert "Nothing waits" in Ended("abort", "ids", *REASON).out
+    assert "no undelivered batches" in Ended("abort", "ids", *REASON).out
 
 
 def test_abort_leaves_what_the_table_holds_though_the_store_does_not_know(lake: DecoupledLake) -> None:
@@ -410,6 +434,7 @@ def test_status_shows_the_backlog_and_how_fresh_the_table_is(delta: DecoupledLak
     ended = Ended("status")
     assert "Backlog    none" in ended.out
     assert "from prepared to readable" in ended.out
+    assert "s ago, triggered by drain" in ended.out
 
 
 def test_status_shows_why_nothing_is_delivered(delta: DecoupledLake) -> None:

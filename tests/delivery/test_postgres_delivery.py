@@ -395,5 +395,5 @@ def test_a_password_is_not_sent_to_a_server_that_only_the_store_names(
     monkeypatch.setenv("PGPASSWORD", "hunter2")
     told = penstock(lake, "deliver", "--once", exit_code=3)
 
-    assert "PGPASSWORD would be sent there" in " ".join(told.split())
+    assert "to which PGPASSWORD would be sent" in " ".join(told.split())
     assert lake.left == 1

@@ -61,7 +61,7 @@ def test_clean_up_says_that_it_has_none(plug_in: Path, tmp_path: Path) -> None:
         query.run(store, query.batch(0), ids(0))
     answer = CliRunner().invoke(app, ["gc", "--store", url])
 
-    assert "Its kind has no clean-up" in answer.output
+    assert "Not supported for this kind of table" in answer.output
     assert "Traceback" not in answer.output
 
 

@@ -203,7 +203,7 @@ def test_what_a_checkpoint_had_prepared_before_its_reset_can_be_given_up(delta_i
 def test_a_batch_write_refuses_to_be_decoupled(delta_ids: IdStream) -> None:
     rows = delta_ids.spark.range(3)
     writer = rows.write.format("penstock.delta").options(**delta_ids.table.options, **DECOUPLED)
-    with pytest.raises(Exception, match="delivery=decoupled is for streams"):
+    with pytest.raises(Exception, match="delivery=decoupled is only for streams"):
         writer.mode("append").save()
 
 

@@ -310,7 +310,7 @@ def _commit_to_delta(lake: DeltaLake, action: dict[str, Any]) -> None:
 
 def test_a_table_that_is_not_there_is_an_error(tmp_path: Path, lake: LakeTable) -> None:
     elsewhere = type(lake)(tmp_path / "elsewhere")  # type: ignore[call-arg]
-    with pytest.raises(ConfigurationError, match=r"There is no (Delta|Iceberg) table .*elsewhere"):
+    with pytest.raises(ConfigurationError, match=r"The (Delta|Iceberg) table .*elsewhere.* does not exist"):
         _check(elsewhere)
     assert not (tmp_path / "elsewhere").exists(), "looking made it"
 
@@ -318,13 +318,13 @@ def test_a_table_that_is_not_there_is_an_error(tmp_path: Path, lake: LakeTable) 
 def test_a_catalog_file_without_tables_has_no_table(tmp_path: Path) -> None:
     """Such as one that is just being made."""
     sqlite3.connect(tmp_path / "catalog.sqlite").close()
-    with pytest.raises(ConfigurationError, match="There is no Iceberg table"):
+    with pytest.raises(ConfigurationError, match=r"The Iceberg table .* does not exist"):
         testing.check(testing.IcebergTable("lake.ids", tmp_path), IDS)
 
 
 def test_a_branch_that_is_not_there_is_an_error(iceberg_lake: IcebergLake) -> None:
     table = testing.IcebergTable(iceberg_lake.name, iceberg_lake.warehouse, branch="nope")
-    with pytest.raises(ConfigurationError, match=r"There is no branch .*lake\.ids@nope"):
+    with pytest.raises(ConfigurationError, match=r"The branch .*lake\.ids@nope does not exist"):
         testing.check(table, IDS)
 
 
@@ -349,7 +349,7 @@ def test_wrong_columns_are_an_error_that_says_where(
 def test_a_store_that_does_not_know_the_table_is_an_error(lake: LakeTable, tmp_path: Path) -> None:
     """Or nothing would ever be pending."""
     open_store(f"sqlite:///{tmp_path}/empty.db").close()
-    with pytest.raises(ConfigurationError, match=r"knows no stream into .*: none"):
+    with pytest.raises(ConfigurationError, match=r"has no stream into .*: none"):
         _check(lake, store=f"sqlite:///{tmp_path}/empty.db")
 
 
@@ -411,7 +411,7 @@ def test_an_extension_that_is_not_for_this_duckdb_is_an_error(
     monkeypatch.setattr("penstock.testing.duckdb_reader.distribution", lambda _name: OtherPackage())
     with (
         duckdb.connect() as connection,
-        pytest.raises(ConfigurationError, match=r"(?s)does not load its extension .*penstock\[testing\]"),
+        pytest.raises(ConfigurationError, match=r"(?s)cannot load its extension .*penstock\[testing\]"),
     ):
         _check(lake, connection=connection)
 

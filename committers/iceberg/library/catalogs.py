@@ -69,6 +69,13 @@ def catalog_kind(properties: Mapping[str, object]) -> str | None:
     return next((kind for start, kind in starts.items() if str(uri).startswith(start)), None)
 
 
+def needs_uri(properties: Mapping[str, object]) -> bool:
+    """Return True if `load_catalog` would refuse the properties because there is no `uri` among them."""
+    if "uri" in properties or "py-catalog-impl" in properties:
+        return False
+    return catalog_kind(properties) in (None, "hive", "rest", "sql")
+
+
 def open_library_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
     """The catalog, as `load_catalog` would open it, with time-outs and the file I/O of the operator.
 
