@@ -1,9 +1,9 @@
-"""Reads Arrow IPC streams of integer and string columns that somebody else may have written.
+"""Reads Arrow IPC streams of integer and string columns from untrusted sources.
 
-Arrow's own reader cannot be used: crafted bytes crash it while it reads a schema, and it allocates what a
-stream claims for a compressed buffer. Framing and FlatBuffers are read here, with bounds. Arrow gets buffers
-of a known size, and validates the columns made of them.
-The format: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
+Arrow's own reader is not safe for this: crafted bytes crash it while it reads a schema, and it allocates as
+much memory as a stream claims for a compressed buffer. This module reads framing and FlatBuffers with bounds
+checks. Arrow only receives buffers of a known size, and validates the resulting columns. Format:
+https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-# The numbers below are those of Arrow's Message.fbs and Schema.fbs.
+# The numbers below are from Arrow's Message.fbs and Schema.fbs.
 _SCHEMA, _RECORD_BATCH = 1, 3
 _INT, _UTF8, _LARGE_UTF8 = 2, 5, 20
 _ZSTD = 1
 _CONTINUATION = 0xFFFFFFFF
 _UNCOMPRESSED = -1
-"""In place of the size of a buffer that is not compressed."""
+"""Stored as the size of a buffer that is not compressed."""
 _NAME_BYTES_MAX = 64
 _COLUMNS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a stream holds."""
+    """Content of a stream."""
 
     schema: pa.Schema
-    """Without its metadata."""
+    """Schema without its metadata."""
     metadata: bytes
-    """The value of the wanted key."""
+    """Value of the requested metadata key."""
     batches: list[pa.RecordBatch]
 
 
@@ -41,11 +41,11 @@ def read_stream(content: bytes, key: bytes, bytes_max: int, rows_max: int) -> St
 
     Args:
         key: of the schema's metadata
-        bytes_max: of all batches, decompressed
-        rows_max: of all batches
+        bytes_max: limit for all batches, decompressed
+        rows_max: limit for all batches
 
     Raises:
-        ValueError: the stream is larger than that, damaged, or has columns of other types.
+        ValueError: the stream exceeds a limit, is damaged, or has columns of other types.
     """
     try:
         messages = _messages(memoryview(content))
@@ -58,19 +58,19 @@ def read_stream(content: bytes, key: bytes, bytes_max: int, rows_max: int) -> St
             rows_max -= batch.rows
             bytes_max -= batch.size_bytes
             if rows_max < 0 or bytes_max < 0:
-                raise ValueError("it is larger than any that Penstock writes")
+                raise ValueError("it is larger than any stream that Penstock writes")
             batches.append(batch.read(schema))
     except (struct.error, IndexError, StopIteration) as error:
-        raise ValueError(f"it is damaged or cut off: {error}") from None
+        raise ValueError(f"it is damaged or truncated: {error}") from None
     return Stream(schema, metadata, batches)
 
 
 def _messages(content: memoryview) -> Iterator[tuple[_Table, memoryview]]:
-    """(header, body) of the schema, then of each record batch."""
+    """Yield (header, body) of the schema, then of each record batch."""
     position, expected = 0, _SCHEMA
     while position < len(content):
         if _number("<I", content, position) != _CONTINUATION:
-            raise ValueError("a message does not begin as it should")
+            raise ValueError("a message does not start with the continuation marker")
         length = _number("<I", content, position + 4)
         if length == 0:
             return
@@ -99,9 +99,9 @@ def _schema(header: _Table) -> pa.Schema:
 def _type(field: _Table) -> pa.DataType:
     kind = field.number(2, "<B")
     if field.has(4) or kind not in (_INT, _UTF8, _LARGE_UTF8):
-        raise ValueError("a column is neither of integers nor of strings")
+        raise ValueError("a column has a type other than integer or string")
     if kind == _INT and (field.table(3).number(0, "<i"), field.table(3).number(1, "<B")) != (64, 1):
-        raise ValueError("a column has integers that are not of 64 bits")
+        raise ValueError("a column has integers that are not 64 bits wide")
     return {_INT: pa.int64(), _UTF8: pa.string(), _LARGE_UTF8: pa.large_string()}[kind]
 
 
@@ -109,7 +109,7 @@ def _metadata(header: _Table, key: bytes) -> bytes:
     for entry in header.tables(2, _COLUMNS_MAX):
         if _text(entry, 0, _NAME_BYTES_MAX) == key:
             return _text(entry, 1, None).tobytes()
-    raise ValueError(f"it has no {key.decode()!r}")
+    raise ValueError(f"it lacks the key {key.decode()!r}")
 
 
 def _text(table: _Table, field: int, bytes_max: int | None) -> memoryview:
@@ -120,7 +120,7 @@ def _text(table: _Table, field: int, bytes_max: int | None) -> memoryview:
 
 
 class _RecordBatch:
-    """A record batch whose buffers are not decompressed yet."""
+    """A record batch whose buffers are still compressed."""
 
     def __init__(self, header: _Table, body: memoryview) -> None:
         self.rows = header.number(0, "<q")
@@ -140,7 +140,7 @@ class _RecordBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Decompressed."""
+        """Decompressed size."""
         pairs = zip(self._sizes, self._parts, strict=True)
         return sum(len(part) if size == _UNCOMPRESSED else size for size, part in pairs)
 
@@ -153,7 +153,7 @@ class _RecordBatch:
             columns.append(pa.Array.from_buffers(kind, self.rows, [validity, *own[1:]]))
             columns[-1].validate(full=True)
         if next(buffers, None) is not None:
-            raise ValueError("a record batch has more buffers than its columns")
+            raise ValueError("a record batch has more buffers than its columns need")
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     @staticmethod
@@ -164,7 +164,7 @@ class _RecordBatch:
             return pa.py_buffer(b"")
         buffer = pa.Codec("zstd").decompress(part, decompressed_size=size)
         if buffer.size != size:
-            raise ValueError("a buffer is not as large as it says")
+            raise ValueError("a buffer does not have the declared size")
         return buffer
 
 
@@ -173,7 +173,7 @@ class _RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table: its fields by their number, zero or nothing if they are left out."""
+    """A FlatBuffers table. Fields are addressed by number; an absent field has its default value."""
 
     data: memoryview
     position: int
@@ -192,11 +192,11 @@ class _Table:
     def table(self, field: int) -> _Table:
         at = self._at(field)
         if at is None:
-            raise IndexError("a table is missing")
+            raise IndexError("a required table is absent")
         return _Table(self.data, at + _number("<I", self.data, at))
 
     def vector(self, field: int) -> tuple[int, int]:
-        """(position, length) of a vector or string; an empty one if it is left out."""
+        """(position, length) of a vector or string; length 0 if the field is absent."""
         at = self._at(field)
         if at is None:
             return 0, 0
@@ -206,7 +206,7 @@ class _Table:
     def tables(self, field: int, length_max: int) -> Iterator[_Table]:
         position, length = self.vector(field)
         if length > length_max:
-            raise ValueError("it has more columns than any that Penstock writes")
+            raise ValueError("it has more columns than any stream that Penstock writes")
         for at in range(position, position + 4 * length, 4):
             yield _Table(self.data, at + _number("<I", self.data, at))
 
@@ -220,7 +220,7 @@ class _Table:
 
 
 def _number(code: str, data: memoryview, position: int) -> int:
-    if position < 0:  # Python would count from the end
+    if position < 0:  # negative indices would count from the end
         raise IndexError("an offset is negative")
     (number,) = struct.unpack_from(code, data, position)
     return int(number)
@@ -228,5 +228,5 @@ def _number(code: str, data: memoryview, position: int) -> int:
 
 def _part(data: memoryview, position: int, length: int) -> memoryview:
     if position < 0 or length < 0 or position + length > len(data):
-        raise IndexError("a part lies outside of its message")
+        raise IndexError("an offset points outside of its message")
     return data[position : position + length]

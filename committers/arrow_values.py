@@ -1,7 +1,7 @@
-"""Arrow's arrays and scalars of Python values, in place of `pa.array` and `pa.scalar`.
+"""Builds Arrow arrays and scalars from Python values without `pa.array` and `pa.scalar`.
 
-Those load pandas where it is installed: a quarter of a second, and tens of megabytes, in every process of the
-driver and the executors that comes to one of them, for nothing.
+These load pandas if it is installed, which costs a quarter of a second and tens of megabytes in each driver
+and executor process.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ import pyarrow as pa
 _CODES = {pa.int32(): "i", pa.int64(): "q", pa.float32(): "f", pa.float64(): "d"}
 
 
-def numeric_array(values: Sequence[float], kind: pa.DataType = pa.int64()) -> pa.Array:
+def numeric_array(values: Sequence[float], data_type: pa.DataType = pa.int64()) -> pa.Array:
     """
     Args:
-        kind: int32, int64, float32 or float64
+        data_type: int32, int64, float32 or float64
     """
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(_CODES[kind], values))])
+    return pa.Array.from_buffers(
+        data_type, len(values), [None, pa.py_buffer(array(_CODES[data_type], values))]
+    )
 
 
-def numeric_scalar(value: float, kind: pa.DataType = pa.int64()) -> pa.Scalar:
-    return numeric_array([value], kind)[0]
+def numeric_scalar(value: float, data_type: pa.DataType = pa.int64()) -> pa.Scalar:
+    return numeric_array([value], data_type)[0]
 
 
-def string_array(values: Sequence[str | None], kind: pa.DataType = pa.string()) -> pa.Array:
+def string_array(values: Sequence[str | None], data_type: pa.DataType = pa.string()) -> pa.Array:
     """
     Args:
-        kind: string or large_string
+        data_type: string or large_string
     """
     encoded = [b"" if value is None else value.encode() for value in values]
     ends = accumulate(map(len, encoded), initial=0)
-    offsets = array("q" if kind == pa.large_string() else "i", ends)
+    offsets = array("q" if data_type == pa.large_string() else "i", ends)
     buffers = [validity(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(kind, len(values), buffers)
+    return pa.Array.from_buffers(data_type, len(values), buffers)
 
 
 def fixed_size_bytes(values: Sequence[bytes | None], width: int) -> pa.Array:
@@ -44,12 +46,12 @@ def fixed_size_bytes(values: Sequence[bytes | None], width: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(values), [validity(values), pa.py_buffer(joined)])
 
 
-def null_scalar(kind: pa.DataType) -> pa.Scalar:
-    return pa.nulls(1, kind)[0]
+def null_scalar(data_type: pa.DataType) -> pa.Scalar:
+    return pa.nulls(1, data_type)[0]
 
 
 def validity(values: Sequence[object | None]) -> pa.Buffer | None:
-    """A bit for each value, the first one lowest, zero for None; no buffer where all are there."""
+    """Validity bitmap: one bit per value, lowest bit first, zero for None; None if there are no nulls."""
     if all(value is not None for value in values):
         return None
     bits = "".join("0" if value is None else "1" for value in reversed(values))

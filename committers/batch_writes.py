@@ -1,9 +1,9 @@
-"""Ids of batch writes, and how long a batch write may commit.
+"""Ids of batch writes, and the time limit for committing one.
 
-A batch write has no checkpoint, and its manifest is in memory unless the option `store` is given. After a
-crash only the time shows that it cannot be committed any more. So its id, which is part of its files' names,
-contains when it began and a digest of the table's id. A commit after `COMMIT_WITHIN` is refused, and clean-up
-may delete the files after `GIVEN_UP_AFTER`.
+A batch write has no checkpoint, and its manifest is in memory unless the option `store` is set. After a
+crash, only the elapsed time shows that it can no longer be committed. So its id, which is part of its file
+names, contains its start time and a digest of the table id. A commit after `COMMIT_WITHIN` is rejected, and
+clean-up may delete the files after `GIVEN_UP_AFTER`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from datetime import datetime, timedelta, timezone
 from .contract import BATCH_WRITE_PREFIX
 
 COMMIT_WITHIN = timedelta(days=6)
-"""A batch write that began longer ago is not committed."""
+"""Time limit for committing a batch write, from its start."""
 GIVEN_UP_AFTER = COMMIT_WITHIN + timedelta(days=1)
-"""Clean-up takes a batch write that began longer ago for given up. The extra day is for a commit request that
-was checked just in time, and for clocks that differ."""
+"""Clean-up considers a batch write abandoned after this time. The extra day covers a commit request that
+passed the check just in time, and clock differences.
+"""
 
 _ID = re.compile(
     BATCH_WRITE_PREFIX + r"(?P<began>\d{10,11})-(?P<table>[0-9a-f]{8})"
@@ -29,7 +30,7 @@ _ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BatchWrite:
-    """What the id of a batch write says. `table` is a digest of the table's own id."""
+    """Parsed id of a batch write. `table` is a digest of the table's own id."""
 
     began_at: datetime
     table: str
@@ -41,14 +42,16 @@ class BatchWrite:
 def batch_write_id(began_at: datetime, table_id: str, unique: str) -> str:
     """
     Args:
-        table_id: the table's own id, as its metadata has it
-        unique: a UUID in its usual spelling
+        table_id: the table's own id, from its metadata
+        unique: a UUID in canonical form
     """
     return f"{BATCH_WRITE_PREFIX}{int(began_at.timestamp())}-{_digest(table_id)}-{unique}"
 
 
 def batch_write_of(query_id: str) -> BatchWrite | None:
-    """None for ids of streams, and of batch writes of earlier versions, which do not say when they began."""
+    """Parse the id; None for ids of streams and for batch writes of earlier versions, which have no start
+    time.
+    """
     match = _ID.fullmatch(query_id)
     if match is None:
         return None

@@ -1,8 +1,8 @@
-"""Copies of a checkpoint: two queries that write one table under one query id, other rows maybe.
+"""Detects checkpoint forks: two queries with the same query id that write different rows to one table.
 
-Runs on the driver and in the delivery process. The digest of a batch's source offsets says whose batch it is:
-Spark's checkpoint, the store's record and the table's token each have it. Where they differ, the rows of one
-copy are nowhere, and whatever is written behind would hide that. So the copies part with an error.
+Runs on the driver and in the delivery process. Spark's checkpoint, the store's record and the table's token
+each have the digest of a batch's source offsets. If they differ, another copy of the checkpoint wrote the
+batch. Writing more batches would hide that rows of one copy are missing, so the query stops with an error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .decision import Action, TokenPosition, token_position
 from .errors import CheckpointMismatchError
 
 DigestOf: TypeAlias = Callable[[int], "str | None"]
-"""Of an earlier batch, as the checkpoint has it; None if it does not know any more."""
+"""Returns the digest of an earlier batch from the checkpoint; None if the checkpoint no longer has it."""
 
 
 class CheckpointForks:
-    """Finds out, for one copy, whether another one has written under its query id."""
+    """Checks whether another copy of the checkpoint has written under this query id."""
 
     def __init__(self, store: ManifestStore, table: Committer) -> None:
         self._store = store
@@ -29,14 +29,16 @@ class CheckpointForks:
     def check_before(
         self, batch: Batch, digest_of: DigestOf, *, is_delivered: bool = False
     ) -> ManifestRecord | None:
-        """Look at the batch before one that is about to be written; None if the store does not know it.
+        """Check the batch before one that is about to be written; return it, or None if the store does not
+        know it.
 
         Args:
-            is_delivered: the batch waits for a delivery, which goes by the store alone: it never passes one
-                that the store has given up, though the table has it from this checkpoint
+            is_delivered: the batch is delivered later, from the store alone. Delivery never passes a batch
+                that the store has aborted, even if the table has that batch from this checkpoint.
 
         Raises:
-            CheckpointMismatchError: another copy has given up that one, or put other rows in its place.
+            CheckpointMismatchError: another copy has aborted the earlier batch or replaced it with other
+                rows.
         """
         before = self._before(batch)
         if before is None:
@@ -46,7 +48,7 @@ class CheckpointForks:
         if before.awaits_replay:
             what = never_came_back(before)
         elif digest is not None and digest != before.batch.digest:
-            what = f"behind batch {before.batch.batch_id}, which the store has from other source offsets"
+            what = f"after batch {before.batch.batch_id}, which the store has from other source offsets"
         if what and not self._has_committed(before.batch, digest):
             raise mismatch(batch, what)
         if what and is_delivered and not before.is_dropped:
@@ -58,20 +60,22 @@ class CheckpointForks:
         return before
 
     def _check_last_in_table(self, batch: Batch, digest_of: DigestOf) -> None:
-        """The store does not know the batch before, maybe because it was lost: the table has the last one."""
+        """Check the table's last batch. Used if the store does not know the batch before, for example after
+        it was lost.
+        """
         token = self._table.token(batch.stream.query_id) if batch.batch_id > 0 else None
         if token is None or token.batch_id >= batch.batch_id:
             return
         digest = digest_of(token.batch_id)
         if digest is not None and not token.matches(digest):
-            what = f"behind batch {token.batch_id}, which the table has from other source offsets"
+            what = f"after batch {token.batch_id}, which the table has from other source offsets"
             raise mismatch(batch, what)
 
     def gap_before(self, batch: Batch) -> ManifestRecord | None:
-        """The last batch before this one, but for what operators have skipped, if it was given up for its
-        replay, and neither store nor table has it since. Whatever lands behind it would hide that.
+        """Return the batch before, not counting batches skipped by operators, if it was aborted to be
+        replayed and was never committed since. Committing a later batch would hide the missing rows.
 
-        In a table that has it from other source offsets, it is another copy's.
+        If the table has the batch from other source offsets, another copy committed it.
         """
         before = self._before(batch)
         while before is not None and before.is_skipped:
@@ -85,17 +89,18 @@ class CheckpointForks:
         return self._store.record(batch.stream, batch.batch_id - 1) if batch.batch_id > 0 else None
 
     def check_token(self, stream: StreamKey, token: Token | None) -> None:
-        """Look at the table's last batch of the stream. The other copy may have a store of its own.
+        """Check the table's last batch of the stream against the store. Another copy may have its own
+        store.
 
         Raises:
-            CheckpointMismatchError: it has other offsets than the store knows it with.
+            CheckpointMismatchError: the table has the batch from other offsets than the store.
         """
         known = None if token is None else self._store.record(stream, token.batch_id)
         if token is not None and known is not None and _is_of_another(token, known):
             raise mismatch(known.batch, "in the table from other source offsets")
 
     def _has_committed(self, batch: Batch, digest: str | None) -> bool:
-        """Is the table's last batch the one of these offsets, whatever an older store says of it?"""
+        """Return True if the table's last batch has these offsets, whatever an outdated store says."""
         token = self._table.token(batch.stream.query_id)
         return (
             digest is not None and token_position(token, replace(batch, digest=digest)) is TokenPosition.SAME
@@ -103,18 +108,20 @@ class CheckpointForks:
 
 
 def _is_of_another(token: Token, known: ManifestRecord) -> bool:
-    """Does the table hold the batch from other offsets than the store, which has not given it up for them?"""
+    """Return True if the table has the batch from other offsets than the store, which has not aborted it for
+    them.
+    """
     is_given_up = known.state is ManifestState.ABORTED and not known.is_skipped
     return not is_given_up and not token.matches(known.batch.digest)
 
 
 def never_came_back(given_up: ManifestRecord) -> str:
-    return f"begun although batch {given_up.batch.batch_id} was given up and never written again"
+    return f"started although batch {given_up.batch.batch_id} was aborted and never written again"
 
 
 _COUPLED_ONCE = (
-    "Or, as the table has the batch before from this very checkpoint, start the query once with "
-    "delivery=coupled, until a batch is through."
+    "Or, since the table has the batch before from this checkpoint, start the query once with "
+    "delivery=coupled until one batch is committed."
 )
 
 
@@ -124,17 +131,17 @@ def refused(action: Action, batch: Batch, token: Token | None) -> CheckpointMism
         return mismatch(batch, "committed from other source offsets")
     if token is None or action is Action.REFUSE_IN_TABLE:
         return mismatch(batch, "in the table from other source offsets")
-    return mismatch(batch, f"behind the table, which holds batch {token.batch_id} of this query already")
+    return mismatch(batch, f"behind the table, which already has batch {token.batch_id} of this query")
 
 
 def mismatch(batch: Batch, what: str, hint: str = "") -> CheckpointMismatchError:
-    """The error for a batch that is not as the checkpoint has it, with what to do."""
+    """The error for a batch that differs from the checkpoint, with the next steps."""
     query_id = batch.stream.query_id
     return CheckpointMismatchError(
-        f"Batch {batch.batch_id} of query {query_id} is {what}: the checkpoint was reset, rewound or copied. "
-        f"Nothing was written to {batch.stream.table_uri}. Compare with\n"
+        f"Batch {batch.batch_id} of query {query_id} is {what}: the checkpoint was reset, rewound or "
+        f"copied. Nothing was written to {batch.stream.table_uri}. Compare with\n"
         f"    penstock show {query_id} {batch.batch_id}\n"
-        "and then either put back the checkpoint that wrote the table, or, to write these rows as a new "
-        "stream beside what the table holds, give the checkpoint a new query id with\n"
+        "Then put back the checkpoint that wrote the table. Or, to add these rows as a new stream, give "
+        "the checkpoint a new query id with\n"
         "    penstock reset-query-id <checkpoint>" + (f"\n{hint}" if hint else "")
     )

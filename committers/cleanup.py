@@ -1,26 +1,26 @@
-"""Clean-up: which data files under a table's location nothing needs, and deleting them.
+"""Clean-up: finds and deletes data files that no table version, manifest or running batch needs.
 
-Runs in the command line, also while queries write the table. What is left behind: files of task attempts
-that failed or lost, of drivers that died before they prepared, and of batches that were given up.
+Runs in the command line, also while queries write the table. Unneeded files come from failed or superseded
+task attempts, from drivers that died before they prepared a batch, and from aborted batches.
 
-A file is deleted only if all of this holds:
+A file is deleted only if all of these conditions hold:
 
-    ours       Penstock made its name, and the store knows its query as a writer of this very table
-    settled    the table's token is at or past its batch, and so is the store: no commit, by whichever
-               driver and however late, adds files of such a batch any more
-    unnamed    no PREPARED or COMMITTED manifest and no version of the table that can be read names it
+    ours       its name was made by Penstock, and the store knows its query as a writer of this table
+    settled    the table's token and the store are at or past its batch: no driver can commit files of this
+               batch any more, however late
+    unlisted   no PREPARED or COMMITTED manifest and no readable version of the table lists it
     old        it was last modified before the grace period
 
-Age alone would not do: a task that runs for days has closed its first files days before its batch is
-prepared. Nor would names alone: between the look and the deletion a batch could be prepared. The token
-only moves on, so what is settled stays settled.
+Age alone is not enough: a task that runs for days closes its first files days before its batch is prepared.
+Names alone are not enough either: a batch could be prepared between the check and the deletion. The token
+only moves forward, so a settled batch stays settled.
 
-A batch write whose driver died has no token, and often no store. Its id says into which table it went and
-when it began (`batch_writes`), and every driver refuses to commit one that began long ago. So its id alone
-shows that its files are ours and settled. The files must be older than that, too.
+A batch write whose driver died has no token, and often no store. Its id contains the table and its start time
+(`batch_writes`), and drivers refuse to commit one that is too old. So the id alone shows that the files are
+ours and settled. The files must be older than that limit, too.
 
-The order of looking follows from that: first the tokens, then the files, then who names them. Whatever is
-committed after the first look is of batches that were not settled. All but the age is looked at again right
+This determines the order of the checks: first the tokens, then the files, then the manifests that list them.
+A batch committed after the first check was not settled. Everything except the age is checked again right
 before each deletion.
 """
 
@@ -39,12 +39,12 @@ from .contract import Manifest, ManifestRecord, ManifestState, StreamKey, Token
 _T = TypeVar("_T")
 
 FILES_PER_CHECK = 1000
-"""How many files are deleted between two looks at who names them."""
+"""Number of files deleted between two checks of the manifests."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file as the storage lists it. `path` is relative to the table's location, unencoded."""
+    """A file found by listing the storage. `path` is relative to the table's location, not encoded."""
 
     path: str
     size_bytes: int
@@ -52,7 +52,7 @@ class ListedFile:
 
 
 class ParsedName(Protocol):
-    """What the name of a data file says."""
+    """The query and batch parsed from a data file's name."""
 
     @property
     def query_id(self) -> str: ...
@@ -62,37 +62,37 @@ class ParsedName(Protocol):
 
 
 NameParser = Callable[[str], "ParsedName | None"]
-"""What the name of a data file of ours says; None for everybody else's files."""
+"""Parses the name of a data file written by Penstock; returns None for other files."""
 
 
 class CleanableTable(Protocol):
-    """A table as clean-up looks at it. Every call looks anew."""
+    """A table that clean-up can work on. Each call reads the current state."""
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
-        """The table's own id, and the last batch of each of the queries that it holds, from one load.
+        """The table's own id and the last batch of each given query, from one load of the table.
 
-        None and no tokens if there is no table; queries without a token are left out.
+        None and no tokens if the table does not exist; queries without a token are left out.
         """
         ...
 
     def files(self) -> Iterator[ListedFile]:
-        """Every file below the location, but for those of other tables inside it."""
+        """All files below the location, except those of other tables inside it."""
         ...
 
     def names(self) -> Iterator[set[str]]:
-        """Base names of all files that some version of the table that can be read may need.
+        """Base names of all files that any readable version of the table may need.
 
-        An instance yields the names of one version at most once: the next call brings what is new.
+        An instance yields the names of each version once: the next call yields only new ones.
         """
         ...
 
     def delete_files(self, paths: Iterable[str]) -> int:
-        """Delete files; the number deleted. Files already gone are no error."""
+        """Delete files; return the number deleted. Missing files are not an error."""
         ...
 
 
 class CleanableStore(Protocol):
-    """What clean-up asks the manifest store for."""
+    """What clean-up needs from the manifest store."""
 
     def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]: ...
 
@@ -104,7 +104,7 @@ class CleanableStore(Protocol):
 
 
 class FileStatus(Enum):
-    """What becomes of a file that no version of the table names."""
+    """Classification of a file that no version of the table lists."""
 
     NOT_OURS = "not written by a query that the store knows for this table"
     UNSETTLED = "its batch may still be committed"
@@ -115,12 +115,12 @@ class FileStatus(Enum):
 def classify(
     file: ListedFile, name: ParsedName | None, settled: Mapping[str, int], written_before: datetime
 ) -> FileStatus:
-    """The verdict on one file, as long as nothing names it.
+    """Classify a file that no manifest lists.
 
     Args:
-        name: what the file's name says
-        settled: for each query of the table, the last batch that no commit adds files of any more
-        written_before: the end of the grace period
+        name: parsed file name
+        settled: for each query of the table, the last batch that no future commit can add files to
+        written_before: end of the grace period
     """
     if name is None or name.query_id not in settled:
         return FileStatus.NOT_OURS
@@ -130,11 +130,11 @@ def classify(
 
 
 def settled_batches(tokens: Mapping[str, Token], newest: Mapping[str, int]) -> dict[str, int]:
-    """For each query that the store knows, the last batch that no commit adds files of any more; -1 is none.
+    """For each query in the store, the last batch that no future commit can add files to; -1 if none.
 
     Args:
-        tokens: as the table has them
-        newest: for each query, the newest batch that the store knows; -1 if there is none
+        tokens: last batches in the table
+        newest: for each query, the newest batch in the store; -1 if there is none
     """
     return {
         query_id: min(tokens[query_id].batch_id, batch_id) if query_id in tokens else -1
@@ -144,7 +144,7 @@ def settled_batches(tokens: Mapping[str, Token], newest: Mapping[str, int]) -> d
 
 @dataclass(slots=True)
 class ClassifiedFiles:
-    """What clean-up found in one table. The lists hold only files that nothing names."""
+    """Files of one table that nothing needs, by class. Files that a manifest lists are left out."""
 
     unneeded: list[ListedFile] = field(default_factory=list)
     young: list[ListedFile] = field(default_factory=list)
@@ -152,20 +152,20 @@ class ClassifiedFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Of the files that can be deleted."""
+        """Total size of the files that can be deleted."""
         return sum(file.size_bytes for file in self.unneeded)
 
 
 class Cleanup:
-    """Finds and deletes the unneeded files of one table.
+    """Finds and deletes unneeded files of one table.
 
     Args:
         store: the manifest store
         table: the table
-        cleaned: the streams whose files may be deleted, all of them writing this table
-        known: all streams of the store; whose manifests may name a file of the cleaned ones
-        parse: what the name of a data file says
-        paths_of: the files that a manifest names
+        cleaned: streams of this table whose files may be deleted
+        known: all streams of the store; their manifests may list files of the cleaned streams
+        parse: parses the name of a data file
+        paths_of: returns the files that a manifest lists
     """
 
     def __init__(
@@ -185,13 +185,13 @@ class Cleanup:
         self._paths_of = paths_of
 
     def find(self, now: datetime, grace: timedelta) -> ClassifiedFiles:
-        """Look, and touch nothing.
+        """Find unneeded files. Changes nothing.
 
         Args:
-            grace: younger files stay; files of batch writes stay for `GIVEN_UP_AFTER` at least
+            grace: keep files younger than this; files of batch writes are kept at least for `GIVEN_UP_AFTER`
 
         Raises:
-            ManifestCorruptError: nobody can tell which files a manifest names.
+            ManifestCorruptError: a manifest cannot be read, so the files that it lists are unknown.
             RetryableError: the table or the store cannot be read.
         """
         table_id, settled = self._id_and_settled()
@@ -211,7 +211,7 @@ class Cleanup:
         return _found(files.values())
 
     def delete(self, found: ClassifiedFiles) -> Iterator[int]:
-        """Delete what was found and is still unneeded; yields the number of files after each chunk."""
+        """Delete files that are still unneeded; yield the number of deleted files after each chunk."""
         for start in range(0, len(found.unneeded), FILES_PER_CHECK):
             chunk = found.unneeded[start : start + FILES_PER_CHECK]
             yield self._table.delete_files(self._still_unneeded(chunk))
@@ -243,18 +243,20 @@ class Cleanup:
         return table_id, settled_batches(tokens, newest)
 
     def _names_in_manifests(self, files: Mapping[str, tuple[ListedFile, FileStatus]]) -> Iterator[set[str]]:
-        """What the manifests name, PREPARED before COMMITTED, so that none slips through between."""
+        """Yield the file names listed by manifests, PREPARED before COMMITTED, so that no batch is missed in
+        between.
+        """
         parsed = map(self._parse, files)
         naming = self._naming({name.query_id for name in parsed if name is not None})
         for stream in naming:
             yield from map(self._names, self._store.manifests(stream, ManifestState.PREPARED))
         for stream in naming:
-            # The whole history, which takes a while: only as long as there is something to delete.
+            # Reading the whole history takes a while, so stop if nothing is left to delete.
             if any(verdict is FileStatus.UNNEEDED for _, verdict in files.values()):
                 yield from map(self._names, self._store.manifests(stream, ManifestState.COMMITTED))
 
     def _manifests_of(self, batches: Collection[tuple[str, int]]) -> Iterator[Manifest]:
-        """The manifests that these batches have now, and all that are PREPARED now."""
+        """The current manifests of these batches, and all that are PREPARED now."""
         for stream in self._naming({query_id for query_id, _ in batches}):
             yield from self._store.manifests(stream, ManifestState.PREPARED)
             for query_id, batch_id in batches:
@@ -263,7 +265,7 @@ class Cleanup:
                     yield from () if manifest is None else (manifest,)
 
     def _naming(self, query_ids: set[str]) -> list[StreamKey]:
-        """The streams whose manifests may name files of the cleaned streams, or of these queries."""
+        """The streams whose manifests may list files of the cleaned streams or of these queries."""
         queries = query_ids.union(stream.query_id for stream in self._cleaned)
         return [stream for stream in self._known if stream.query_id in queries]
 
@@ -276,7 +278,7 @@ class Cleanup:
 
 
 def _batch_write(name: ParsedName, table_id: str | None) -> BatchWrite | None:
-    """The batch write that wrote the file, if it went into this very table and its id says when it began."""
+    """The batch write that wrote the file, if it wrote to this table and its id has a start time."""
     write = batch_write_of(name.query_id)
     return write if write is not None and write.is_into(table_id) else None
 

@@ -1,4 +1,4 @@
-"""Landing one manifest: commit with bounded retries, then mark; and what store and table say of its batch.
+"""Commits one manifest: retries after conflicts, then marks the batch in the store.
 
 Runs on the driver and in the delivery process.
 """
@@ -31,7 +31,7 @@ from .errors import NEXT_TRY, CheckpointMismatchError, FencedError, RetryableErr
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Bounds of the commit loop. The wait doubles from `wait_s` up to `wait_s_max`, with full jitter."""
+    """Limits of the commit loop. The wait doubles from `wait_s` up to `wait_s_max`, with full jitter."""
 
     attempts_max: int = 100
     wait_s: float = 0.05
@@ -46,24 +46,24 @@ class Retry:
 
 
 _NOT_COMMITTED = (
-    "and was not committed: clean-up may already have deleted its files. Run the write again, in several "
-    "parts if it takes that long."
+    "and was not committed: clean-up may already have deleted its files. Run the write again, split into "
+    "several parts if it takes that long."
 )
 _MAY_BE_COMMITTED = (
-    "and is not committed now: clean-up may already have deleted its files. The table does not show that it "
-    "was committed before; but the table keeps tokens of batch writes for a week only, and snapshots expire. "
+    "and is not committed now: clean-up may already have deleted its files. The table does not show that "
+    "it was committed before, but it keeps tokens of batch writes only for a week, and snapshots expire. "
     "Look for its rows in the table, and run the write again only if there are none."
 )
 
 
 class CommitRunner:
-    """Takes prepared manifests of one stream into the table.
+    """Commits prepared manifests of one stream to its table.
 
     Args:
         store: the manifest store
         table: commits to the stream's table
-        retry: bounds of the commit loop
-        sleep, rng, now: injected, so that tests run without waiting
+        retry: limits of the commit loop
+        sleep, rng, now: injected for tests
     """
 
     def __init__(
@@ -85,29 +85,29 @@ class CommitRunner:
         self._now = now
 
     def commit_and_mark(self, manifest: Manifest) -> Committed | AlreadyCommitted:
-        """Commit with bounded retries, then mark. The token is checked anew on every attempt."""
+        """Commit with retries, then mark the batch. The token is checked on each attempt."""
         batch = manifest.batch
         try:
             outcome = self.commit(manifest)
-        except CheckpointMismatchError as error:  # it can never land, and later tokens must not hide that
+        except CheckpointMismatchError as error:  # can never be committed; a later token must not hide that
             self._store.finish(batch, ManifestState.ABORTED, reason=str(error))
             raise
         marked = self._store.finish(batch, ManifestState.COMMITTED, table_version=outcome.table_version)
         crash_points.reach("mark.done", batch.batch_id)
         if not marked and self.state(batch) is not ManifestState.COMMITTED:
             raise FencedError(
-                f"Batch {batch.batch_id} of {batch.stream} landed, but another run has given it up "
-                "meanwhile. Let one driver run the query; its next start finds the batch in the table."
+                f"Batch {batch.batch_id} of {batch.stream} was committed, but another run has aborted it in "
+                "the store in the meantime. Make sure that only one driver runs the query; its next start "
+                "finds the batch in the table."
             )
         return outcome
 
     def commit(self, manifest: Manifest) -> Committed | AlreadyCommitted:
-        """Commit, again after each conflict, up to a bound; raises as `Committer.commit`.
+        """Commit, and retry after conflicts up to the limit. Raises the errors of `Committer.commit`.
 
         Raises:
-            CheckpointMismatchError: the batch would come behind one of another copy of the checkpoint.
-            RetryableError: the table was too busy, or it is too late for a batch write; the batch did not
-                land.
+            CheckpointMismatchError: the batch would follow one of another copy of the checkpoint.
+            RetryableError: too many conflicts, or the batch write is too old; the batch was not committed.
         """
         if manifest.is_empty:
             return AlreadyCommitted()
@@ -120,54 +120,56 @@ class CommitRunner:
             wait_s = next(waits, None)
             if wait_s is None:
                 raise RetryableError(
-                    f"Batch {batch.batch_id} of {batch.stream} lost against other writers "
-                    f"{self._retry.attempts_max} times, last: {outcome.reason}. It stays prepared. "
-                    f"{NEXT_TRY} To try longer, raise maxCommitAttempts."
+                    f"Batch {batch.batch_id} of {batch.stream} was not committed: it conflicted with other "
+                    f"writers {self._retry.attempts_max} times, last: {outcome.reason}. It stays prepared. "
+                    f"{NEXT_TRY} To retry more often, raise maxCommitAttempts."
                 )
             self._sleep(wait_s)
 
     def _check_attempt(self, batch: Batch, token: Token | None) -> None:
-        """Right before each commit request, once the table is known not to hold the batch."""
+        """Called right before each commit request, when the table does not have the batch."""
         self._forks.check_token(batch.stream, token)
         self.check_age(batch)
 
     def check_age(self, batch: Batch, *, was_tried: bool = False) -> None:
-        """Abort a batch write that began too long ago, once the table shows no sign of it.
+        """Abort a batch write that started too long ago. Called when the table does not have it.
 
         Args:
             was_tried: an earlier process may have committed it
 
         Raises:
-            RetryableError: it began too long ago.
+            RetryableError: it started too long ago.
         """
         write = batch_write_of(batch.stream.query_id)
         if write is None or self._now() <= write.began_at + COMMIT_WITHIN:
             return
         began = (
-            f"The batch write into {batch.stream.table_uri} began at {write.began_at:%Y-%m-%d %H:%M} UTC, "
+            f"The batch write into {batch.stream.table_uri} started at {write.began_at:%Y-%m-%d %H:%M} UTC, "
             f"more than {COMMIT_WITHIN.days} days ago, "
         )
         reason = began + (_MAY_BE_COMMITTED if was_tried else _NOT_COMMITTED)
-        self._store.finish(batch, ManifestState.ABORTED, reason=reason)  # its manifest keeps no files
+        self._store.finish(batch, ManifestState.ABORTED, reason=reason)  # its manifest no longer keeps files
         raise RetryableError(reason)
 
     def state(self, batch: Batch) -> ManifestState | None:
-        """What the store says of it; None if it knows nothing of the batch, or other rows under its id."""
+        """The state in the store; None if the store does not know the batch or has other rows under its
+        id.
+        """
         record = self._store.record(batch.stream, batch.batch_id)
         return record.state if record is not None and record.batch.digest == batch.digest else None
 
 
 def stored_manifest(store: ManifestStore, batch: Batch) -> Manifest:
-    """The manifest of a batch that the store has a record of.
+    """Return the manifest of a batch that the store has a record of.
 
     Raises:
-        RetryableError: the store has it no more.
+        RetryableError: the store no longer has it.
     """
     manifest = store.manifest(batch.stream, batch.batch_id)
     if manifest is None or manifest.batch != batch:
         what = "no manifest" if manifest is None else "the manifest of other rows"
         raise RetryableError(
-            f"The store had a record of batch {batch.batch_id} of {batch.stream} and has {what}: it was "
-            "replaced meanwhile, or changed by hand. Start the query again."
+            f"The store had a record of batch {batch.batch_id} of {batch.stream} and now has {what}: the "
+            "store was replaced, or changed by hand. Start the query again."
         )
     return manifest

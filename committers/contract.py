@@ -1,11 +1,11 @@
 """The contract between writers, committers and the manifest store.
 
-Everything that crosses a process boundary is here: what one task attempt hands back, what is made
-durable, what a commit ends in. Plain values, no I/O; importable on executors (standard library only).
+Contains everything that crosses a process boundary: what a task attempt returns, what is made durable, and
+the outcome of a commit. Plain values without I/O; executors can import it (standard library only).
 
-The words follow Flink's unified sink (FLIP-143: writer, committable, committer) and RisingWave's sink
-coordinator (RFC 0061: the coordinator persists the pre-commit metadata of all writers first, commits
-after, and recovers at start).
+The terms follow Flink's unified sink (FLIP-143: writer, committable, committer) and RisingWave's sink
+coordinator (RFC 0061: the coordinator first persists the pre-commit metadata of all writers, then commits,
+and recovers at start).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_WRITE_PREFIX = "write-"
-"""Of the query ids of batch writes, which are streams of one batch."""
+"""Prefix of the query ids of batch writes. A batch write is a stream of one batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamKey:
-    """One query writing one table.
+    """One query that writes one table.
 
-    A fresh checkpoint restarts batch ids at 0 under a new query id, so a path alone names nothing.
+    A new checkpoint restarts batch ids at 0 under a new query id, so a table path alone does not identify a
+    stream.
     """
 
     query_id: str
@@ -40,9 +41,9 @@ class StreamKey:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch of a stream, as Spark's offset log has it.
+    """One micro-batch of a stream, as recorded in Spark's offset log.
 
-    `digest` covers the batch's source offsets (hex SHA-256): the same batch id with another digest is
+    `digest` is a hash of the batch's source offsets (hex SHA-256): the same batch id with another digest has
     other rows.
     """
 
@@ -53,11 +54,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A closed data file, invisible until committed.
+    """A closed data file, invisible to readers until committed.
 
-    `path` is relative to the location of the table's data files, unencoded. `partition_values` are in the
-    order of the partitioning, as the table format spells them (NULL is None). `statistics` is the column
-    statistics as JSON in the table format's own form. Both are empty where a format has none.
+    `path` is relative to the location of the table's data files, not encoded. `partition_values` are in the
+    order of the partitioning, in the table format's string form (None for NULL). `statistics` are the column
+    statistics as JSON in the table format's form. Both are empty if a format has none.
     """
 
     path: str
@@ -68,26 +69,26 @@ class DataFile:
 
 
 DataFiles: TypeAlias = tuple[DataFile, ...]
-"""The payload of file tables."""
+"""Payload of file tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One field of a table's partitioning: a transform of a column."""
+    """One partition field: a transform of a column."""
 
     name: str
-    """Of the field itself: it stands in paths and partition values."""
+    """Name of the field, used in paths and partition values."""
     column: tuple[str, ...]
-    """The column's path, through structs."""
+    """Path of the column, through structs."""
     transform: str
-    """As Iceberg spells it: `identity`, `bucket[16]`, `truncate[4]`, `year`, `month`, `day`, `hour`,
+    """In Iceberg's notation: `identity`, `bucket[16]`, `truncate[4]`, `year`, `month`, `day`, `hour`,
     `void`.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class SortField:
-    """One field of the order that rows are sorted in: a transform of a column."""
+    """One sort field: a transform of a column."""
 
     column: tuple[str, ...]
     transform: str = "identity"
@@ -95,7 +96,7 @@ class SortField:
     nulls_first: bool = False
 
 
-# What tasks write ---------------------------------------------------------------------------------
+# Task side ------------------------------------------------------------------------------------------
 
 PayloadT = TypeVar("PayloadT")
 PayloadT_co = TypeVar("PayloadT_co", covariant=True)
@@ -108,10 +109,10 @@ Mode: TypeAlias = Literal["append", "overwrite"]
 
 @dataclass(frozen=True, slots=True)
 class AttemptId:
-    """One attempt of one task. No other attempt, of this run or another, has the same.
+    """One attempt of one task, unique across all attempts and runs.
 
-    `attempt` is unique within the run: Spark's task attempt id, not the attempt number, which starts at 0
-    again when a stage is retried.
+    `attempt` is unique within the run. It is Spark's task attempt id; the attempt number would restart at 0
+    when a stage is retried.
     """
 
     query_id: str
@@ -124,7 +125,8 @@ class AttemptId:
 class TaskWriter(Protocol[PayloadT_co]):
     """Writes the rows of one task attempt, invisible to readers. Runs on an executor.
 
-    One instance per attempt: `write` for each Arrow batch, then `finish`; after any error `abort`.
+    One instance per attempt. Spark calls `write` for each Arrow batch, then `finish`; after an error,
+    `abort`.
     """
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -135,52 +137,52 @@ class TaskWriter(Protocol[PayloadT_co]):
         ...
 
     def finish(self) -> PayloadT_co:
-        """What was written, durable: all that the driver needs to commit or to discard it."""
+        """Make the written data durable and return what the driver needs to commit or discard it."""
         ...
 
     def abort(self) -> None:
-        """Discard what this attempt wrote. Never raises: the error that led here is the one to see."""
+        """Discard what this attempt wrote. Never raises, so that the original error is reported."""
         ...
 
 
 class TaskWriterFactory(Protocol[PayloadT_co]):
-    """Opens task writers. Made on the driver and pickled: it holds only the secrets that tasks need."""
+    """Opens task writers. Created on the driver and pickled; it contains only the secrets that tasks need."""
 
     def open(self, attempt: AttemptId) -> TaskWriter[PayloadT_co]:
-        """Executor, once per task attempt."""
+        """Called on the executor, once per task attempt."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch(Generic[PayloadT, ContentT]):
-    """How one batch is written. The destination was checked, and created if it was not there."""
+    """Plan of one batch. The destination was checked, and created if needed."""
 
     writers: TaskWriterFactory[PayloadT]
-    """For the tasks."""
+    """Sent to the tasks."""
     content: ContentT
-    """What the batch does to the destination, payloads left out. Pickles, and holds no secret: it comes back
-    with the tasks' messages, for the manifest.
+    """What the batch does to the destination, without payloads. It is pickled and contains no secret: it
+    returns with the tasks' messages and becomes part of the manifest.
     """
     target_id: str
-    """The target's own id, by which a re-created one is told from it; empty if it has none."""
+    """The target's own id, which changes if the target is re-created; empty if it has none."""
     is_lasting: bool = True
-    """False if each batch of a decoupled stream is planned anew: its tasks need the target anyway, and a plan
-    is cheap. Else a plan is used for some seconds, also while the target does not answer.
+    """True: the plan is reused for some seconds, also while the target does not answer. False: each batch of
+    a decoupled stream is planned again, because its tasks need the target anyway and planning is cheap.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Committable(Generic[PayloadT]):
-    """What one task attempt hands back. Pickled on the executor, read on the driver."""
+    """The result of one task attempt. Pickled on the executor, read on the driver."""
 
     batch: Batch
     run_id: str
     partition: int
     attempt: int
     payload: PayloadT | None
-    """None if the batch was done with before this attempt ran, and nothing was written."""
+    """None if the batch was already committed and nothing was written."""
     oldest_event_at: datetime | None = None
-    """The least value of the column that the query names as its event time; None without one."""
+    """Minimum of the query's event-time column; None if no column is configured."""
     version: int = 2
 
     @property
@@ -188,7 +190,7 @@ class Committable(Generic[PayloadT]):
         return self.payload is None
 
 
-# What the store keeps -----------------------------------------------------------------------------
+# Store side -----------------------------------------------------------------------------------------
 
 
 class ManifestState(str, Enum):
@@ -201,8 +203,8 @@ class ManifestState(str, Enum):
 class Manifest:
     """The durable list of one batch's committables.
 
-    To the two-phase committer and the store `content` is opaque: `kind` and `version` say which table
-    committer reads it. The counts are for people.
+    `content` is opaque to the two-phase committer and the store: `kind` and `version` select the table
+    committer that reads it. The counts are for display.
     """
 
     batch: Batch
@@ -213,11 +215,11 @@ class Manifest:
     rows: int
     size_bytes: int
     is_empty: bool
-    """True if committing it would change nothing in the table: then there is no table commit."""
+    """True if committing it would not change the table: then no table commit is made."""
     oldest_event_at: datetime | None = None
-    """The least event time of its rows, where the query names a column for it."""
+    """Minimum event time of its rows, if the query configures an event-time column."""
     merged: tuple[Batch, ...] = ()
-    """The batches that a delivery commits at once, oldest first and `batch` the last of them; empty for a
+    """The batches that a delivery commits together, oldest first; `batch` is the last of them. Empty for a
     batch's own manifest.
     """
 
@@ -227,24 +229,24 @@ class Manifest:
 
     @property
     def batches(self) -> tuple[Batch, ...]:
-        """All batches that it commits."""
+        """All batches that this manifest commits."""
         return self.merged or (self.batch,)
 
 
 class AbortedBy(str, Enum):
-    """What has aborted a batch, and so whether its rows come back."""
+    """What aborted a batch. This decides whether its rows will be written again."""
 
     REPLAY = "replay"
-    """Its rows are nowhere until Spark runs it again, with the same or with other source offsets."""
+    """Its rows are missing until Spark runs the batch again, with the same or other source offsets."""
     SKIP = "skip"
-    """An operator gave up this batch of a query that goes on."""
+    """An operator skipped this batch; the query continues."""
     ABORT = "abort"
-    """An operator gave up all undelivered batches of a query whose checkpoint is lost."""
+    """An operator aborted all undelivered batches of a query whose checkpoint is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestRecord:
-    """What the store knows of one batch, without the content."""
+    """A batch as recorded in the store, without the content."""
 
     batch: Batch
     state: ManifestState
@@ -257,11 +259,11 @@ class ManifestRecord:
     prepared_at: datetime
     finished_at: datetime | None = None
     table_version: int | None = None
-    """Version of the table that holds the batch, where the committer knows it."""
+    """Version of the table that contains the batch, if the committer knows it."""
     reason: str = ""
-    """Why the batch was aborted, or what the last attempt to commit it ended in."""
+    """Why the batch was aborted, or the result of the last attempt to commit it."""
     delivery_id: int | None = None
-    """The delivery that the batch is part of, or went into the table with."""
+    """The delivery that the batch is part of, or was committed with."""
     aborted_by: AbortedBy | None = None
     """None unless the batch is ABORTED."""
 
@@ -280,45 +282,45 @@ class ManifestRecord:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The manifest that holds for a batch after `prepare`."""
+    """The manifest that is valid for a batch after `prepare`."""
 
     record: ManifestRecord
     is_ours: bool
-    """False if an earlier manifest holds: then no manifest names the files of the one given."""
+    """False if an earlier manifest is valid: then no manifest lists the files of the given one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The stream's last batch, as the table itself has it. The table is the truth about *committed*."""
+    """The stream's last batch, stored in the table itself. The token decides what is *committed*."""
 
     batch_id: int
     digest: str
-    """As many leading bytes of the batch's digest as the format can hold, hex."""
+    """Hex prefix of the batch's digest, as long as the format can store."""
 
     def matches(self, digest: str) -> bool:
         return digest.startswith(self.digest)
 
 
-# Outcomes of one attempt to commit: expected endings are values -----------------------------------
+# Outcomes of one commit attempt. Expected outcomes are values, not exceptions. ----------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The table holds the batch since this attempt."""
+    """This attempt added the batch to the table."""
 
     table_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCommitted:
-    """The table held the batch before this attempt; nothing was added."""
+    """The table already had the batch; nothing was added."""
 
     table_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another writer took the version; the batch provably did not land. Try again."""
+    """Another writer committed first; the batch was certainly not committed. Try again."""
 
     reason: str
 
@@ -326,64 +328,68 @@ class Conflict:
 Outcome: TypeAlias = Committed | AlreadyCommitted | Conflict
 
 CheckToken: TypeAlias = Callable[[Token | None], None]
-"""Raises if a batch must not go into a table with this token."""
+"""Raises an error if a batch must not be committed to a table with this token."""
 
 
 class Committer(Protocol):
-    """Commits manifests to one target. Runs on the driver and in the delivery process, one per call.
+    """Commits manifests to one target. Runs on the driver and in the delivery process, one instance per
+    call.
 
-    An instance looks at the target when it is first asked, and again at the start of every `commit`.
+    An instance loads the target on first use, and again at the start of each `commit`.
     """
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query that the target holds."""
+        """The last batch of the query in the target."""
         ...
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Names of what the manifest needs and is not there any more, such as deleted data files."""
+        """Names of things that the manifest needs and that are missing, for example deleted data files."""
         ...
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Make the batch and its token visible in one atomic step, if the token is not there yet.
+        """Make the batch and its token visible in one atomic step, unless the token is already there.
 
-        The token is checked on the very version of the target that the commit is based on. Idempotent.
+        The token is checked on the same version of the target that the commit is based on. Idempotent.
 
         Args:
-            check_token: asked about the token that the batch comes behind; what it raises ends the attempt
+            check_token: called with the token that the batch would follow; an exception ends the attempt
 
         Raises:
-            SchemaMismatchError: the target can no longer take these rows; the batch did not land.
-            CommitStateUnknownError: the batch may have landed. Delete nothing.
-            CheckpointMismatchError: the target holds the batch id with other offsets.
-            FencedError: the target holds some of the merged batches, not all: another process was faster.
+            SchemaMismatchError: the target no longer accepts these rows; the batch was not committed.
+            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
+            CheckpointMismatchError: the target has the batch id with other offsets.
+            FencedError: the target has some of the merged batches, but not all: another process was faster.
         """
         ...
 
 
 class PayloadCommitter(Committer, Protocol[PayloadT_contra]):
-    """A committer that can discard what its tasks handed back."""
+    """A committer that can discard payloads of its tasks."""
 
     def discard(self, payloads: Iterable[PayloadT_contra]) -> int:
-        """Delete what tasks wrote and no manifest names; how many things were deleted. What is gone already
-        is no error.
+        """Delete payloads that no manifest lists; return how many things were deleted. Missing ones are not
+        an error.
         """
         ...
 
 
 class Target(PayloadCommitter[PayloadT], Protocol[PayloadT, ContentT]):
-    """The target of one stream, with the options of its query. Driver, one per call."""
+    """The target of one stream, opened with the options of its query. Runs on the driver, one instance per
+    call.
+    """
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[PayloadT, ContentT]:
-        """Check that the target takes such rows; create it if it is not there. Before any data moves.
+        """Check that the target accepts these rows, and create it if it does not exist. Called before any
+        task starts.
 
         Raises:
-            ConfigurationError, SchemaMismatchError, TableNotSupportedError: it does not take them.
-            RetryableError: it cannot be reached now.
+            ConfigurationError, SchemaMismatchError, TableNotSupportedError: the target does not accept them.
+            RetryableError: the target cannot be reached now.
         """
         ...
 
     def manifest(self, batch: Batch, content: ContentT, payloads: Sequence[PayloadT]) -> Manifest:
-        """All that the tasks of one batch have written, as one manifest.
+        """Combine the payloads of all tasks of one batch into one manifest.
 
         Args:
             content: from the plan of the batch
@@ -392,23 +398,23 @@ class Target(PayloadCommitter[PayloadT], Protocol[PayloadT, ContentT]):
 
 
 class ManifestStore(Protocol):
-    """The truth about *pending*: manifests, their state, and which run may prepare. Runs on the driver.
+    """Stores pending manifests, their state, and which run may prepare. Runs on the driver.
 
-    Every method is one short database transaction.
+    Each method is one short database transaction.
     """
 
     def register_stream(self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "") -> None:
-        """Make the stream known. Idempotent."""
+        """Insert or update the stream. Idempotent."""
         ...
 
     def claim(self, stream: StreamKey, run_id: str) -> None:
         """Make `run_id` the run that may prepare batches of the stream.
 
-        A run that was never seen takes over (the newest start wins). The one that was taken over is
-        fenced for good.
+        A run that is new to the store takes over (the newest start wins). The previous run is fenced for
+        good.
 
         Raises:
-            FencedError: another run has taken over since.
+            FencedError: a newer run has taken over.
         """
         ...
 
@@ -420,39 +426,39 @@ class ManifestStore(Protocol):
         follows: Batch | None = None,
         replacing: ManifestRecord | None = None,
     ) -> Prepared:
-        """Make the manifest durable, PREPARED, unless the batch has one: first prepared wins.
+        """Store the manifest as PREPARED unless the batch already has one: the first one wins.
 
-        An ABORTED batch is prepared anew; a PREPARED or COMMITTED one is left as it is and returned.
+        An ABORTED batch is prepared again; a PREPARED or COMMITTED one is returned unchanged.
 
         Args:
-            follows: refuse it unless the store knows this batch, which does not wait for its replay
-            replacing: a PREPARED record that gives way, if it still is as it was seen and not in a delivery
+            follows: raise an error unless the store has this batch and it does not wait for its replay
+            replacing: a PREPARED record to replace, if it is unchanged and not in a delivery
 
         Raises:
             FencedError: `run_id` does not hold the claim.
-            RetryableError: the store was replaced meanwhile, or another run has changed one of these batches.
+            RetryableError: the store was replaced, or another run has changed one of these batches.
         """
         ...
 
     def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
         """Abort all PREPARED batches of the stream from this one on.
 
-        Those after it that an operator has skipped wait for their replay from now on, like these.
+        Later batches that an operator has skipped wait for their replay from now on, like these.
 
-        False, and nothing is aborted, if the record is not as it was seen any more, or one of them is in an
-        unfinished delivery.
+        Returns False and aborts nothing if the record has changed, or if one of them is in an unfinished
+        delivery.
         """
         ...
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
-        """What is known of the batch; None if it was never prepared."""
+        """The record of the batch; None if it was never prepared."""
         ...
 
     def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
-        """The whole manifest, its content checked against the checksum written with it.
+        """The whole manifest, after its checksum is verified.
 
         Raises:
-            ManifestCorruptError: the content is not what was written.
+            ManifestCorruptError: the content does not match its checksum.
         """
         ...
 
@@ -469,9 +475,10 @@ class ManifestStore(Protocol):
         reason: str = "",
         expected: ManifestRecord | None = None,
     ) -> bool:
-        """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so.
+        """Change PREPARED to `state` (compare-and-set on batch, digest and state); return False if that did
+        not match.
 
         Args:
-            seen: compare the whole record with this one, too: the files may be another run's by now
+            expected: also compare the whole record: another run may have replaced the files
         """
         ...

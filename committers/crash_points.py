@@ -1,12 +1,12 @@
-"""Named places where a process may die: one at every step boundary of the protocol.
+"""Named points where tests kill the process: one at each step boundary of the protocol.
 
-`docs/protocol.md` has a row for each. In production `reach` does nothing. A test kills there in one of
-two ways: in-process, with a handler that raises; or across processes, with
+`docs/protocol.md` describes each point. In production `reach` does nothing. A test stops a process there in
+one of two ways: in-process, with a handler that raises; or across processes, with
 
     PENSTOCK_PAUSE_AT="prepare.done@7"    point, and optionally the batch id
     PENSTOCK_PAUSE_FILE=/path/to/file     written when the point is reached
 
-whereupon the process waits to be killed, and ends by itself when its parent does.
+then the process waits to be killed, and exits if its parent exits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STREAM_POINTS = (
     "recover.start",
     "recover.done",
 )
-"""Of a query, and of its restart."""
+"""Crash points of a query and of its restart."""
 
 DELIVERY_POINTS = (
     "deliver.start",
@@ -38,8 +38,8 @@ DELIVERY_POINTS = (
     "deliver.prepared",
     "deliver.done",
 )
-"""Of the delivery process, which also reaches `evolve.done`, `commit.start` and `commit.landed`. The batch is
-the last one of the delivery.
+"""Crash points of the delivery process. It also reaches `evolve.done`, `commit.start` and `commit.landed`.
+The batch is the last one of the delivery.
 """
 
 CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS)
@@ -56,7 +56,7 @@ def install(handler: Handler | None) -> None:
 
 
 def reach(point: str, batch_id: int) -> None:
-    """Called by the protocol's own code at the step boundary `point` of a batch."""
+    """Called by the protocol code at the step boundary `point` of a batch."""
     assert point in CRASH_POINTS, point
     if _handler is not None:
         _handler(point, batch_id)

@@ -1,7 +1,7 @@
-"""What happens to a batch: one table, and no I/O.
+"""Decides what happens to a batch: one decision table, no I/O.
 
 Used by coupled and decoupled queries before they write, by recovery and by the delivery process.
-`docs/protocol.md` shows the table; a test compares the two.
+`docs/protocol.md` shows the table, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .contract import AbortedBy, Batch, ManifestRecord, ManifestState, Token
 
 
 class RecordStatus(Enum):
-    """What the store has under the batch id, and whether it has the same source offsets (the same digest)."""
+    """State of the batch id in the store, and whether it has the same source offsets (the same digest)."""
 
     NOTHING = "no record"
     PREPARED = "PREPARED, same offsets"
@@ -29,7 +29,7 @@ class RecordStatus(Enum):
 
 
 class TokenPosition(Enum):
-    """Where the table's token stands, seen from the batch."""
+    """Position of the table's token relative to the batch."""
 
     NOT_READ = "not read"
     BEHIND = "none, or an earlier batch"
@@ -44,13 +44,13 @@ class Action(Enum):
     READ_TOKEN = "read the token"  # noqa: S105  not a secret
     WRITE = "write"
     SUPERSEDE = "supersede, write"
-    """Give up the record, and those prepared behind it, which follow on rows that are not written."""
+    """Abort the record and all prepared batches after it: they follow rows that are written again."""
     COMMIT = "commit"
-    """Of a query whose recovery could not commit it: write, and take its place."""
+    """For a query whose recovery could not commit the batch: write it again and replace the record."""
     MARK = "mark COMMITTED"
-    """The table has it. A commit adds nothing: it finds the version, and a rollback since."""
+    """The table has the batch. The commit adds nothing; it looks up the version and detects a rollback."""
     SKIP = "skip"
-    """Nothing is to be written: it is durable, in the table, or given up for good."""
+    """Nothing to write: the batch is durable, in the table, or aborted for good."""
     REFUSE_COMMITTED = "refuse: committed from other offsets"
     REFUSE_IN_TABLE = "refuse: in the table from other offsets"
     REFUSE_BEHIND = "refuse: behind the table"
@@ -64,7 +64,7 @@ _BY_TOKEN = (_A.READ_TOKEN, _A.WRITE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEH
 _SUPERSEDE = (_A.READ_TOKEN, _A.SUPERSEDE, _A.SKIP, _A.REFUSE_IN_TABLE, _A.REFUSE_BEHIND)
 
 COUPLED: dict[RecordStatus, tuple[Action, ...]] = {
-    # by Position: NOT_READ, BEHIND, SAME, OTHER, AHEAD
+    # by TokenPosition: NOT_READ, BEHIND, SAME, OTHER, AHEAD
     RecordStatus.NOTHING: _BY_TOKEN,
     RecordStatus.PREPARED: (_A.READ_TOKEN, _A.COMMIT, _A.MARK, _A.REFUSE_IN_TABLE, _A.MARK),
     RecordStatus.PREPARED_OTHER: _SUPERSEDE,
@@ -86,18 +86,18 @@ DECOUPLED: dict[RecordStatus, tuple[Action, ...]] = {
     RecordStatus.SKIPPED: _ALWAYS_SKIP,
     RecordStatus.DROPPED: _SUPERSEDE,
 }
-"""Phase two comes later: the query of a decoupled stream. The store decides where it can."""
+"""Phase two comes later: the query of a decoupled stream. The store alone decides where possible."""
 
 
 def decide(
     record: ManifestRecord | None, position: TokenPosition, batch: Batch, *, is_decoupled: bool = False
 ) -> Action:
-    """The action for a batch.
+    """Return the action for a batch.
 
     Args:
-        record: of the batch id, from the store
-        position: of the table's token, from `token_position`
-        is_decoupled: True for the query of a decoupled stream, False wherever phase two comes next
+        record: the store's record of the batch id
+        position: position of the table's token, from `token_position`
+        is_decoupled: True for the query of a decoupled stream, False if phase two follows at once
     """
     table = DECOUPLED if is_decoupled else COUPLED
     return table[record_status(record, batch)][list(TokenPosition).index(position)]
@@ -110,7 +110,7 @@ def decide_when_read(
     *,
     is_decoupled: bool = False,
 ) -> Action:
-    """The same; the token is read only if the store alone cannot decide."""
+    """Return the action for a batch; read the token only if the store alone cannot decide."""
     action = decide(record, TokenPosition.NOT_READ, batch, is_decoupled=is_decoupled)
     if action is Action.READ_TOKEN:
         action = decide(record, token_position(read_token(), batch), batch, is_decoupled=is_decoupled)
@@ -126,7 +126,9 @@ def token_position(token: Token | None, batch: Batch) -> TokenPosition:
 
 
 def is_in_table(token: Token | None, batch: Batch) -> bool:
-    """True if the token says that the table has the batch: batches of a stream land in order."""
+    """Return True if the token shows that the table has the batch. Batches of a stream are committed in
+    order.
+    """
     return token_position(token, batch) in (TokenPosition.SAME, TokenPosition.AHEAD)
 
 
@@ -140,7 +142,7 @@ _SAME = {
 
 
 def record_status(record: ManifestRecord | None, batch: Batch) -> RecordStatus:
-    """What the store knows, seen from the batch."""
+    """State of the batch in the store."""
     if record is None:
         return RecordStatus.NOTHING
     same = _SAME[record.state, record.aborted_by]

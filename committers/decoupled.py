@@ -1,12 +1,12 @@
-"""Phase one of a decoupled stream: every decision of its driver, and no I/O of its own.
+"""Phase one of a decoupled stream: the decisions of its driver. I/O goes through the store and the table.
 
-Runs on the driver. A batch is done once its manifest is durable; a delivery process takes it into the table.
-So the store is asked first here, and the table only where the store cannot know: at the start of a run, when
-a batch comes back, and when a batch follows on none that the store has seen.
+Runs on the driver. A batch is done once its manifest is durable; a delivery process commits it later. So the
+store is asked first. The table is read only if the store cannot decide: at the start of a run, for a replay,
+and if the store does not know the batch before.
 
-What delivery relies on: batches are delivered in ascending order, and a token ahead of a prepared batch says
-that the batch is in the table. So whatever waits behind a batch that comes back with other rows is given up
-with it, and nothing is delivered past one that was given up and has not come back.
+Delivery relies on two rules: batches are delivered in ascending order, and a token ahead of a prepared batch
+means that the batch is in the table. So if a batch comes back with other rows, all batches after it are
+aborted with it, and delivery never passes an aborted batch that waits for its replay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .recovery import check_replaceable
 
 
 class DecoupledCommitter(Generic[PayloadT]):
-    """Takes the batches of one decoupled stream through prepare; delivery does the rest, some time later."""
+    """Prepares the batches of one decoupled stream. A delivery process commits them later."""
 
     def __init__(self, store: ManifestStore, table: PayloadCommitter[PayloadT]) -> None:
         self._store = store
@@ -50,21 +50,20 @@ class DecoupledCommitter(Generic[PayloadT]):
         digest_of: DigestOf = lambda _: None,
         cached_token: Token | None = None,
     ) -> Action:
-        """Say whether the executors have to write this batch.
+        """Decide whether the executors have to write this batch.
 
-        Called once per batch, after Spark has logged its offsets and before any task starts. The table is
-        not asked if the store knows the batch before this one, unless a batch has to be given up.
+        Called once per batch, after Spark has logged its offsets and before any task starts. If the store
+        knows the batch before, the table is not read unless a batch has to be aborted.
 
         Args:
-            seen: the token that the table had when it was last looked at
+            cached_token: the token when the table was last loaded
 
         Returns:
             `Action.WRITE` or `Action.SKIP`
 
         Raises:
-            CheckpointMismatchError: as in coupled mode, or the store has lost batches that were not delivered
-                yet.
-            RetryableError: the batch must be given up, but is just being delivered. Start again.
+            CheckpointMismatchError: as in coupled mode, or the store has lost undelivered batches.
+            RetryableError: the batch must be aborted but is being delivered. Start again.
         """
         record = self._store.record(batch.stream, batch.batch_id)
         action = self._decide(batch, record, cached_token)
@@ -80,7 +79,8 @@ class DecoupledCommitter(Generic[PayloadT]):
     def _decide(self, batch: Batch, record: ManifestRecord | None, cached_token: Token | None) -> Action:
         position, token = self._position(batch, record, cached_token)
         if record is None and position not in (TokenPosition.BEHIND, TokenPosition.NOT_READ):
-            # Since the store was asked, a twin may have prepared the batch, and somebody delivered it.
+            # A concurrent driver may have prepared the batch, and a delivery may have committed it, since the
+            # store was read.
             record = self._store.record(batch.stream, batch.batch_id)
         action = decide(record, position, batch, is_decoupled=True)
         if action is Action.READ_TOKEN:
@@ -95,32 +95,34 @@ class DecoupledCommitter(Generic[PayloadT]):
     def _position(
         self, batch: Batch, record: ManifestRecord | None, cached_token: Token | None
     ) -> tuple[TokenPosition, Token | None]:
-        """Where the token stands; not read if the store may decide without it."""
+        """Position of the token; NOT_READ if the store can decide without it."""
         if record is not None:
             return TokenPosition.NOT_READ, None
-        if (
-            cached_token is not None and cached_token.batch_id >= batch.batch_id
-        ):  # delivered from another store
+        # Delivered from another store?
+        if cached_token is not None and cached_token.batch_id >= batch.batch_id:
             return token_position(cached_token, batch), cached_token
         is_next = batch.batch_id > 0 and self._store.record(batch.stream, batch.batch_id - 1) is not None
-        if is_next:  # the store has all that came before, and would have this one
+        if is_next:  # the store has all earlier batches and would have this one
             return TokenPosition.BEHIND, None
         token = self._table.token(batch.stream.query_id)
         return token_position(token, batch), token
 
     def _unless_missing(self, record: ManifestRecord, batch: Batch) -> Action:
-        """A replay. It need not be written again, unless its files are gone: then it gives way at prepare.
+        """A replay. It is only written again if its files are missing; then the old manifest is replaced at
+        prepare.
 
-        Until then it stays, and with it what follows on its rows: a twin may have come further.
+        Until then the old manifest stays, and so do the batches after it: a concurrent driver may be ahead.
         """
-        if record.batch != batch:  # the table has it, and has never had the rows that the record names
+        if record.batch != batch:  # the table has it, but never had the rows of the record
             return Action.SKIP
         if missing := self._preparation.missing(record):
             check_replaceable(record, missing)
         return Action.WRITE if missing else Action.SKIP
 
     def _check_nothing_lost(self, batch: Batch) -> None:
-        """The store does not know the batch before. Then the table has it, or it was prepared and is lost."""
+        """The store does not know the batch before. Either the table has it, or it was prepared and is
+        lost.
+        """
         if batch.batch_id == 0:
             return
         token = self._table.token(batch.stream.query_id)
@@ -136,17 +138,18 @@ class DecoupledCommitter(Generic[PayloadT]):
         committables: Sequence[Committable[PayloadT]],
         digest_before: str | None = None,
     ) -> None:
-        """Make a batch durable whose tasks have all succeeded. Then Spark may go on.
+        """Store the manifest after all tasks have succeeded. After that Spark may continue.
 
-        If an earlier manifest holds for the batch, the files of this one, which nothing names, are deleted.
+        If an earlier manifest is valid for the batch, no manifest lists the files of this one, and they are
+        deleted.
 
         Args:
-            digest_before: of the batch before, as the checkpoint had it when this one was planned
+            digest_before: digest of the batch before, from the checkpoint, when this batch was planned
 
         Raises:
-            CheckpointMismatchError: the earlier one has other source offsets.
+            CheckpointMismatchError: the earlier manifest has other source offsets.
             FencedError: another run has taken over. The files are deleted.
-            RetryableError: the store failed, or was changed by another run meanwhile.
+            RetryableError: the store failed, or another run has changed it.
         """
         last = manifest.batch.batch_id - 1
         before = self._forks.check_before(
@@ -162,40 +165,40 @@ class DecoupledCommitter(Generic[PayloadT]):
             self._preparation.delete_unnamed(committables, prepared.record)
 
     def _check_follows_table(self, batch: Batch, committables: Sequence[Committable[PayloadT]]) -> None:
-        """The store does not know the batch before. If the table has it, nothing hides behind this one.
+        """Check the table if the store does not know the batch before.
 
         Raises:
-            RetryableError: it has not. The store was replaced while the batch was written, and what it knew
-                of batches that were not delivered is gone: the next start says so.
+            RetryableError: the table does not have it either. The store was replaced while the batch was
+                written, and records of undelivered batches are lost: the next start reports that.
         """
         token = self._table.token(batch.stream.query_id) if batch.batch_id > 0 else None
         if batch.batch_id == 0 or (token is not None and token.batch_id >= batch.batch_id - 1):
             return
         self._preparation.delete(committables)
         raise RetryableError(
-            f"The manifest store knows no batch {batch.batch_id - 1} of {batch.stream}, nor does the "
-            f"table: it was replaced while batch {batch.batch_id} was written. Nothing was prepared. "
-            "Start the query again."
+            f"Neither the manifest store nor the table has batch {batch.batch_id - 1} of {batch.stream}: "
+            f"the store was replaced while batch {batch.batch_id} was written. Nothing was prepared. Start "
+            "the query again."
         )
 
     def confirm_skipped(self, batch: Batch) -> None:
-        """Check, after the tasks, that a batch which no task wrote is durable indeed."""
+        """Check, after the tasks, that a skipped batch is really durable."""
         record = self._store.record(batch.stream, batch.batch_id)
         read_token = partial(self._table.token, batch.stream.query_id)
         if decide_when_read(record, batch, read_token, is_decoupled=True) is not Action.SKIP:
             raise RetryableError(
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is neither prepared nor in the "
-                "table: it was given up meanwhile. Start the query again, and it is written."
+                "table: it was aborted in the meantime. Start the query again to write it."
             )
 
 
 def _undelivered_lost(batch: Batch, last: int) -> str:
     holds = "no batch of it" if last < 0 else f"batch {last} as the last one"
     return (
-        f"The query {batch.stream.query_id} is at batch {batch.batch_id}, but the manifest store does not "
-        f"know the batch before, and the table {batch.stream.table_uri} holds {holds}: batches that were "
-        "prepared and not delivered went with the store. Nothing was written. Put the store back; or "
-        "start the query with a new checkpoint to write the table from the beginning; or, to go on without "
-        "these rows (or if there are none: the checkpoint is older than the sink), start it once with "
-        "delivery=coupled until a batch is through."
+        f"The manifest store does not know the batch before batch {batch.batch_id} of query "
+        f"{batch.stream.query_id}, and the table {batch.stream.table_uri} has {holds}: prepared batches "
+        "were lost with the store. Nothing was written. Restore the store; or start the query with a new "
+        "checkpoint to write the table from the beginning; or, to continue without these rows (or if there "
+        "are none because the checkpoint is older than the sink), start it once with delivery=coupled "
+        "until one batch is committed."
     )

@@ -1,9 +1,9 @@
-"""The gate that every deletion of a table's files goes through.
+"""The guard that checks each deletion of a table's files.
 
-Paths come from table metadata, from manifests and plans in the store, and from listings. Somebody who can
-write one of these could otherwise name any file that this process may delete. The gate lets a location pass
-only if it lies below the folders of the table. What does not pass is left alone, with a warning: one planted
-path must not keep the clean-up from the table's other files.
+Paths come from table metadata, from manifests and plans in the store, and from listings. Anyone who can write
+these could otherwise make this process delete any file. A location is accepted only if it is below the
+folders of the table. Other locations are skipped with a warning, so that one bad path does not stop the
+clean-up of the table's own files.
 
 Runs on the driver, in the delivery process, and on executors.
 """
@@ -25,11 +25,11 @@ _MAY_CLIMB = re.compile(r"(?:^|/)[.%]")
 
 
 class DeletionGuard:
-    """Lets the files pass that lie below the folders of one table.
+    """Accepts only files below the folders of one table.
 
     Args:
-        folders: locations, spelled in any way
-        remedy: what to do if a table's own files lie elsewhere, for the warning
+        folders: locations in any notation
+        remedy: shown in the warning; what to do if the table's own files are elsewhere
     """
 
     def __init__(self, folders: Sequence[str], remedy: str = "") -> None:
@@ -41,29 +41,30 @@ class DeletionGuard:
         return _is_plain(location) and self._holds(location, {})
 
     def allowed(self, locations: Iterable[str]) -> list[str]:
-        """The locations of files that may be deleted, in their order. Warns of the others."""
+        """Return the locations that may be deleted, in their order. Log a warning for the others."""
         known: dict[str, str] = {}
         locations = list(locations)
         passing = [one for one in locations if _is_plain(one) and self._holds(one, known)]
         return self._warned(locations, passing)
 
     def allowed_below(self, folder: str, paths: Iterable[str]) -> list[str]:
-        """The same for paths that are relative to `folder`."""
+        """Same as `allowed`, for paths relative to `folder`."""
         known: dict[str, str] = {}
         root, paths = folder.rstrip("/"), list(paths)
         passing = [path for path in paths if is_relative(path) and self._holds(f"{root}/{path}", known)]
         return self._warned(paths, passing, f"{root}/")
 
     def _holds(self, location: str, known: dict[str, str]) -> bool:
-        """Does the file lie below one of the folders? A link in its last place counts as the file itself.
+        """Return True if the file is below one of the folders. A link is not followed if it is the last path
+        segment.
 
         Args:
-            known: folders that this call has resolved already
+            known: folders that this call has already resolved
         """
         folder, slash, name = location.rpartition("/")
         if not slash:
             return False
-        if folder not in known:  # with its slash: without it the root of the disk is the working directory
+        if folder not in known:  # keep the slash: without it the root directory becomes the working directory
             known[folder] = _normalized(folder + slash).removesuffix(slash)
         return f"{known[folder]}{slash}{name}".startswith(self._folders)
 
@@ -80,12 +81,12 @@ class DeletionGuard:
 
 
 def is_relative(path: str) -> bool:
-    """Return True if the path names a file below any folder that it is appended to."""
+    """Return True if the path names a file below any folder that it is joined to."""
     return not _ABSOLUTE.match(path) and _is_plain(path)
 
 
 def has_folder(location: str) -> bool:
-    """Return True if the location is a folder; False for the root of a disk, a bucket or a container."""
+    """Return True if the location has a folder; False for the root of a disk, a bucket or a container."""
     path = local_root(location)
     if path is not None:
         return path != "/" and location.strip("/") not in ("", "file:")
@@ -93,9 +94,9 @@ def has_folder(location: str) -> bool:
 
 
 def local_root(location: str) -> str | None:
-    """The path of a location on the local disk, links resolved; None if it is elsewhere.
+    """The path of a location on the local disk, with links resolved; None if it is not local.
 
-    Nothing in it is escaped.
+    Nothing in it is percent-encoded.
     """
     scheme, colon, rest = location.partition(":")
     if not colon or "/" in scheme:
@@ -104,7 +105,9 @@ def local_root(location: str) -> str | None:
 
 
 def _is_plain(path: str) -> bool:
-    """No segment is empty at the end, or `.` or `..` after any number of decodings."""
+    """Return True if no segment is empty, `.` or `..` after repeated decoding. A trailing slash is
+    allowed.
+    """
     if not path or path.endswith("/") or "\0" in path:
         return False
     return not _MAY_CLIMB.search(path) or {".", ".."}.isdisjoint(map(_decoded, path.split("/")))
@@ -117,7 +120,7 @@ def _decoded(segment: str) -> str:
 
 
 def _normalized(location: str) -> str:
-    """One spelling for one folder: links on the local disk are resolved, one scheme stands for a store."""
+    """Normalize a folder location: resolve links on the local disk and use one scheme per store."""
     path = local_root(location)
     if path is not None:
         return path.rstrip("/")

@@ -1,8 +1,8 @@
-"""The cause of an error that a storage, a catalog or a database raises: an outage, or a refusal.
+"""Classifies errors of storages, catalogs and databases as outages or refusals.
 
-An outage passes: the same configuration may work later. A refusal stays until somebody corrects the options
-or the rights. Neither says whether a request was carried out: that is for the caller to find out. Types are
-compared by name, so that no library is loaded here. Runs anywhere.
+An outage is temporary: the same configuration may work later. A refusal lasts until the options or
+permissions are corrected. Neither tells whether a request was executed; the caller has to find out. Types are
+compared by name, so that this module loads no library. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ErrorCause(Enum):
 
     OUTAGE = "outage"
     REFUSED = "refused"
-    """No access with these credentials, or what the options name is not there."""
+    """The credentials do not grant access, or the configured target does not exist."""
     UNKNOWN = "unknown"
 
 
@@ -65,7 +65,7 @@ _REFUSED_TEXT = re.compile(
     r"|\b(AuthenticationFailed|AuthorizationFailure|AuthorizationPermissionMismatch|ContainerNotFound)\b"
     r"|CERTIFICATE_VERIFY_FAILED"
 )
-"""Of Arrow, of the client in deltalake and obstore, of Azure, and of OpenSSL."""
+"""Messages of Arrow, of the client in deltalake and obstore, of Azure, and of OpenSSL."""
 _OUTAGE_TEXT = re.compile(
     r"AWS Error (INTERNAL_FAILURE|NETWORK_CONNECTION|REQUEST_TIMEOUT|SERVICE_UNAVAILABLE|SLOW_DOWN"
     r"|THROTTLING)"
@@ -77,14 +77,14 @@ _REFUSED_BY_DATABASE = re.compile(
     r"|no password supplied|permission denied|is not permitted to log in"
     r"|unable to open database file|attempt to write a readonly database"
 )
-"""Of Postgres, which gives no SQLSTATE to a client that it does not let in, and of SQLite."""
+"""Messages of Postgres, which sends no SQLSTATE if it rejects a connection, and of SQLite."""
 _REFUSED_SQLSTATES = ("28", "3D", "42501")
 _READ_ONLY_SQLSTATE = "25006"
-"""Of a Postgres standby, until it is promoted."""
+"""Sent by a Postgres standby that is not promoted."""
 
 
 def cause_of(error: BaseException) -> ErrorCause:
-    """The cause by the error's type, its code, or its text."""
+    """Classify an error by its type, its code, or its text."""
     names = set(_type_names(error))
     if names & _REFUSED_TYPES:
         return ErrorCause.REFUSED
@@ -96,7 +96,7 @@ def cause_of(error: BaseException) -> ErrorCause:
     if _REFUSED_TEXT.search(text):
         return ErrorCause.REFUSED
     if names & _OUTAGE_TYPES:
-        is_bad_input = isinstance(error, ValueError)  # such as an address that is none
+        is_bad_input = isinstance(error, ValueError)  # for example an invalid address
         return ErrorCause.UNKNOWN if is_bad_input else ErrorCause.OUTAGE
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNOS:
         return ErrorCause.OUTAGE
@@ -104,7 +104,7 @@ def cause_of(error: BaseException) -> ErrorCause:
 
 
 def retryable(error: BaseException) -> type[RetryableError]:
-    """The class of the error to raise where nothing was changed: `AccessRefusedError` after a refusal."""
+    """The error class to raise if nothing was changed: `AccessRefusedError` after a refusal."""
     return AccessRefusedError if cause_of(error) is ErrorCause.REFUSED else RetryableError
 
 
@@ -121,7 +121,7 @@ def _of_database(error: BaseException, names: set[str]) -> ErrorCause:
 
 
 def _of_status(error: BaseException) -> ErrorCause:
-    """Of an answer to a request of boto3."""
+    """Classify the HTTP status of a boto3 response."""
     response = getattr(error, "response", {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code = str(response.get("Error", {}).get("Code", ""))

@@ -1,17 +1,17 @@
-"""What can go wrong, by what the caller may do about it.
+"""Errors, by what the caller can do about them.
 
     PenstockError
     ├── ConfigurationError          fix the options or the environment, start again
     │   └── StoreUnreachableError   the database does not answer, or refuses the connection
     ├── SchemaMismatchError         the rows do not fit the table: change the query or the table
-    ├── TableNotSupportedError      the table needs something that direct commits would violate
-    ├── TableChangedError           dropped, re-created or restored under the stream: an operator decides
+    ├── TableNotSupportedError      the table has a feature that direct commits would violate
+    ├── TableChangedError           the table was dropped, re-created or restored: an operator decides
     ├── CheckpointMismatchError     the checkpoint and the table disagree about a batch: an operator decides
-    ├── CheckpointGoneError         what waits for the checkpoint waits for ever: put it back, or give it up
+    ├── CheckpointGoneError         undelivered batches need this checkpoint: restore it, or abort them
     ├── FencedError                 another run of the query has taken over: let this one end
-    ├── RetryableError              nothing landed: start again, or let it be delivered again
-    │   └── AccessRefusedError      access is denied: correct options or rights; also a ConfigurationError
-    ├── CommitStateUnknownError     the batch may have landed: start again, recovery looks at the table
+    ├── RetryableError              nothing was committed: start again, or let it be delivered again
+    │   └── AccessRefusedError      access is denied: fix options or permissions; also a ConfigurationError
+    ├── CommitStateUnknownError     the commit may have succeeded: start again, recovery checks the table
     └── ManifestCorruptError        the store's content is damaged: restore the store
 
 All carry one message and nothing else, so that they survive pickling between Spark's processes. The message
@@ -34,33 +34,37 @@ class PenstockError(Exception):
 
 
 class ConfigurationError(PenstockError):
-    """Options or environment are wrong. Raised before any data moves."""
+    """Options or environment are wrong. Raised before any data is written."""
 
 
 class StoreUnreachableError(ConfigurationError):
-    """No connection to the database of the manifests could be opened: it is down, or the URL is wrong."""
+    """No connection to the store's database could be opened: it is down, or the URL is wrong."""
 
 
 class SchemaMismatchError(PenstockError):
-    """The rows cannot be written into the table without changing or losing something."""
+    """Writing the rows into the table would change or lose values."""
 
 
 class TableNotSupportedError(PenstockError):
-    """The table has a feature that committing data files directly would violate. Names the feature."""
+    """The table has a feature that does not allow committing data files directly. The message names it."""
 
 
 class TableChangedError(PenstockError):
-    """The table is no longer the one that the stream wrote: dropped, re-created, or restored to before it."""
+    """The table is no longer the one that the stream wrote: it was dropped, re-created, or restored to an
+    earlier state.
+    """
 
 
 class CheckpointMismatchError(PenstockError):
-    """A committed batch id came back with other source offsets: reset, rewound or copied checkpoint. Or the
-    first batch of a new checkpoint would double what an earlier one wrote, and `newQuery=refuse` is set.
+    """A committed batch id has other source offsets: the checkpoint was reset, rewound or copied. Also raised
+    for `newQuery=refuse` if the first batch of a new checkpoint would duplicate rows of an earlier query.
     """
 
 
 class CheckpointGoneError(PenstockError):
-    """The checkpoint that undelivered batches wait for is gone, or another query's: an operator decides."""
+    """The checkpoint of undelivered batches is missing, or belongs to another query. An operator has to
+    decide.
+    """
 
 
 class FencedError(PenstockError):
@@ -68,32 +72,33 @@ class FencedError(PenstockError):
 
 
 class RetryableError(PenstockError):
-    """The commit provably did not land. The batch stays PREPARED and the next start commits it."""
+    """The batch was certainly not committed. It stays PREPARED, and the next start commits it."""
 
 
 class AccessRefusedError(ConfigurationError, RetryableError):
-    """Storage, catalog or database deny access, or do not have what the options name. Nothing landed.
+    """Storage, catalog or database deny access, or the configured target does not exist. Nothing was
+    committed.
 
-    A delivery goes on by itself once the rights are corrected.
+    Deliveries continue once the permissions are corrected.
     """
 
 
 class CommitStateUnknownError(PenstockError):
-    """The commit may or may not have landed. Nothing is deleted; the next recovery looks at the table."""
+    """The commit may or may not have succeeded. Nothing is deleted; the next recovery checks the table."""
 
 
 class ManifestCorruptError(PenstockError):
-    """A manifest read from the store is not the one that was written."""
+    """A manifest in the store does not match its checksum or cannot be decoded."""
 
 
 NEXT_TRY = "The query's next start, or its next delivery, tries again."
-"""What to do after an outage, for whoever reads of it: of a query that has failed, or of a delivery."""
+"""The next step after an outage. It fits errors of queries and of deliveries."""
 
 SHOWN_MAX = 200
-"""Characters of a value that stand in a message."""
+"""Maximum length of a value shown in a message."""
 
 
 def shown(given: str) -> str:
-    """What was given, in quotes, for messages: without passwords in URLs, and not without end."""
+    """Quote a value for a message: shortened, and without passwords in URLs."""
     text = without_credentials(given)
     return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…")

@@ -1,7 +1,7 @@
-"""What a commit request that ended in an error has done.
+"""Finds out whether a failed commit request has committed.
 
-A response that got lost, and an object store that takes its own retry for a conflict, come as errors although
-the commit has landed. So the table is read again, and decides. Runs where the commit runs.
+If the response was lost, or if an object store treats its own retry as a conflict, the request fails although
+the commit has succeeded. So the table is read again. Runs where the commit runs.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from .errors import NEXT_TRY, CommitStateUnknownError, ConfigurationError, Penst
 
 @dataclass(frozen=True, slots=True)
 class FailedCommit:
-    """A commit request that ended in an error."""
+    """A commit request that failed with an error."""
 
     what: str
-    """What was to be committed, as an error message begins."""
+    """What was to be committed; the subject of the error message."""
     table: str
     """Format and address of the table."""
     error: str
-    """The error as text, without secrets."""
+    """Text of the error, without secrets."""
     can_commit_later: bool
-    """True if the request may still be on its way to a server."""
+    """True if the server may still execute the request later."""
     if_unknown: str
-    """What the user has to know if nobody can tell whether it has landed."""
+    """Shown if it is unknown whether the commit has succeeded."""
     if_not_committed: str
-    """What happens next if it has not landed."""
+    """Shown if the commit has not succeeded: the next step."""
     cause: Exception | None = None
-    """The error itself, unless it may show secrets."""
+    """The error itself, unless it may contain secrets."""
     unreadable: tuple[type[PenstockError], ...] = (RetryableError, ConfigurationError)
-    """The errors by which the table cannot be read."""
+    """Errors that mean that the table cannot be read."""
 
     @contextmanager
     def reading_table(self) -> Iterator[None]:
-        """Around the read of the table.
+        """Context manager for reading the table.
 
         Raises:
             CommitStateUnknownError: the table cannot be read.
@@ -48,10 +48,11 @@ class FailedCommit:
             raise self._unknown() from self.cause
 
     def not_found(self) -> PenstockError:
-        """The error to raise if the table does not have the commit, and did not refuse it for a conflict.
+        """The error to raise if the table does not have the commit and there was no conflict.
 
         Returns:
-            `CommitStateUnknownError` if it can land later: delete nothing; else `RetryableError`
+            `CommitStateUnknownError` if the request can still be executed: delete nothing; else
+                `RetryableError`
         """
         if self.can_commit_later:
             return self._unknown()
@@ -68,15 +69,15 @@ class FailedCommit:
 def failed_batch(
     batch: Batch, table: str, error: str, *, can_commit_later: bool, cause: Exception | None = None
 ) -> FailedCommit:
-    """The commit of a batch."""
+    """The failed commit of a batch."""
     return FailedCommit(
         what=f"Batch {batch.batch_id} of query {batch.stream.query_id}",
         table=table,
         error=error,
         can_commit_later=can_commit_later,
         if_unknown="Nothing is deleted. The query's next start, its next delivery or `penstock recover` "
-        "looks at the table and finishes the batch.",
-        if_not_committed=f"It did not land. Correct the cause. {NEXT_TRY}",
+        "checks the table and finishes the batch.",
+        if_not_committed=f"The batch was not committed. Fix the cause. {NEXT_TRY}",
         cause=cause,
     )
 
@@ -84,15 +85,15 @@ def failed_batch(
 def failed_compaction(
     table: str, error: str, *, can_commit_later: bool, cause: Exception | None = None
 ) -> FailedCommit:
-    """The commit of compacted files."""
+    """The failed commit of compacted files."""
     return FailedCommit(
         what="Compacted files",
         table=table,
         error=error,
         can_commit_later=can_commit_later,
-        if_unknown="The rows are the same either way. Nothing is deleted: clean-up sees which files the "
-        "table has.",
-        if_not_committed="Nothing was changed; it is tried again.",
+        if_unknown="The rows are the same in both cases. Nothing is deleted: clean-up finds out which "
+        "files the table has.",
+        if_not_committed="Nothing was changed. The next run tries again.",
         cause=cause,
         unreadable=(PenstockError,),
     )

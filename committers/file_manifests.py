@@ -1,4 +1,4 @@
-"""Manifests that name the files of a batch, and nothing else."""
+"""Manifests that only list the files of a batch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .errors import ManifestCorruptError
 
 @dataclass(frozen=True, slots=True)
 class FileManifests:
-    """Encodes and decodes the manifests of one kind of destination, as JSON."""
+    """Encodes and decodes the manifests of one kind of destination as JSON."""
 
     kind: str
     version: int = 1
 
     def encode(self, batch: Batch, payloads: Iterable[DataFiles]) -> Manifest:
-        """All files of one batch, as one manifest. A batch without files is empty."""
+        """Combine all files of one batch into one manifest. A batch without files is empty."""
         files = [file for payload in payloads for file in payload]
         return Manifest(
             batch=batch,
@@ -33,10 +33,10 @@ class FileManifests:
         )
 
     def decode(self, manifest: Manifest) -> DataFiles:
-        """What `encode` was given.
+        """Return the payloads that were passed to `encode`.
 
         Raises:
-            ManifestCorruptError: of another kind or version, or damaged.
+            ManifestCorruptError: the manifest has another kind or version, or is damaged.
         """
         try:
             if (manifest.kind, manifest.version) != (self.kind, self.version):
@@ -48,8 +48,8 @@ class FileManifests:
             batch = manifest.batch
             raise ManifestCorruptError(
                 f"The manifest of batch {batch.batch_id} of {batch.stream} cannot be read as one of kind "
-                f"{self.kind!r} ({error}). Nothing was committed. Restore the store from a copy, or use the "
-                "version that prepared the batch."
+                f"{self.kind!r} ({error}). Nothing was committed. Restore the store from a backup, or use "
+                "the version of the package that prepared the batch."
             ) from error
         return files
 
@@ -58,9 +58,9 @@ def _data_file(
     path: object, size_bytes: object, rows: object, values: object, statistics: object
 ) -> DataFile:
     if not isinstance(path, str) or not isinstance(size_bytes, int) or not isinstance(rows, int):
-        raise TypeError("path, size or rows of a file")
+        raise TypeError("invalid path, size or row count of a file")
     if not isinstance(values, list) or not isinstance(statistics, str):
-        raise TypeError("partition values or statistics of a file")
+        raise TypeError("invalid partition values or statistics of a file")
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
-        raise ValueError("a path leads out of the destination")
+        raise ValueError("a path points outside of the destination")
     return DataFile(path, size_bytes, rows, tuple((name, value) for name, value in values), statistics)

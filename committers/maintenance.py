@@ -1,4 +1,4 @@
-"""The maintenance of a table: its steps, and what the query's options say of them."""
+"""Maintenance steps of a table, and the query's options for them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kind of maintenance of one table."""
+    """One maintenance step of one table."""
 
     name: str
     every_s: float
     run: Callable[[], str]
-    """Does it; what was done, for people, empty if there was nothing to do."""
+    """Runs the step. Returns what was done, for display; empty if there was nothing to do."""
     decides_itself: bool = False
-    """True if it has an option of its own that says whether it is wanted."""
+    """True if an option of its own enables the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenancePolicy:
-    """What the query's options say of its table's maintenance. Seconds; 0 is never."""
+    """The query's maintenance options. In seconds; 0 means never."""
 
     is_wanted: bool | None = None
-    """None: if Penstock created the table."""
+    """None: enabled if Penstock created the table."""
     compact_s: float = 600.0
     vacuum_s: float = 86_400.0
-    """Between two looks for files that the table has removed, and for those that nothing names."""
+    """Interval for deleting removed files and files that nothing needs."""

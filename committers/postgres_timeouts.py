@@ -1,6 +1,6 @@
-"""Time-outs of connections to Postgres: of the manifest store, Iceberg's SQL catalogs and Postgres tables.
+"""Timeouts of Postgres connections: for the manifest store, Iceberg's SQL catalogs and Postgres tables.
 
-What the URL's own parameters set is left as it is.
+Parameters set in the URL are not changed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 LOCK_TIMEOUT_S = 30.0
-"""How long a transaction waits for another process before it gives up."""
+"""How long a transaction waits for a lock of another process."""
 STATEMENT_TIMEOUT_S = 120
 IDLE_TRANSACTION_TIMEOUT_S = 15
-"""Shorter than LOCK_TIMEOUT_S: a driver paused inside a transaction loses it before others give up."""
+"""Shorter than LOCK_TIMEOUT_S: a driver that is paused inside a transaction loses it before others time
+out.
+"""
 CONNECT_TIMEOUT_S = 10
 KEEPALIVES_IDLE_S = 30
 ANSWER_TIMEOUT_S = 180.0
-"""How long the client waits for an answer.
+"""How long the client waits for a response.
 
-Longer than STATEMENT_TIMEOUT_S, after which a server that works ends the statement itself.
+Longer than STATEMENT_TIMEOUT_S, after which a responsive server cancels the statement itself.
 """
 
 _OPTION = re.compile(r"(?:^|\s)(?:-c\s*|--)([\w.-]+)=")
@@ -35,15 +37,15 @@ _OPTION = re.compile(r"(?:^|\s)(?:-c\s*|--)([\w.-]+)=")
 
 
 def connection_settings(url: URL) -> dict[str, int | str]:
-    """Parameters of libpq that the URL does not set."""
+    """libpq parameters that the URL does not set."""
     hosts = url.query.get("host", url.host or "")
     return missing_settings(url.query, hosts if isinstance(hosts, str) else ",".join(hosts))
 
 
 def missing_settings(given: Container[str], hosts: str) -> dict[str, int | str]:
-    """Parameters of libpq that are not given.
+    """libpq parameters that are not set.
 
-    Of several hosts libpq takes one that accepts writes, not a standby.
+    With several hosts, libpq chooses one that accepts writes, not a standby.
     """
     settings: dict[str, int | str] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -56,7 +58,7 @@ def missing_settings(given: Container[str], hosts: str) -> dict[str, int | str]:
 
 
 def set_timeouts(connection: Any, url: URL, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-    """Set the server's time-outs for a new connection of psycopg or psycopg2."""
+    """Set the server-side timeouts of a new psycopg or psycopg2 connection."""
     set_time_limits(connection, str(url.query.get("options", "")), lock_timeout_s)
 
 
@@ -67,12 +69,12 @@ def set_time_limits(
     statement_timeout_s: float = STATEMENT_TIMEOUT_S,
     idle_timeout_s: float = IDLE_TRANSACTION_TIMEOUT_S,
 ) -> None:
-    """Set the server's time-outs for a new connection of psycopg or psycopg2.
+    """Set the server-side timeouts of a new psycopg or psycopg2 connection.
 
-    By statements and not by the parameter `options`, which connection poolers refuse.
+    Uses statements instead of the parameter `options`, which connection poolers reject.
 
     Args:
-        given: libpq's parameter `options`; what it sets stays
+        given: libpq's parameter `options`; settings in it are kept
     """
     settings = {
         "lock_timeout": lock_timeout_s,
@@ -90,9 +92,9 @@ def set_time_limits(
 
 
 def _limit_waiting(connection: Any, seconds: float) -> None:
-    """Let psycopg give up a statement that the server does not answer. libpq has no parameter for it."""
+    """Limit how long psycopg waits for a response. libpq has no parameter for that."""
     wait: Callable[..., Any] | None = getattr(connection, "wait", None)
-    if wait is None:  # psycopg2 waits in C
+    if wait is None:  # psycopg2 waits in C code
         return
     from psycopg import OperationalError, errors
 
@@ -109,6 +111,6 @@ def _limit_waiting(connection: Any, seconds: float) -> None:
             return wait(generator, *arguments, **{"timeout": seconds, **options})
         except timeout_error:
             connection.close()
-            raise OperationalError(f"Postgres has not answered for {seconds:.0f} s") from None
+            raise OperationalError(f"Postgres has not responded for {seconds:.0f} s") from None
 
     connection.wait = wait_for_so_long

@@ -1,6 +1,6 @@
 """Phase one: make the manifest of a batch durable. Used by coupled and decoupled queries.
 
-Runs on the driver, in the process that Spark commits in.
+Runs on the driver, in the process where Spark commits.
 """
 
 from __future__ import annotations
@@ -28,43 +28,44 @@ from .recovery import being_delivered
 
 
 class Preparation(Generic[PayloadT]):
-    """Prepares the batches of one stream, and gives up earlier ones that they replace."""
+    """Prepares the batches of one stream, and aborts earlier manifests that they replace."""
 
     def __init__(self, store: ManifestStore, table: PayloadCommitter[PayloadT]) -> None:
         self._store = store
         self._table = table
 
     def supersede(self, record: ManifestRecord) -> None:
-        """Give up a batch that comes back with other rows, and those behind it, if it is as it was seen.
+        """Abort a batch that comes back with other rows, and all batches after it, if the record is
+        unchanged.
 
-        They follow on rows that are not written: in the table, their token would say that the batch has
-        landed. And whoever slept since the record was read must not give up what a twin has prepared, and
-        Spark has logged, meanwhile.
+        Batches after it follow rows that are written again. If they were committed, their token would mean
+        that this batch is committed too. The record is compared because a concurrent driver may have prepared
+        the batch again in the meantime, and Spark may have logged it.
 
         Raises:
-            RetryableError: one of them is being delivered, or was changed by somebody else.
+            RetryableError: one of the batches is being delivered, or another run has changed it.
         """
-        reason = "given up for its replay: the checkpoint has other offsets"
+        reason = "aborted for its replay: the checkpoint has other offsets"
         if not self._store.abort_from(record, reason):
             raise RetryableError(being_delivered(record.batch, reason))
 
     def prepare(
         self, manifest: Manifest, committables: Sequence[Committable[PayloadT]], follows: Batch | None = None
     ) -> Prepared:
-        """Prepare the batch, unless an earlier manifest holds for it: then that one is taken.
+        """Prepare the batch, unless an earlier manifest is valid for it: then that one is used.
 
-        An earlier one of the same rows whose files are gone gives way. The database may do what an earlier
-        run has asked for only after this one has looked for pending batches, and a vacuum may have taken the
-        files meanwhile. Those behind it, which follow on the same rows, stay.
+        An earlier manifest of the same rows is replaced if its files are missing. This happens if the
+        database executes a request of an earlier run late, after this run has looked for pending batches, and
+        a vacuum has deleted the files. Later batches follow the same rows and are kept.
 
         Args:
-            follows: refuse it unless the store knows this batch, which does not wait for its replay
+            follows: raise an error unless the store has this batch and it does not wait for its replay
 
         Raises:
-            CheckpointMismatchError: the earlier one has other source offsets.
+            CheckpointMismatchError: the earlier manifest has other source offsets.
             FencedError: another run has taken over. The files are deleted.
-            RetryableError: it is being delivered, or it was changed by another run, or what it follows. The
-                files are deleted.
+            RetryableError: the batch is being delivered, or another run has changed it or the batch before.
+                The files are deleted.
         """
         batch = manifest.batch
         prepared = self.put(manifest, committables, follows)
@@ -82,33 +83,37 @@ class Preparation(Generic[PayloadT]):
         follows: Batch | None = None,
         replacing: ManifestRecord | None = None,
     ) -> Prepared:
-        """Claim the stream and put the manifest into the store; raises as `prepare`."""
+        """Claim the stream and store the manifest; raises the errors of `prepare`."""
         batch, run_id = manifest.batch, committables[0].run_id
         try:
             self._store.claim(batch.stream, run_id)
             crash_points.reach("prepare.start", batch.batch_id)
             prepared = self._store.prepare(manifest, run_id, follows=follows, replacing=replacing)
         except (FencedError, RetryableError):
-            self.delete(committables)  # nothing was written down, nor will be: nothing ever names them
+            # nothing was stored and nothing will be: no manifest will list these files
+            self.delete(committables)
             raise
         crash_points.reach("prepare.done", batch.batch_id)
         return prepared
 
     def missing(self, record: ManifestRecord) -> str:
-        """Which files of a PREPARED batch are gone; empty if none, or if the table holds them already."""
+        """Names of missing files of a PREPARED batch; empty if all are there or the table already has the
+        batch.
+        """
         if not record.files:
             return ""
         missing = self._table.missing(stored_manifest(self._store, record.batch))
         if not missing or is_in_table(self._table.token(record.batch.stream.query_id), record.batch):
             return ""
-        return f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
+        return f"{len(missing)} of {record.files} files are missing, first {missing[0]}"
 
     def _is_void(self, record: ManifestRecord) -> bool:
         return record.state is ManifestState.PREPARED and bool(self.missing(record))
 
     def delete_unnamed(self, committables: Sequence[Committable[PayloadT]], earlier: ManifestRecord) -> None:
-        """Delete what was written in vain, for an earlier manifest of the batch holds."""
-        if earlier.run_id != committables[0].run_id:  # file names carry the run: that one names none of these
+        """Delete the new files: an earlier manifest of the batch is valid."""
+        # file names contain the run id, so the earlier manifest lists none of these
+        if earlier.run_id != committables[0].run_id:
             self.delete(committables)
 
     def delete(self, committables: Sequence[Committable[PayloadT]]) -> int:

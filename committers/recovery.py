@@ -1,11 +1,11 @@
-"""Recovery: finishing phase two of what a crash, an outage or a busy table has left PREPARED.
+"""Recovery: finishes phase two of batches that a crash, an outage or conflicts have left PREPARED.
 
-Runs on the driver at the start of each batch, and in `penstock recover`. The store knows what is pending,
-the table what is committed; where they disagree the table is right. `docs/protocol.md` says, for each crash
-point, what a restart finds and does.
+Runs on the driver at the start of each batch, and in `penstock recover`. The store knows what is pending, the
+table knows what is committed. If they disagree, the table is right. `docs/protocol.md` describes, for each
+crash point, what a restart finds and does.
 
-Protocol: RisingWave RFC 0061 (the coordinator recovers at start), with the idempotency token inside the
-table's own commit.
+Protocol: RisingWave RFC 0061 (the coordinator recovers at start), with the idempotency token in the table's
+own commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .errors import RetryableError, SchemaMismatchError, TableChangedError
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """How recovery ended for one pending batch."""
+    """Outcome of recovery for one pending batch."""
 
     record: ManifestRecord
     state: ManifestState
@@ -31,10 +31,10 @@ class Recovered:
 
 
 class Recovery:
-    """Goes through the pending batches of one stream.
+    """Recovers the pending batches of one stream.
 
     Args:
-        lander: commits them; None takes one with the default bounds of the commit loop
+        commit_runner: commits the batches; None: one with the default limits of the commit loop
     """
 
     def __init__(
@@ -46,25 +46,25 @@ class Recovery:
         self._forks = CheckpointForks(store, table)
 
     def recover(self, stream: StreamKey, replay: Batch | None = None) -> list[Recovered]:
-        """Finish phase two of every pending batch of the stream, in ascending order.
+        """Finish phase two of each pending batch of the stream, in ascending order.
 
-        Ends with the first one that is not committed: the token of a later one would say that it landed.
+        Stops at the first batch that is not committed: the token of a later one would mean that it is.
 
         Args:
-            replay: the batch that Spark is about to run. Only that batch may be given up for its replay;
-                those after it (the checkpoint was rewound) are left for their own.
+            replay: the batch that Spark is about to run. Only this batch may be aborted for its replay. If
+                the checkpoint was rewound, later batches stay as they are until they are replayed.
 
         Raises:
-            CheckpointMismatchError: a batch before the replay waits behind one that was given up and has not
-                come back.
-            TableChangedError, TableNotSupportedError, SchemaMismatchError: the table cannot take a pending
-                batch and no replay will write it again. The batch stays PREPARED.
-            RetryableError: a batch write began too long ago, and is ABORTED.
+            CheckpointMismatchError: a batch before the replay follows one that was aborted and has not been
+                replayed.
+            TableChangedError, TableNotSupportedError, SchemaMismatchError: the table does not accept a
+                pending batch, and no replay will write it again. The batch stays PREPARED.
+            RetryableError: a batch write started too long ago, and is ABORTED.
         """
         return list(self.recover_each(stream, replay))
 
     def recover_each(self, stream: StreamKey, replay: Batch | None = None) -> Iterator[Recovered]:
-        """`recover`, batch by batch, for who wants to see how it goes on."""
+        """Same as `recover`, but yields batch by batch, to show progress."""
         for record in self._store.pending(stream):
             if replay is not None and record.batch.batch_id > replay.batch_id:
                 return
@@ -77,9 +77,9 @@ class Recovery:
                 return
 
     def accept_pending(self, stream: StreamKey) -> list[Recovered]:
-        """Mark pending batches whose token the table has, whatever became of their rows.
+        """Mark pending batches whose token the table has, even if their rows were removed.
 
-        Only on an operator's word: the table was restored after they had landed, and shall stay so.
+        Only used when an operator accepts a table that was restored after the batches were committed.
         """
         token = self._table.token(stream.query_id)
         committed = [record for record in self._store.pending(stream) if is_in_table(token, record.batch)]
@@ -102,9 +102,9 @@ class Recovery:
             return Recovered(record, ManifestState.COMMITTED, "found in the table")
         is_replayed = replay is not None and replay.batch_id == batch.batch_id
         if action in REFUSALS:
-            if not is_replayed:  # nobody would write it again
+            if not is_replayed:  # no replay would write it again
                 raise refused(action, batch, token)
-            return self._finish(record, ManifestState.ABORTED, "the table holds it from other source offsets")
+            return self._finish(record, ManifestState.ABORTED, "the table has it from other source offsets")
         if is_replayed and replay is not None and replay.digest != batch.digest:
             return Recovered(record, ManifestState.PREPARED, "the checkpoint has other offsets")
         self._commit_runner.check_age(batch, was_tried=True)
@@ -113,7 +113,7 @@ class Recovery:
         if missing and self._commit_runner.state(batch) is ManifestState.COMMITTED:  # with other files
             return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
         if missing:
-            reason = f"{len(missing)} of {record.files} files are gone, first {missing[0]}"
+            reason = f"{len(missing)} of {record.files} files are missing, first {missing[0]}"
             return self._left_for_replay(record, replay, reason)
         self._forks.check_token(batch.stream, self._table.token(batch.stream.query_id))
         try:
@@ -125,23 +125,24 @@ class Recovery:
         return Recovered(record, ManifestState.COMMITTED, type(outcome).__name__)
 
     def _left_for_replay(self, record: ManifestRecord, replay: Batch | None, why: str) -> Recovered:
-        """Its files are gone, or fit the table no more: no loss as long as Spark runs the batch again.
+        """The batch's files are missing or no longer fit the table. Nothing is lost as long as Spark runs the
+        batch again.
 
-        Until its replay takes its place it stays PREPARED: a decoupled twin may have gone on behind it.
+        It stays PREPARED until its replay replaces it: a concurrent decoupled driver may have prepared later
+        batches.
 
         Raises:
-            RetryableError: it is being delivered.
-            TableChangedError: Spark will not run it again.
+            RetryableError: the batch is being delivered.
+            TableChangedError: Spark will not run the batch again.
         """
         batch = record.batch
         if replay is None:
             return Recovered(record, ManifestState.PREPARED, f"{why}; the query's next start writes it again")
         if replay.batch_id != batch.batch_id:
             raise TableChangedError(
-                f"Batch {batch.batch_id} of {batch.stream} cannot be committed ({why}), and the "
-                f"checkpoint has moved on to batch {replay.batch_id}: its rows would be lost. Restore the "
-                "files (was the table vacuumed with a short retention?), or set the checkpoint back to that "
-                "batch."
+                f"Batch {batch.batch_id} of {batch.stream} cannot be committed ({why}), and its rows would "
+                f"be lost: the checkpoint is already at batch {replay.batch_id}. Restore the files (was the "
+                "table vacuumed with a short retention?), or set the checkpoint back to that batch."
             )
         check_replaceable(record, why)
         return Recovered(record, ManifestState.PREPARED, f"the replay writes it again: {why}")
@@ -149,11 +150,12 @@ class Recovery:
     def _finish(self, record: ManifestRecord, state: ManifestState, reason: str) -> Recovered:
         """
         Raises:
-            RetryableError: the batch cannot be given up, for it is part of a delivery that may land, or was
-                prepared anew by another run.
+            RetryableError: the batch cannot be aborted: it is in an unfinished delivery, or another run has
+                prepared it again.
         """
         batch = record.batch
-        # Given up is only what was seen: a twin may have prepared the batch anew since, with other files.
+        # Abort only the record that was read: a concurrent driver may have prepared the batch again with
+        # other files.
         expected = record if state is ManifestState.ABORTED else None
         is_finished = self._store.finish(batch, state, reason=reason, expected=expected)
         is_kept = not is_finished and self._commit_runner.state(batch) is ManifestState.PREPARED
@@ -165,7 +167,7 @@ class Recovery:
 def check_replaceable(record: ManifestRecord, why: str) -> None:
     """
     Raises:
-        RetryableError: the batch, which has to be written again, is being delivered.
+        RetryableError: the batch has to be written again, but is being delivered.
     """
     if record.delivery_id is not None:
         raise RetryableError(being_delivered(record.batch, why))
@@ -173,12 +175,12 @@ def check_replaceable(record: ManifestRecord, why: str) -> None:
 
 def being_delivered(batch: Batch, reason: str) -> str:
     return (
-        f"Batch {batch.batch_id} of {batch.stream} must be written again ({reason}), but it or one behind it "
-        "is being delivered, or has just been changed by another run. Nothing was written. Start the query "
-        "again, once its delivery has ended; `penstock status` shows how that goes."
+        f"Batch {batch.batch_id} of {batch.stream} must be written again ({reason}), but it or a later "
+        "batch is being delivered, or another run has just changed it. Nothing was written. Start the "
+        "query again when the delivery has ended; `penstock status` shows its progress."
     )
 
 
 def _left_behind(record: ManifestRecord, gap: ManifestRecord) -> Recovered:
-    reason = f"batch {gap.batch.batch_id} before it was given up and comes back with the query's next start"
+    reason = f"the earlier batch {gap.batch.batch_id} was aborted, and the query's next start writes it again"
     return Recovered(record, ManifestState.PREPARED, reason)

@@ -1,6 +1,6 @@
-"""Text that is safe to show and to store: no credentials in URLs, no control characters.
+"""Makes text safe to display and to store: no credentials in URLs, no control characters.
 
-Query names, paths and messages of libraries are other people's text.
+Query names, paths and messages of libraries are untrusted text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 MASK = "***"
 
-# Bounded: a long text without a match must not take time with the square of its length.
+# The repetitions are bounded, so that the search time does not grow with the square of the text length.
 _URL = re.compile(r"([A-Za-z][\w+.-]{0,40})://((?:(?![,;=&/][A-Za-z][\w+.-]{0,40}://)\S)*)")
 _HOST = re.compile(r"[^/?#]*")
 _PORT = re.compile(r"\d{1,5}(?=[/?#]|$)")
@@ -24,15 +24,15 @@ _PARAMETER = re.compile(
 _NAMES_A_USER = re.compile(
     r"abfss?|wasbs?|adl|az|azure|hdfs|viewfs|postgres\w*|mysql|sqlite|jdbc", re.IGNORECASE
 )
-"""Schemes in which the word before the @ is a container or a user, which is no secret."""
+"""Schemes in which the part before the @ is a container or a user, not a secret."""
 _OF_A_DATABASE = re.compile(r"postgres\w*|mysql|mariadb|mssql|oracle|redis\w*", re.IGNORECASE)
-"""Schemes whose URLs have a password more often than an @ in the path."""
+"""Schemes whose URLs more often contain a password than an @ in the path."""
 
 
 def has_credentials(url: str) -> bool:
-    """Return True if the URL has a password, a key, a token or a signature in it.
+    """Return True if the URL contains a password, a key, a token or a signature.
 
-    A path may contain an @, and parameters behind `;` or `#`.
+    A path may contain an @, and parameters after `;` or `#`.
     """
     return "://" in url and any(
         _URL.sub(_masked, text) != text or any(match[1][0] in "?&" for match in _PARAMETER.finditer(text))
@@ -41,9 +41,9 @@ def has_credentials(url: str) -> bool:
 
 
 def without_credentials(text: str) -> str:
-    """`text` with `***` in place of the passwords and tokens of each URL, and of secret query parameters.
+    """Replace passwords, tokens and secret query parameters of URLs by `***`.
 
-    A password may contain any character but white space: all up to the last @ of the word is taken for it,
+    A password may contain any character except whitespace: everything up to the last @ of the word is masked,
     unless the host has a port.
     """
     return _PARAMETER.sub(rf"\1{MASK}", _URL.sub(_masked, text))
@@ -67,12 +67,12 @@ def _masked(url: re.Match[str]) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` with control characters and invisible ones as escapes, as `repr` shows them.
+    """Replace control characters and invisible characters by escapes, as `repr` does.
 
-    A line break would forge a line of a log, an escape code would act on a terminal.
+    A line break could forge a log line, and an escape sequence could control a terminal.
 
     Args:
-        keep: characters that stay
+        keep: characters that are not replaced
     """
     if text.isprintable():
         return text
@@ -83,7 +83,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def safe(text: str) -> str:
-    """`text` for a message: without credentials and control characters. Its line breaks stay."""
+    """Make text safe for a message: no credentials, no control characters. Line breaks are kept."""
     return printable(without_credentials(text), keep="\n\t")
 
 
@@ -97,13 +97,13 @@ def shortened(text: str, length_max: int) -> str:
 
 
 def one_line(text: object) -> str:
-    """A name or an error for a log or a terminal: `safe`, and without line breaks."""
+    """Make a name or an error safe for a log or a terminal: same as `safe`, and on one line."""
     clean = without_credentials(str(text))
     return printable(" ".join(clean.split()) if isinstance(text, BaseException) else clean)
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger. Its arguments are shown by `one_line` and tracebacks are indented, so no text of others can
+    """Return a logger that applies `one_line` to its arguments and indents tracebacks, so that no text can
     look like a line of the log.
     """
     logger = logging.getLogger(name)

@@ -1,7 +1,7 @@
-"""How given columns, those of rows or of files, differ from a table's: one comparison, for every destination.
+"""Compares the columns of rows or files with those of a table. Used by all destinations.
 
-Pure. Runs on the driver, in the delivery process and on executors. A format translates its schemas into
-`SchemaColumn`s, and says which differences are problems and how they are worded.
+Pure. Runs on the driver, in the delivery process and on executors. Each format converts its schemas to
+`SchemaColumn`s, and defines which differences are problems and how they are worded.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ TableT = TypeVar("TableT")
 
 @dataclass(frozen=True, slots=True)
 class SchemaColumn(Generic[TypeT]):
-    """A column, a field of a struct, the elements of a list, or the keys or values of a map."""
+    """A column, a field of a struct, an element of a list, or a key or value of a map."""
 
     name: str
     type: TypeT
-    """As the format has it, with all that is inside."""
+    """Type in the format's own representation, including nested types."""
     is_required: bool = False
     nesting: str = ""
-    """`struct`, or what the format calls a list or a map; empty if there is nothing inside to compare."""
+    """`struct`, or the format's name for a list or a map; empty if no nested columns have to be compared."""
     children: tuple[SchemaColumn[TypeT], ...] = ()
-    """The fields, the elements, or the keys and the values."""
+    """Fields, element, or key and value."""
     field_id: int = 0
 
     def __str__(self) -> str:
-        """The type, for messages."""
+        """Type name for messages."""
         if not self.nesting:
             return str(self.type)
         is_struct = self.nesting == "struct"
@@ -46,43 +46,47 @@ class DifferenceKind(enum.Enum):
     """What a difference is about."""
 
     MISSING = enum.auto()
-    """The table has a nullable column that is not given."""
+    """The table has a nullable column that is missing."""
     REQUIRED = enum.auto()
-    """The table has a NOT NULL column that is not given."""
+    """The table has a NOT NULL column that is missing."""
     NEW = enum.auto()
-    """These columns, all of one level, are not in the table. `table` holds the columns that it has there."""
+    """These columns, all of one level, are not in the table. `table` has the table's columns of that
+    level.
+    """
     TYPE = enum.auto()
-    """The table's type does not hold the given one."""
+    """The table's type cannot hold the given type."""
     NULLS = enum.auto()
-    """The table has the column NOT NULL, and what is given may have NULLs."""
+    """The table's column is NOT NULL, and the given column may have NULLs."""
     SPELLING = enum.auto()
     """The table has the column under another name."""
     FIELD_ID = enum.auto()
-    """The table has the elements, keys or values under another field id."""
+    """The table's element, key or value has another field id."""
     MERGED = enum.auto()
-    """Case alone tells these given columns apart, and they are one column of the table."""
+    """These given columns differ only in case, and match one column of the table."""
     AMBIGUOUS = enum.auto()
-    """Case alone tells these columns of the table apart, and the given column may be each of them."""
+    """These columns of the table differ only in case, and the given column matches all of them."""
     CASE = enum.auto()
-    """Case alone tells the given column from another one, and it is not in the table under this very name."""
+    """The given column differs only in case from another one, and the table has no column with exactly this
+    name.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Difference(Generic[GivenT, TableT]):
     kind: DifferenceKind
     parent: tuple[str, ...]
-    """Names from the top down to what these columns are in, as the table spells them."""
+    """Names of the enclosing columns from the top level, as in the table."""
     given: tuple[SchemaColumn[GivenT], ...] = ()
     table: tuple[SchemaColumn[TableT], ...] = ()
     is_in_key: bool = False
-    """In the key of a map."""
+    """The difference is in the key of a map."""
 
 
 Key = Callable[[SchemaColumn[Any]], Hashable]
 
 
 def by_name(column: SchemaColumn[Any]) -> Hashable:
-    """Columns of the very same name belong together."""
+    """Match columns with exactly the same name."""
     return column.name
 
 
@@ -91,7 +95,7 @@ def by_field_id(column: SchemaColumn[Any]) -> Hashable:
 
 
 def without_case(given: Iterable[str], table: Iterable[str]) -> Callable[[str], Hashable]:
-    """As Spark compares names: the very same ones belong together, the others by their lower case."""
+    """Match columns as Spark does: by the exact name first, then by the lower-case name."""
     exact = {*given} & {*table}
     return lambda name: name if name in exact else (name.lower(),)
 
@@ -105,12 +109,12 @@ def compare(
     parent: tuple[str, ...] = (),
     is_in_key: bool = False,
 ) -> Iterator[Difference[GivenT, TableT]]:
-    """The differences level by level; those inside the table's columns first, then new columns.
+    """Yield the differences level by level: first those inside the table's columns, then new columns.
 
     Args:
-        holds: is every value of the first type one of the second? Not asked where they are nested alike, or
-            equal
-        key: equal for columns that belong together; `without_case` if None
+        holds: return True if the second type can hold all values of the first; not called for equal types or
+            for the same kind of nesting
+        key: returns equal values for matching columns; None: `without_case`
     """
     spelling = without_case((column.name for column in given), (column.name for column in table))
     key_of = key or (lambda column: spelling(column.name))
@@ -178,25 +182,27 @@ QUERY: Mapping[DifferenceKind, str] = {
     DifferenceKind.REQUIRED: "{columns} is NOT NULL in the table and missing in the query",
     DifferenceKind.TYPE: "{columns} is {table} in the table and {given} in the query",
     DifferenceKind.NEW: "{parent} has no column {names} (schemaEvolution=addColumns would add it)",
-    DifferenceKind.MERGED: "{names} differ by case only, and fit {columns} both",
-    DifferenceKind.AMBIGUOUS: "{names} fits {columns} of the table",
-    DifferenceKind.CASE: "{names} differs from another column by case only",
+    DifferenceKind.MERGED: "{names} differ only in case and both match {columns}",
+    DifferenceKind.AMBIGUOUS: "{names} matches {columns} of the table",
+    DifferenceKind.CASE: "{names} differs from another column only in case",
 }
-"""What is a problem in the columns of a query."""
+"""Which differences are problems for the columns of a query."""
 
 FILES: Mapping[DifferenceKind, str] = {
-    DifferenceKind.REQUIRED: "{columns} is NOT NULL in the table and not in the files",
+    DifferenceKind.REQUIRED: "{columns} is NOT NULL in the table and missing in the files",
     DifferenceKind.TYPE: "{columns} is now {table}; the files have {given}",
     DifferenceKind.NULLS: "{columns} is now NOT NULL; the files may have NULLs",
     DifferenceKind.FIELD_ID: "{columns} has another field id in the table than in the files",
 }
-"""What is a problem in the columns of files, after the table was altered."""
+"""Which differences are problems for the columns of files, if the table was altered after they were
+written.
+"""
 
 
 def problems_in(
     differences: Iterable[Difference[GivenT, TableT]], wording: Mapping[DifferenceKind, str]
 ) -> Iterator[str]:
-    """A sentence for each difference of the kinds in `wording`."""
+    """One sentence for each difference that `wording` has a text for."""
     for found in differences:
         if found.kind in wording:
             yield wording[found.kind].format(
@@ -218,7 +224,9 @@ def query_mismatch(
     given: Sequence[SchemaColumn[Any]],
     table: Sequence[SchemaColumn[Any]] | None = None,
 ) -> SchemaMismatchError:
-    """The error that shows both schemas. `table_name` with the format, such as `Delta table /lake/t`."""
+    """The error that shows both schemas. `table_name` includes the format, for example `Delta table
+    /lake/t`.
+    """
     has = "" if table is None else f"\n  The table has:\n{described(table)}"
     return SchemaMismatchError(
         f"The query's rows do not fit the {table_name}:\n{_lines(problems)}\n  The query has:\n"
@@ -234,12 +242,16 @@ def files_mismatch(
     written: Sequence[SchemaColumn[Any]],
     current: Sequence[SchemaColumn[Any]],
 ) -> SchemaMismatchError:
-    """The same for files that are written already."""
+    """The error for files that are already written."""
     return SchemaMismatchError(
-        f"The {table_name} was altered while {batch} was written, and can no longer take its files:\n"
-        f"{_lines(problems)}\n  The files have:\n{described(written)}\n  The table has:\n"
-        f"{described(current)}\nThe batch did not land. Alter the table back; or start a coupled query "
-        "again, which writes it for the table as it is now."
+        f"The {table_name} was altered while {batch} was written, and no longer accepts its files:\n"
+        f"{_lines(problems)}\n"
+        "  The files have:\n"
+        f"{described(written)}\n"
+        "  The table has:\n"
+        f"{described(current)}\n"
+        "The batch was not committed. Undo the change of the table. For a coupled query, starting it again "
+        "also works: it writes the batch for the new schema."
     )
 
 
@@ -248,7 +260,7 @@ def _lines(problems: Sequence[str]) -> str:
 
 
 def described(columns: Sequence[SchemaColumn[Any]]) -> str:
-    """One line a column."""
+    """One line for each column."""
     return "\n".join(
         f"    {column.name}: {column}{' NOT NULL' if column.is_required else ''}" for column in columns
     )

@@ -1,6 +1,6 @@
-"""What the token of a target says of a batch that is about to be committed.
+"""Compares the token of a target with a batch that is about to be committed.
 
-Called by committers within the commit, on the very version of the target that the commit is based on.
+Called by committers within the commit, on the same version of the target that the commit is based on.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from .errors import CheckpointMismatchError
 
 
 def is_committed(manifest: Manifest, token: Token | None, table: str) -> bool:
-    """True if the target holds the batch: its own token is there, or that of a later batch of the query.
+    """Return True if the target has the token of the batch or of a later batch of the query.
 
     Args:
-        token: of the query, as the target has it
+        token: the query's token in the target
         table: format and address of the target, for messages
 
     Raises:
-        CheckpointMismatchError: the target holds the batch id with other offsets.
-        FencedError: the target holds some of the merged batches, not all.
+        CheckpointMismatchError: the target has the batch id with other offsets.
+        FencedError: the target has some of the merged batches, but not all.
     """
     batch = manifest.batch
     if token is None:
@@ -31,10 +31,10 @@ def is_committed(manifest: Manifest, token: Token | None, table: str) -> bool:
 
 
 def other_offsets(batch: Batch, table: str) -> CheckpointMismatchError:
-    """The error to raise if the target holds the batch id with other offsets."""
+    """The error to raise if the target has the batch id with other offsets."""
     return CheckpointMismatchError(
-        f"The {table} holds batch {batch.batch_id} of query {batch.stream.query_id} with other source "
+        f"The {table} has batch {batch.batch_id} of query {batch.stream.query_id} with other source "
         "offsets: the checkpoint was reset, rewound or copied. Nothing was committed. Compare with\n"
         f"    penstock show {batch.stream.query_id} {batch.batch_id}\n"
-        "and put back the checkpoint that wrote the table, or start the query with a new one."
+        "Then put back the checkpoint that wrote the table, or start the query with a new one."
     )

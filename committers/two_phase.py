@@ -1,13 +1,13 @@
-"""The two-phase committer: what becomes of a batch on the driver, and no I/O of its own.
+"""The two-phase committer: runs the protocol for each batch on the driver. I/O goes through the store and the
+table.
 
-`begin` recovers what is pending (`recovery`) and says whether the batch is to be written; `commit` makes its
-manifest durable (`preparing`) and takes it into the table (`landing`). The store knows what is *pending*, the
-table what is *committed*; where they disagree the table is right. `decision` has the table of all that can
-happen to a batch; `docs/protocol.md` draws the states and says, for each crash point, what a restart finds
-and does.
+`begin` recovers pending batches (`recovery`) and decides whether the batch has to be written. `commit` makes
+its manifest durable (`preparing`) and commits it (`commit_runner`). The store knows what is *pending*, the
+table knows what is *committed*. If they disagree, the table is right. `decision` has the decision table;
+`docs/protocol.md` shows the states and describes, for each crash point, what a restart finds and does.
 
-Protocol: RisingWave RFC 0061 (persist the metadata of all writers, commit after, recover at start), with
-the idempotency token inside the table's own commit.
+Protocol: RisingWave RFC 0061 (persist the metadata of all writers, commit after that, recover at start), with
+the idempotency token in the table's own commit.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from .recovery import Recovery
 
 
 class TwoPhaseCommitter(Generic[PayloadT]):
-    """Takes the batches of one stream through prepare, commit and mark; recovers what a crash left.
+    """Prepares, commits and marks the batches of one stream; recovers batches after a crash.
 
     Args:
         store: the manifest store
         table: commits to the stream's table
-        retry: bounds of the commit loop
-        sleep, rng, now: injected, so that tests run without waiting
+        retry: limits of the commit loop
+        sleep, rng, now: injected for tests
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TwoPhaseCommitter(Generic[PayloadT]):
     # Before the write -----------------------------------------------------------------------------
 
     def begin(self, batch: Batch, digest_of: DigestOf = lambda _: None) -> Action:
-        """Recover what is pending, then say whether the executors have to write this batch.
+        """Recover pending batches, then decide whether the executors have to write this batch.
 
         Called once per batch, after Spark has logged its offsets and before any task starts.
 
@@ -78,16 +78,17 @@ class TwoPhaseCommitter(Generic[PayloadT]):
 
         Raises:
             CheckpointMismatchError: the batch id is committed with other source offsets, or another copy of
-                the checkpoint has written other rows than this one under the batch before.
+                the checkpoint has written the batch before with other rows.
         """
         self.recovery.recover(batch.stream, replay=batch)
-        # The table before the store: what a twin lands meanwhile is on record by the time it is looked for.
+        # Read the table before the store: a batch that a concurrent driver commits in between is then already
+        # recorded.
         token = self._table.token(batch.stream.query_id)
         record = self._store.record(batch.stream, batch.batch_id)
         action = decide(record, token_position(token, batch), batch)
         if action in REFUSALS:
             raise refused(action, batch, token)
-        if action is Action.MARK:  # a twin has committed it since, and not marked it yet
+        if action is Action.MARK:  # a concurrent driver has committed it but not marked it yet
             self._commit_runner.commit_and_mark(stored_manifest(self._store, batch))
         if action in (Action.MARK, Action.SKIP):
             return Action.SKIP
@@ -101,17 +102,17 @@ class TwoPhaseCommitter(Generic[PayloadT]):
     def commit(
         self, manifest: Manifest, committables: Sequence[Committable[PayloadT]]
     ) -> Committed | AlreadyCommitted:
-        """Phase one and two of a batch whose tasks have all succeeded.
+        """Run phases one and two of a batch after all its tasks have succeeded.
 
-        If an earlier manifest holds for the batch, that one is committed instead, and the files of this
-        one, which nothing names, are deleted. If files of the earlier one are gone, or the table takes them
-        no more, this one takes its place.
+        If an earlier manifest is valid for the batch, that one is committed instead, and the files of this
+        one are deleted. If files of the earlier one are missing, or the table no longer accepts them, this
+        one replaces it.
 
         Raises:
             FencedError: a newer run of the query has taken over.
-            RetryableError: the table was too busy, and the batch stays PREPARED; or it is a batch write that
-                began too long ago, which is given up.
-            CommitStateUnknownError: the batch may have landed; it stays PREPARED.
+            RetryableError: too many conflicts, and the batch stays PREPARED; or it is a batch write that
+                started too long ago, which is aborted.
+            CommitStateUnknownError: the batch may have been committed; it stays PREPARED.
         """
         prepared = self._preparation.prepare(manifest, committables)
         if prepared.is_ours:
@@ -134,10 +135,10 @@ class TwoPhaseCommitter(Generic[PayloadT]):
         return outcome
 
     def confirm_skipped(self, batch: Batch) -> None:
-        """Check, after the tasks, that a batch which no task wrote is in the table indeed.
+        """Check, after the tasks, that a skipped batch is really in the table.
 
         Raises:
-            RetryableError: it is not.
+            RetryableError: it is not in the table.
         """
         record = self._store.record(batch.stream, batch.batch_id)
         action = decide_when_read(record, batch, partial(self._table.token, batch.stream.query_id))

@@ -1,4 +1,4 @@
-"""Work beside the caller, one piece at a time."""
+"""Runs work in the background, one piece at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ P = ParamSpec("P")
 
 
 class Background:
-    """A thread that does what it is given, in order, while the caller gets on with the next.
+    """A thread that runs pieces of work in order, while the caller prepares the next one.
 
-    One piece may be under way: who gives another waits until it is done, so that what both hold in memory
-    stays bounded. The thread begins with the first piece.
+    At most one piece is running: a caller who adds another waits until it is done, so that memory use is
+    bounded. The thread starts with the first piece.
     """
 
     def __init__(self, name: str) -> None:
@@ -21,17 +21,17 @@ class Background:
         self._under_way: Future[None] | None = None
 
     def start(self, work: Callable[P, None], *arguments: P.args, **more: P.kwargs) -> None:
-        """Begin with `work` once the piece before it is done, whose error is raised here."""
+        """Start `work` once the previous piece is done. Raises the error of the previous piece."""
         self.wait()
         self._under_way = self._thread.submit(work, *arguments, **more)
 
     def wait(self) -> None:
-        """Until nothing is under way; raises what went wrong."""
+        """Wait until nothing is running; raise the error if there was one."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
 
     def stop(self) -> None:
-        """End the thread, after what is under way. What went wrong there is nobody's concern any more."""
+        """End the thread after the running piece. Its error is ignored."""
         self._thread.shutdown()
         self._under_way = None

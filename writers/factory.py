@@ -1,4 +1,4 @@
-"""Task writers whose constructor takes the attempt and a few values."""
+"""A factory for task writers whose constructor takes the attempt and a few values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..committers.contract import AttemptId, PayloadT, TaskWriter
 
 
 class TaskWriters(Generic[PayloadT]):
-    """See `TaskWriterFactory`: opens `writer(attempt, *values)`. Pickled, as are the values."""
+    """See `TaskWriterFactory`: opens `writer(attempt, *values)`. Pickled with these values."""
 
     def __init__(self, writer: Callable[..., TaskWriter[PayloadT]], *values: Any) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Which locations are on the local disk, and which depend on the working directory."""
+"""Finds out whether a location is on the local disk, and whether it is relative."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def local_path(uri: str) -> str | None:
 
 
 def is_relative(location: str) -> bool:
-    """Return True for a path that means another place in another working directory."""
+    """Return True if the path depends on the working directory."""
     path = PurePosixPath(location.removeprefix("file:"))
     return bool(location) and "://" not in location and not path.is_absolute()

@@ -1,6 +1,6 @@
 """The contract between deliveries and the manifest store. Plain values, no I/O.
 
-The words follow RisingWave's RFC 0055: a log between the stream and the sink, delivered on its own.
+The terms follow RisingWave's RFC 0055: a log between the stream and the sink, delivered independently.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ from ..contract import Committer, Manifest, ManifestRecord, StreamKey, Token
 from ..errors import FencedError
 
 LEASE_S_MAX = 3600.0
-"""The longest lease, in seconds. One that ends later than that from now was written with a wrong clock."""
+"""The longest lease, in seconds. A lease that expires later than this was written with a wrong clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right of one process to deliver a stream for a while. It saves work; the table decides."""
+    """Allows one process to deliver a stream for a limited time. Leases only save work; the table decides
+    which commit succeeds.
+    """
 
     stream: StreamKey
     holder: str
-    """Who: host, process and a random part."""
+    """The process: host, process id and a random part."""
     fence: int
-    """Higher with every holder: what an older one still writes into the store is refused."""
+    """Increases with each new holder. The store rejects writes under an older fence."""
     expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Some batches of a stream on their way into the table with one commit."""
+    """Batches of a stream that are committed to the table together."""
 
     delivery_id: int
     """Unique within the store."""
     manifest: Manifest
-    """The merged one."""
+    """The merged manifest."""
     trigger: str
-    """Why it was made now: `age`, `bytes`, `batches`, `retry` of one batch alone, `drain`, `request`."""
+    """Why the delivery was made: `age`, `bytes`, `batches`, `retry` of a single batch, `drain`, `request`."""
     is_compacted: bool
     """True if its files replace those of the batches."""
     prepared_at: datetime
@@ -46,7 +48,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What of a stream is prepared and not in the table yet."""
+    """Prepared batches of a stream that are not in the table yet."""
 
     batches: int = 0
     files: int = 0
@@ -57,53 +59,57 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryState:
-    """How the deliveries of a stream are going."""
+    """State of a stream's deliveries."""
 
     tries: int = 0
-    """Failures in a row since something was delivered."""
+    """Number of failures since the last successful delivery."""
     retry_at: datetime | None = None
     error: str = ""
-    """What the last try ended in; empty after a success."""
+    """Error of the last try; empty after a success."""
     isolate_until: int = -1
-    """Up to this batch each is delivered alone: a delivery that had it among others has failed for good."""
+    """Batches up to this one are delivered one by one, because a delivery of several batches has failed
+    permanently.
+    """
     parked_at: datetime | None = None
-    """Since when nothing is delivered until an operator says so; None while it is not parked."""
+    """When the stream was parked; None if it is not. A parked stream is delivered again after an operator's
+    `retry`.
+    """
     parked_by: str = ""
-    """An operator, or empty for Penstock itself."""
+    """Name of the operator; empty if Penstock parked it."""
     parked_why: str = ""
 
 
 @runtime_checkable
 class Mergeable(Committer, Protocol):
-    """A target that takes several batches in one commit; others are delivered batch by batch.
+    """A target that accepts several batches in one commit. Other targets get batch by batch.
 
     Its `commit` calls `check_none_committed`.
     """
 
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
-        """The longest beginning of these batches that can be one delivery: at least the first of them.
+        """Return the longest prefix of these batches that can be one delivery: at least the first batch.
 
         Args:
-            manifests: of consecutive pending batches of one stream, oldest first; read one by one
+            manifests: of consecutive pending batches of one stream, oldest first; read lazily
         """
         ...
 
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
-        """One manifest that does to the target what these do one after the other.
+        """Return one manifest with the same effect on the target as these, committed one after the other.
 
-        It is that of the last batch, with all of them in `merged`.
+        Its batch is the last one, and `merged` has all of them.
 
         Args:
-            manifests: what `mergeable` has returned
+            manifests: the result of `mergeable`
             verified_version: the target's version up to which changes by other writers were checked, if known
         """
         ...
 
 
 def check_none_committed(manifest: Manifest, token: Token, table_uri: str) -> None:
-    """The batches of a delivery land together or not at all: the table must not hold some of them.
+    """Check that the table has none of the delivery's batches: they are committed together or not at all.
 
-    It does if another process has delivered a part of them meanwhile. Called within the commit.
+    Another process may have delivered some of them. Called within the commit.
 
     Raises:
         FencedError: nothing was committed.
@@ -111,60 +117,60 @@ def check_none_committed(manifest: Manifest, token: Token, table_uri: str) -> No
     first = manifest.batches[0].batch_id
     if first <= token.batch_id < manifest.batch.batch_id:
         raise FencedError(
-            f"The table {table_uri} holds batches up to {token.batch_id} of query "
-            f"{manifest.batch.stream.query_id} already, and this delivery has the batches {first} to "
+            f"The table {table_uri} already has batches up to {token.batch_id} of query "
+            f"{manifest.batch.stream.query_id}, and this delivery has the batches {first} to "
             f"{manifest.batch.batch_id}: another process was faster. Nothing was committed."
         )
 
 
 class DeliveryStore(Protocol):
-    """What the store knows of deliveries. Runs in the delivery process.
+    """Stores leases, deliveries and delivery state. Runs in the delivery process.
 
-    Every method is one short database transaction. A method that is given a lease refuses an outdated one:
+    Each method is one short database transaction. Methods that take a lease reject an outdated one:
 
     Raises:
-        FencedError: another process holds the stream now.
+        FencedError: another process holds the lease.
     """
 
     def acquire(self, stream: StreamKey, holder: str, seconds: float) -> Lease | None:
-        """The lease if nobody else holds it, or the one who did let it expire; None otherwise."""
+        """Return a lease if the stream is free or the other holder's lease has expired; None otherwise."""
         ...
 
     def renew(self, lease: Lease, seconds: float) -> Lease: ...
 
     def release(self, lease: Lease) -> None:
-        """Let others have it at once. Idempotent; nothing happens if it is lost already."""
+        """Release the lease at once. Idempotent; does nothing if the lease is already lost."""
         ...
 
     def unfinished(self, stream: StreamKey) -> Delivery | None:
-        """The stream's delivery that was prepared, and neither finished nor abandoned: one at most."""
+        """Return the stream's PREPARED delivery, if there is one. A stream has at most one."""
         ...
 
     def prepare(self, lease: Lease, manifest: Manifest, trigger: str, *, is_compacted: bool) -> Delivery:
         """Make a delivery durable before its commit.
 
         Raises:
-            RetryableError: one of its batches is not PREPARED any more, or part of another delivery.
+            RetryableError: one of its batches is no longer PREPARED, or is part of another delivery.
         """
         ...
 
     def finish(self, delivery: Delivery, table_version: int | None) -> bool:
-        """The table holds the delivery: it and its batches are COMMITTED. False if it was not PREPARED.
+        """Mark the delivery and its batches COMMITTED. Return False if the delivery was not PREPARED.
 
         Raises:
-            CommitStateUnknownError: the database failed; the table holds the delivery, and the next round
-                marks it.
+            CommitStateUnknownError: the database failed. The table has the delivery, and the next round marks
+                it.
         """
         ...
 
     def abandon(self, delivery: Delivery, reason: str) -> bool:
-        """Its batches are free for another delivery. False if it was not PREPARED."""
+        """Free the batches for another delivery. Return False if the delivery was not PREPARED."""
         ...
 
     def deliverable(self, stream: StreamKey) -> Sequence[ManifestRecord]:
         """PREPARED batches that are in no unfinished delivery, in ascending order.
 
-        Ends before a gap: behind a batch that was given up for its replay, and was not prepared anew.
+        Stops at a gap: after a batch that was aborted for its replay and not prepared again.
         """
         ...
 

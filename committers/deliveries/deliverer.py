@@ -1,16 +1,16 @@
-"""Delivering one stream: prepared batches become table commits. Every decision, and no I/O of its own.
+"""Delivers one stream: commits prepared batches to the table. I/O goes through the store and the table.
 
-Runs in the delivery process, whoever else delivers the stream at the same time: the lease only saves work,
-the table's token and its conflict check decide. One round:
+Runs in the delivery process. Several processes may deliver the same stream: the lease only saves work; the
+table's token and its conflict check decide. One round:
 
-    finish what an earlier process has prepared    unfinished delivery -> commit, or abandon
-    settle                                         batches that the table's token has passed -> COMMITTED
-    choose                                         is a delivery due? of which batches?
-    merge, compact                                 one manifest, its small files rewritten
-    prepare                                        the delivery is durable
-    commit, finish                                 one table commit, under the token of the last batch
+    finish an unfinished delivery    commit it, or abandon it
+    settle                           mark batches behind the table's token as COMMITTED
+    choose                           is a delivery due? which batches?
+    merge, compact                   one manifest, its small files rewritten
+    prepare                          make the delivery durable
+    commit, finish                   one table commit with the token of the last batch
 
-Protocol: RisingWave RFC 0055 (a log between the stream and the sink, delivered on its own), on top of the
+Protocol: RisingWave RFC 0055 (a log between the stream and the sink, delivered independently), on top of the
 two phases of `two_phase`.
 """
 
@@ -51,38 +51,41 @@ from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease, Me
 from .policy import DeliveryPolicy, due, is_put_off
 
 TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
-"""An outage, or too many other writers: tried again for as long as it takes, and never parked."""
+"""Outages and conflicts: retried without limit, and the stream is never parked."""
 
 
 class Compactor(Protocol):
-    """Rewrites the small files of a delivery before anybody sees them."""
+    """Rewrites the small files of a delivery before they become visible."""
 
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
-        """The manifest with its small files replaced by larger ones; None if that is not worth it.
+        """Return the manifest with its small files replaced by larger ones; None if that is not worth the
+        cost.
 
         Args:
-            run_id: unique; the names of the new files carry it
+            run_id: unique; part of the names of the new files
 
         Raises:
-            RetryableError: storage or cluster failed. No new file is left.
+            RetryableError: storage or cluster failed. No new files are left.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A delivery that the table holds."""
+    """A committed delivery."""
 
     delivery: Delivery
     outcome: Committed | AlreadyCommitted
     committed_at: datetime
     source_files: int
-    """Files of its batches, before they were rewritten; 0 if another process had prepared it."""
+    """Number of files of its batches before they were rewritten; 0 if another process had prepared the
+    delivery.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """How a round failed. The stream's state in the store says the same."""
+    """A failed round. The stream's state in the store has the same error."""
 
     error: PenstockError
     retry_at: datetime | None
@@ -90,11 +93,11 @@ class Failed:
 
 
 Round: TypeAlias = Delivered | Failed | None
-"""None: nothing was to be done."""
+"""None: there was nothing to do."""
 
 
 class _RefusedError(Exception):
-    """The table refuses these batches; to try the same again would not help."""
+    """The table does not accept these batches, and a retry would not help."""
 
     def __init__(self, error: PenstockError, manifest: Manifest, delivery: Delivery | None) -> None:
         super().__init__(str(error))
@@ -104,17 +107,17 @@ class _RefusedError(Exception):
 
 
 class StreamDelivery:
-    """Takes the prepared batches of one decoupled stream into its table. One instance for each round.
+    """Commits the prepared batches of one decoupled stream to its table. One instance per round.
 
     Args:
-        table: commits to the stream's table, and has not looked at it yet; several batches at once if it is
-            `Mergeable`
-        compact: None leaves files as they are
-        check: raises if the table is no longer the one that the stream has written
-        last_checkpointed: the newest batch in Spark's commits log, asked for if the policy wants it
+        table: commits to the stream's table; not loaded yet. If it is `Mergeable`, it gets several batches at
+            once.
+        compact: None: files are not rewritten
+        check: raises an error if the table is no longer the one that the stream has written
+        last_checkpointed: returns the newest batch in Spark's commit log; called if the policy needs it
         verified_version: the table version that `check` starts at: earlier changes were checked, or accepted
             by an operator
-        clock, sleep, rng: injected, so that tests run without waiting
+        clock, sleep, rng: injected for tests
     """
 
     def __init__(
@@ -152,11 +155,11 @@ class StreamDelivery:
         """Deliver once, if something is due.
 
         Args:
-            trigger: deliver what is there now, for this reason, and do not wait for the end of a back-off;
-                a stream that is parked stays so
+            trigger: reason to deliver now, without waiting for thresholds or a back-off; a parked stream is
+                still not delivered
 
         Raises:
-            FencedError: another process has taken the lease over.
+            FencedError: another process has taken over the lease.
         """
         state = self._deliveries.state(self._stream)
         if not self._is_wanted(state, trigger):
@@ -172,7 +175,7 @@ class StreamDelivery:
         return delivered
 
     def _is_wanted(self, state: DeliveryState, trigger: str | None) -> bool:
-        """Cheap: asked each second or so."""
+        """Return True if a round may have something to do. Called about once per second, so it is cheap."""
         if state.parked_at is not None:
             return False
         if trigger is None and is_put_off(state, self._policy, self._clock()):
@@ -209,7 +212,7 @@ class StreamDelivery:
     def _check_table(self, unfinished: Delivery | None) -> None:
         """
         Raises:
-            _RefusedError: the table is not the stream's any more; that is so for every batch.
+            _RefusedError: the table is no longer the stream's; this affects all batches.
         """
         try:
             self._check()
@@ -223,28 +226,32 @@ class StreamDelivery:
                 raise RetryableError(str(error)) from error
             raise _RefusedError(error, self._manifest(oldest[0]), None) from error
 
-    # What others have left --------------------------------------------------------------------------
+    # Unfinished work of other processes -------------------------------------------------------------
 
     def _commit_unfinished(self, delivery: Delivery) -> Delivered | None:
-        """Commit a delivery that somebody has prepared; None if it had to be abandoned."""
+        """Commit a delivery that another process has prepared; return None if it had to be abandoned."""
         token = self._table.token(self._stream.query_id)
         if token_position(token, delivery.manifest.batch) is TokenPosition.BEHIND:
             missing = self._table.missing(delivery.manifest)
-            if missing:  # if they were rewritten, the batches still have theirs
-                reason = f"{len(missing)} of its {delivery.manifest.files} files are gone, first {missing[0]}"
+            if missing:  # if they were rewritten, the batches still have their own files
+                reason = (
+                    f"{len(missing)} of its {delivery.manifest.files} files are missing, first {missing[0]}"
+                )
                 self._deliveries.abandon(delivery, reason)
                 return None
         return self._commit_and_finish(delivery, 0)
 
     def _settle(self) -> None:
-        """Mark the batches that the token has passed: the table has them, and the store does not know it."""
+        """Mark the batches behind the table's token as COMMITTED: the table has them, but the store does not
+        know it.
+        """
         token = self._table.token(self._stream.query_id)
-        records = self._deliveries.deliverable(self._stream)  # whatever Spark has logged
+        records = self._deliveries.deliverable(self._stream)  # independent of Spark's commit log
         if token is None:
             return
         for record in records:
             action = decide(record, token_position(token, record.batch), record.batch)
-            # A commit of what is marked adds nothing: the table says whether it is this very batch.
+            # Committing these again adds nothing, but checks in the table that it is this batch.
             outcome = None if action is Action.COMMIT else self._commit(self._manifest(record), None)
             self._check_token_is_ours(token, record, newest=records[-1].batch.batch_id)
             if outcome is None:
@@ -252,19 +259,19 @@ class StreamDelivery:
             self._store.finish(record.batch, ManifestState.COMMITTED, table_version=outcome.table_version)
 
     def _check_token_is_ours(self, token: Token, waiting: ManifestRecord, newest: int) -> None:
-        """A copy of the checkpoint and its store may deliver under the same query id, other batches maybe.
+        """Detect a copy of the checkpoint and its store that delivers other batches under the same query
+        id.
 
         Raises:
-            RetryableError: the store has yet to hear of the batch that the table has as the last one.
-            _RefusedError: it knows it with other source offsets.
+            RetryableError: the store does not have the table's last batch yet.
+            _RefusedError: the store has the table's last batch with other source offsets.
         """
         if newest < token.batch_id and self._store.record(self._stream, token.batch_id) is None:
             raise RetryableError(
-                f"The table {self._stream.table_uri} holds batch {token.batch_id} of "
-                f"{self._stream.query_id}, of which the manifest store knows nothing yet: the store was put "
-                "back from a copy, or a copy of the query's checkpoint is delivered too. Nothing was "
-                "committed. It is looked at again once the query has come that far; `penstock recover` takes "
-                "the table's word."
+                f"The table {self._stream.table_uri} has batch {token.batch_id} of {self._stream.query_id}, "
+                "which the manifest store does not know: the store was restored from a backup, or a copy "
+                "of the query's checkpoint is delivered too. Nothing was committed. Deliveries continue "
+                "once the query has reached that batch. To trust the table, run `penstock recover`."
             )
         try:
             self._forks.check_token(self._stream, token)
@@ -274,7 +281,9 @@ class StreamDelivery:
     # Choose -----------------------------------------------------------------------------------------
 
     def _choose(self, state: DeliveryState, trigger: str | None) -> tuple[list[Manifest], str]:
-        """The batches of the next delivery, oldest first, and why it is made; none if it is not due."""
+        """Return the batches of the next delivery, oldest first, and its reason; an empty list if none is
+        due.
+        """
         records = self._deliverable()
         if not records:
             return [], ""
@@ -304,10 +313,9 @@ class StreamDelivery:
         if missing:
             error = TableChangedError(
                 f"{len(missing)} of the {manifest.files} files of batches {manifest.batches[0].batch_id} to "
-                f"{manifest.batch.batch_id} of {self._stream} are gone, first {missing[0]}: deleted by "
-                "hand, or by a vacuum with a retention shorter than the backlog? Nothing was committed. Put "
-                "them back and run `penstock retry`; or give the batch up with `penstock skip`, which "
-                "records it."
+                f"{manifest.batch.batch_id} of {self._stream} are missing, first {missing[0]}. Nothing was "
+                "committed. Were they deleted by hand, or by a vacuum with a retention shorter than the "
+                "backlog? Restore them and run `penstock retry`; or abort the batch with `penstock skip`."
             )
             raise _RefusedError(error, manifest, None)
 
@@ -324,7 +332,7 @@ class StreamDelivery:
             raise _RefusedError(error, replace(chosen[-1], merged=batches), None) from error
 
     def _compacted(self, manifest: Manifest) -> Manifest | None:
-        """The manifest with its small files rewritten; None if they stay as they are."""
+        """Return the manifest with its small files rewritten; None if they are not rewritten."""
         if self._compact is None:
             return None
         try:
@@ -340,7 +348,7 @@ class StreamDelivery:
         """Commit and mark."""
         try:
             outcome = self._commit(delivery.manifest, delivery)
-        except FencedError as error:  # another process has delivered a part of it
+        except FencedError as error:  # another process has delivered some of its batches
             self._deliveries.abandon(delivery, str(error))
             raise RetryableError(str(error)) from error
         self._deliveries.finish(delivery, outcome.table_version)
@@ -355,7 +363,7 @@ class StreamDelivery:
         except PenstockError as error:
             raise _RefusedError(error, manifest, delivery) from error
 
-    # How it went ------------------------------------------------------------------------------------
+    # Result of a round ------------------------------------------------------------------------------
 
     def _succeeded(self, lease: Lease, state: DeliveryState, delivered: Delivered) -> None:
         is_past = delivered.delivery.manifest.batch.batch_id >= state.isolate_until
@@ -366,7 +374,9 @@ class StreamDelivery:
             self._deliveries.set_state(lease, done)
 
     def _refused(self, lease: Lease, state: DeliveryState, refused: _RefusedError) -> Failed:
-        """Several batches are tried one by one, so that those before the bad one land; then it is parked."""
+        """Deliver the batches one by one after a failure, so that those before the bad one are committed;
+        then park.
+        """
         if refused.delivery is not None:
             self._deliveries.abandon(refused.delivery, str(refused.error))
         last = refused.manifest.batch.batch_id
@@ -396,7 +406,7 @@ class StreamDelivery:
 
 
 def policy_for(table: Committer, policy: DeliveryPolicy) -> DeliveryPolicy:
-    """Without merging, there is nothing to wait for."""
+    """Without merging, there is no reason to wait for more batches."""
     return policy if isinstance(table, Mergeable) else replace(policy, after_batches=1)
 
 

@@ -1,9 +1,9 @@
-"""Which Delta tables take data files committed directly, and which would be violated by it.
+"""Checks whether a Delta table supports data files that are committed directly.
 
-Whoever commits files directly evaluates no constraint, generates no value and rewrites nothing. What a
-table demands beyond that is refused by name: at start, and again on the very version that a commit is
-based on. Features are those of the Delta protocol (`PROTOCOL.md`, "Table Features"); one not listed here is
-refused, because what it demands is unknown.
+A direct commit evaluates no constraints, generates no values and rewrites nothing. Features that need this
+are rejected by name: at start, and again on the version that a commit is based on. Features are those of the
+Delta protocol (`PROTOCOL.md`, "Table Features"). A feature that is not listed here is rejected, because its
+requirements are unknown.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ ALLOWED_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-"""Harmless as such: those that a table may list without using are looked for in its columns and
-properties."""
+"""Features that may be listed without being used. Their use is checked in columns and properties."""
 
 _LIBRARY = "the Delta library cannot commit to it"
 
@@ -41,41 +40,41 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
         "missing columns would have to be filled with the table's defaults",
         "drop the feature: ALTER TABLE ... DROP FEATURE allowColumnDefaults",
     ),
-    "catalogManaged": ("the catalog, not the log directory, decides which commit holds", "use another table"),
+    "catalogManaged": ("the catalog, not the log directory, decides which commit wins", "use another table"),
     "catalogOwned-preview": (
-        "the catalog, not the log directory, decides which commit holds",
+        "the catalog, not the log directory, decides which commit wins",
         "use another table",
     ),
     "clustering": (
-        "files must keep the columns that it clusters by within domain metadata",
+        "files must keep the clustering columns listed in domain metadata",
         "ALTER TABLE ... CLUSTER BY NONE, then DROP FEATURE clustering; or partition the table",
     ),
     "coordinatedCommits-preview": (
-        "a coordinator, not the log directory, decides which commit holds",
+        "a coordinator, not the log directory, decides which commit wins",
         "use another table",
     ),
     "domainMetadata": (
         _LIBRARY,
         "ALTER TABLE ... DROP FEATURE domainMetadata, after the feature that needs it",
     ),
-    "icebergCompatV1": ("files would need Iceberg's field ids", "use a table without it"),
-    "icebergCompatV2": ("files would need Iceberg's field ids", "use a table without it"),
-    "icebergCompatV3": ("files would need Iceberg's field ids", "use a table without it"),
+    "icebergCompatV1": ("files would need Iceberg field ids", "use a table without it"),
+    "icebergCompatV2": ("files would need Iceberg field ids", "use a table without it"),
+    "icebergCompatV3": ("files would need Iceberg field ids", "use a table without it"),
     "inCommitTimestamp": (
-        "every commit would have to carry a timestamp later than the last one",
+        "every commit would need a timestamp later than the last one",
         "ALTER TABLE ... DROP FEATURE inCommitTimestamp",
     ),
     "identityColumns": (_LIBRARY, "re-create the table without identity columns and their feature"),
     "rowTracking": (
-        "every file would need row ids of its own",
+        "every file would need its own row ids",
         "set delta.enableRowTracking to false, then ALTER TABLE ... DROP FEATURE rowTracking",
     ),
     "typeWidening": (
-        "files of older types are read differently, which the Delta library does not know",
+        "files of older types must be converted when read, which the Delta library does not support",
         "ALTER TABLE ... DROP FEATURE typeWidening",
     ),
     "typeWidening-preview": (
-        "files of older types are read differently, which the Delta library does not know",
+        "files of older types must be converted when read, which the Delta library does not support",
         "ALTER TABLE ... DROP FEATURE 'typeWidening-preview'",
     ),
     "vacuumProtocolCheck": (_LIBRARY, "ALTER TABLE ... DROP FEATURE vacuumProtocolCheck"),
@@ -85,7 +84,7 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
 def check_supported(table: DeltaTableState, overwrite: bool) -> None:
     """
     Raises:
-        TableNotSupportedError: names everything that committing files directly would violate.
+        TableNotSupportedError: lists everything that committing files directly would violate.
     """
     found = [
         *_of_properties(table.metadata().configuration, overwrite),
@@ -101,7 +100,7 @@ def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[U
             name = key.removeprefix("delta.constraints.")
             yield UnsupportedFeature(
                 f"CHECK constraint {name!r} ({value})",
-                "rows would not be checked",
+                "the constraint would not be checked",
                 f"filter the rows in the query and ALTER TABLE ... DROP CONSTRAINT {name}",
             )
     mapping = properties.get("delta.columnMapping.mode", "none")
@@ -114,12 +113,12 @@ def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[U
     for name in _NUMBERS:
         if name in properties and not re.fullmatch(r"-?[0-9]{1,9}", properties[name]):
             yield UnsupportedFeature(
-                f"{name} = {properties[name]}", "it is no whole number", f"set {name} to one"
+                f"{name} = {properties[name]}", "it is not a whole number", f"set {name} to a whole number"
             )
     for name in _ENABLING_PROPERTIES:
         if properties.get(name, "false").lower() == "true":
             yield UnsupportedFeature(
-                f"{name} = true", "commits would have to follow it", f"set {name} to false"
+                f"{name} = true", "commits would have to respect it", f"set {name} to false"
             )
     if overwrite and properties.get("delta.appendOnly", "false").lower() == "true":
         yield UnsupportedFeature(
@@ -130,7 +129,7 @@ def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[U
 
 
 _NUMBERS = ("delta.checkpointInterval", "delta.dataSkippingNumIndexedCols")
-"""Those that a commit follows."""
+"""Numeric properties that commits respect."""
 
 _ENABLING_PROPERTIES = (
     "delta.enableIcebergCompatV1",
@@ -139,10 +138,14 @@ _ENABLING_PROPERTIES = (
     "delta.enableInCommitTimestamps",
     "delta.enableRowTracking",
 )
-"""Each stands for a refused feature, which careless writers forget to list."""
+"""Column metadata keys. Each implies a rejected feature that some writers forget to list."""
 
 _COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
-    "delta.invariants": ("invariant", "rows would not be checked", "re-create the table without it"),
+    "delta.invariants": (
+        "invariant",
+        "the constraint would not be checked",
+        "re-create the table without it",
+    ),
     "delta.generationExpression": (
         "generated column",
         "its values would not be generated or checked",
@@ -160,12 +163,12 @@ _COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
     ),
     "__COLLATIONS": (
         "collation",
-        "statistics would be in another order than the column's",
+        "statistics would not be in the order of the collation",
         "use a column without collation",
     ),
     "delta.typeChanges": (
         "widened column type",
-        "files of older types are read differently, which the Delta library does not know",
+        "files of older types must be converted when read, which the Delta library does not support",
         "ALTER TABLE ... DROP FEATURE typeWidening",
     ),
 }
@@ -175,7 +178,7 @@ def _of_schema(table: DeltaTableState) -> Iterator[UnsupportedFeature]:
     for path, is_variant, metadata in _columns(json.loads(table.schema().to_json())):
         if is_variant:
             yield UnsupportedFeature(
-                f"variant column {path!r}", "variants are not written", "store the value as a string column"
+                f"variant column {path!r}", "variants cannot be written", "store the value as a string column"
             )
         for key, (what, why, remedy) in _COLUMN_KEYS.items():
             if key in metadata:
@@ -183,7 +186,7 @@ def _of_schema(table: DeltaTableState) -> Iterator[UnsupportedFeature]:
 
 
 def _columns(schema: Any, prefix: str = "") -> Iterator[tuple[str, bool, Mapping[str, Any]]]:
-    """(dotted path, is it a variant?, field metadata) of every field, however deep."""
+    """(dotted path, is it a variant?, field metadata) of every field, including nested ones."""
     if not isinstance(schema, dict):
         return
     for column in schema.get("fields", ()):
@@ -195,7 +198,7 @@ def _columns(schema: Any, prefix: str = "") -> Iterator[tuple[str, bool, Mapping
 
 
 _IDENTITY_WRITER_VERSION = 6
-"""Before table features were listed by name, this writer version brought identity columns."""
+"""Before table features were listed by name, this writer version introduced identity columns."""
 
 
 def _of_protocol(table: DeltaTableState) -> Iterator[UnsupportedFeature]:
@@ -206,12 +209,15 @@ def _of_protocol(table: DeltaTableState) -> Iterator[UnsupportedFeature]:
     for feature in sorted(features - ALLOWED_FEATURES):
         why, remedy = _REFUSED_FEATURES.get(
             feature,
-            ("what it demands of writers is not known here", f"ALTER TABLE ... DROP FEATURE {feature}"),
+            (
+                "its requirements for writers are unknown to this version of Penstock",
+                f"ALTER TABLE ... DROP FEATURE {feature}",
+            ),
         )
         yield UnsupportedFeature(f"table feature {feature!r}", why, remedy)
     if protocol.min_writer_version > 7 or protocol.min_reader_version > 3:
         yield UnsupportedFeature(
             f"Delta protocol ({protocol.min_reader_version}, {protocol.min_writer_version})",
-            "it is newer than the versions known here (3, 7)",
+            "it is newer than the versions known to Penstock (3, 7)",
             "update Penstock",
         )

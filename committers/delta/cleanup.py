@@ -1,8 +1,8 @@
-"""What clean-up has to know of a Delta table: its tokens, its files, and which files its log names.
+"""Clean-up of a Delta table: its tokens, its files, and the files that its log lists.
 
-Every entry of the log that is still there counts, not the newest version alone: time travel and RESTORE
-need the files of all versions that can be read. Names are taken from `add` and `remove` actions alike; one
-too many only keeps a file. Layout of the log: `PROTOCOL.md` of Delta, "File types".
+All remaining entries of the log count, not only the newest version: time travel and RESTORE need the files of
+all readable versions. Names are taken from `add` and `remove` actions alike; an extra name only keeps a file.
+Layout of the log: `PROTOCOL.md` of Delta, "File types".
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from .table import token_of
 LOG = "_delta_log"
 
 _NAME = re.compile(rb'[/\\"]([^/\\"]+\.parquet)')
-"""The end of a path in a JSON entry, whatever its action: after a quote or a slash, right before a quote. A
-search that could begin anywhere would begin anew at every byte."""
+"""Last segment of a path in a JSON entry, for any action: it starts after a quote or a slash and ends before
+a quote. A pattern that can start anywhere would restart at every byte.
+"""
 _LISTINGS_MAX = 5
 _ROWS_PER_READ = 100_000
 
 
 class DeltaCleanableTable:
-    """One Delta table, as `cleanup.CleanableTable` wants it. Every call looks anew."""
+    """`cleanup.CleanableTable` for Delta. Each call reads the current state."""
 
     def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
         self._uri = table_uri
@@ -54,25 +55,25 @@ class DeltaCleanableTable:
         return str(table.metadata().id), found
 
     def files(self) -> Iterator[ListedFile]:
-        """Every file below the location, but for the log and for tables inside it."""
+        """All files below the location, except the log and tables inside it."""
         listed = [ListedFile(*file) for file in self._files.walk()]
         logs = {root for file in listed if (root := _root_of_log(file.path)) is not None}
         return (file for file in listed if not _is_in_other_table(file.path, logs))
 
     def names(self) -> Iterator[set[str]]:
-        """Base names in the log's entries that were not read before.
+        """Base names in log entries that were not read before.
 
         Raises:
-            RetryableError: an entry cannot be read, so nobody can tell what it names.
+            RetryableError: an entry cannot be read, so the files that it lists are unknown.
         """
         for _ in range(_LISTINGS_MAX):
-            # Log clean-up may take an entry that was just listed; what replaces it is there by then.
+            # Log clean-up may delete an entry that was just listed. Its replacement already exists.
             with suppress(FileNotFoundError):
                 yield from self._new_names()
                 return
         raise RetryableError(
-            f"The log of the Delta table {self._uri} is cleaned up faster than it can be read. Files that it "
-            "may name were not deleted. Try again later."
+            f"The log of the Delta table {self._uri} is cleaned up faster than it can be read. Files that "
+            "it may list were not deleted. Try again later."
         )
 
     def delete_files(self, paths: Iterable[str]) -> int:
@@ -105,8 +106,8 @@ class DeltaCleanableTable:
 
     def _unreadable(self, entry: str, error: Exception) -> RetryableError:
         return RetryableError(
-            f"{entry} of the Delta table {self._uri} cannot be read: {error}. Files that it may name "
-            "were not deleted. Check that the storage is reachable, then try again."
+            f"The entry {entry} of the Delta table {self._uri} cannot be read: {error}. Files that it may "
+            "list were not deleted. Check that the storage is reachable, then try again."
         )
 
     def _names_in_json(self, entry: str) -> set[str]:
@@ -114,7 +115,7 @@ class DeltaCleanableTable:
             return {unquote(name.decode()) for name in _NAME.findall(stream.read())}
 
     def _names_in_parquet(self, entry: str) -> Iterator[set[str]]:
-        """A checkpoint, or a sidecar of one."""
+        """File names in a checkpoint or in one of its sidecars."""
         with self._fs.open_input_file(entry) as stream:
             parquet = pq.ParquetFile(stream)
             columns = [name for name in ("add", "remove") if name in parquet.schema_arrow.names]
@@ -126,12 +127,14 @@ class DeltaCleanableTable:
 
 
 def _root_of_log(path: str) -> str | None:
-    """The table, relative to this one, whose log the path belongs to; None if it is no part of a log."""
+    """The table, relative to this one, to whose log the path belongs; None if it is not part of a log."""
     folders = path.split("/")[:-1]
     return "/".join(folders[: folders.index(LOG)]) if LOG in folders else None
 
 
 def _is_in_other_table(path: str, roots: set[str]) -> bool:
-    """Is the file part of a log, or in one of `roots` other than this table's own, which is empty?"""
+    """Return True if the file is part of a log, or below one of `roots` except this table (the empty
+    root).
+    """
     folders = path.split("/")[:-1]
     return LOG in folders or any("/".join(folders[:depth]) in roots for depth in range(1, len(folders) + 1))

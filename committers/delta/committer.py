@@ -1,24 +1,24 @@
 """The Delta table committer: one commit of a Delta table per batch, with the batch's token in it.
 
-The token is three application transactions (`txn` actions of the Delta protocol) per query:
+The token consists of three application transactions (`txn` actions of the Delta protocol) per query:
 
     penstock:{query_id}           the batch id
     penstock:{query_id}:digest    the first 60 bits of the digest of the batch's source offsets
     penstock:{query_id}:version   the version of the table that the batch made
 
-Beside it stands, for each origin of the query, a number of the query that was the last to commit from there:
+In addition, for each origin of the query, the number of the last query that has committed from there:
 
     penstock:checkpoint:{hash of the checkpoint directory}
     penstock:name:{hash of the query's name}
 
-Delta does not deduplicate by them: a fresh handle may commit a lower version again. So each attempt looks at
-the newest version of the table, finds the token there, and commits on that very view, for its next version
-only. Whoever takes that version first, a twin included, makes the attempt fail, and the next attempt sees the
-twin's token.
+Delta does not use them to deduplicate: a new handle may commit a lower version again. So each attempt loads
+the newest version of the table, looks for the token, and commits exactly the next version. If another writer
+commits that version first, the attempt fails, and the next attempt sees its changes, including the token of a
+concurrent driver.
 
-An append is one new file in the log, written here where the log's files can be reached (`log_files`): what it
-costs has nothing to do with what the table has. All else is the Delta library's: an overwrite has to name all
-files, new columns are metadata.
+An append is one new file in the log. It is written here if the log's files can be reached (`log_files`), so
+its cost does not depend on the size of the table. Everything else is left to the Delta library: an overwrite
+has to list all files, and new columns are metadata.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ from .table import (
 logger = get_logger(__name__)
 
 _LOOKBACK_COMMITS = 50
-"""For a batch before the last one: asked for only if its checkpoint or store was copied or put back."""
+"""For a batch before the last one, which happens only if the checkpoint or store was copied or restored."""
 
 
 def now_ms() -> int:
@@ -90,18 +90,19 @@ def now_ms() -> int:
 
 
 class DeltaTableCommitter:
-    """Commits manifests to one Delta table. Runs on the driver and in the delivery process, one per call.
+    """Commits manifests to one Delta table. Runs on the driver and in the delivery process, one instance per
+    call.
 
-    A batch lands at most once per (query, batch id), whoever else commits to the table meanwhile. Data
-    files are not opened, and whether they are there is for the caller to ask (`missing`) unless the
+    A batch is committed at most once per (query, batch id), even if other writers commit at the same time.
+    Data files are not opened. The caller checks that they exist (`missing`); they are also checked if the
     table was vacuumed since the batch was planned.
 
     Args:
-        table_uri: location of the table, as the Delta library takes it
+        table_uri: location of the table, in the Delta library's form
         storage_options: for the Delta library's object store
-        views: what this process remembers of tables
-        log_checkpoints: when they are written
-        now_ms: clock, milliseconds since 1970; the `modificationTime` of the files in the log
+        snapshot_cache: table snapshots cached in this process
+        log_checkpoints: decides when log checkpoints are written
+        now_ms: clock, milliseconds since 1970; used as `modificationTime` of the files in the log
     """
 
     def __init__(
@@ -133,18 +134,18 @@ class DeltaTableCommitter:
         overwrite: bool = False,
         batch_id: int = 0,
     ) -> DeltaTableLayout:
-        """What a batch with these columns is written into; creates the table if it is not there.
+        """Return the layout for a batch with these columns; create the table if it does not exist.
 
-        Called on the driver before any data moves. Adds no column yet: the commit does.
+        Called on the driver before any task starts. New columns are added by the commit, not here.
 
         Args:
-            partition_by: the partition columns that the query asks for; None takes the table's own
-            properties: for a table that is created, beside the defaults
-            evolve: may the batch add nullable columns?
-            overwrite: will the batch replace all rows?
+            partition_by: the partition columns that the query asks for; None: the table's own
+            properties: for a new table, in addition to the defaults
+            evolve: the batch may add nullable columns
+            overwrite: the batch will replace all rows
 
         Raises:
-            ConfigurationError: no table and `create` is False; or it is partitioned otherwise.
+            ConfigurationError: the table does not exist and `create` is False; or its partitioning differs.
             SchemaMismatchError: shows both schemas.
             TableNotSupportedError: names what direct commits would violate.
             RetryableError: the table cannot be read now.
@@ -162,9 +163,9 @@ class DeltaTableCommitter:
         return plan_target(table, fields, evolve=evolve, created=created)
 
     def target_of(self, content: LakeManifest) -> DeltaTableLayout | None:
-        """What files like these are written into, as the table is now; None if it takes none of them.
+        """Return the current layout for files like these; None if the table does not accept them.
 
-        Why it takes none is for `commit` to say.
+        `commit` raises the error that says why.
 
         Raises:
             RetryableError: the table cannot be read now.
@@ -180,16 +181,18 @@ class DeltaTableCommitter:
             return None
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """Is the table still the one that the query wrote, with all that it delivered?
+        """Check that the table is still the one that the query wrote, with everything it has delivered.
 
-        Called at the start of each batch; costs nothing unless others committed since the last one.
+        Called at the start of each batch; free of cost unless others have committed since the last one.
 
         Args:
-            table_id: the id in the store; None if it knows none
-            last_version: the version that the store knows to hold all that was delivered; None if none
+            table_id: the id in the store; None if unknown
+            last_version: the version that contains everything delivered, according to the store; None if
+                unknown
 
         Raises:
-            TableChangedError: dropped, re-created, or restored to before the stream's last batch.
+            TableChangedError: the table was dropped, re-created, or restored to a version before the stream's
+                last batch.
         """
         table = self._load_table()
         if table is None:
@@ -202,9 +205,9 @@ class DeltaTableCommitter:
             self._check_log_since(table, max(known), max(known))
 
     def accept(self, query_id: str) -> None:
-        """Take the table as it is now for one that holds what the query has delivered.
+        """Accept the current table as the one that contains what the query has delivered.
 
-        Nothing to do: a RESTORE takes back no tokens, and which version counts as known is in the store.
+        Nothing to do: a RESTORE does not remove tokens, and the verified version is in the store.
         """
 
     def _check_log_since(
@@ -212,21 +215,22 @@ class DeltaTableCommitter:
     ) -> Sequence[CommitInfo]:
         if table.version() < version:
             raise TableChangedError(
-                f"The Delta table {self._uri} is at version {table.version()}, but the stream has seen "
-                f"version {version}: its log was put back from a copy. Put back the whole log, or start "
-                "the query with a new checkpoint to write the table from the beginning."
+                f"The Delta table {self._uri} is at version {table.version()}, but the stream has already "
+                f"used version {version}: its log was restored from a backup. Restore the whole log, or "
+                "start the query with a new checkpoint to write the table from the beginning."
             )
         commits = commits_since(table, self._options, version)
         check_not_restored(table, self._options, commits, committed)
         return commits
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query that the table holds; None if there is no table."""
+        """The last batch of the query in the table; None if there is no table."""
         table = self._load_table()
         return None if table is None else token_of(table, query_id)
 
     def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
-        """The first of the origins from which another query has committed to the table; None if none has.
+        """The first of the origins from which another query has committed to the table; None if there is
+        none.
 
         Raises:
             RetryableError: the table cannot be read now.
@@ -235,7 +239,7 @@ class DeltaTableCommitter:
         return None if table is None else recorded_origin(table, query_id, origins)
 
     def has_rows(self) -> bool:
-        """Does the table name any data file? Costs what the table has in files.
+        """Return True if the table lists any data file. The cost grows with the number of files.
 
         Raises:
             RetryableError: the table cannot be read now.
@@ -251,22 +255,25 @@ class DeltaTableCommitter:
     # Commit ---------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Add all files of the manifest and its token in one table commit, if the token is not there yet.
+        """Add all files of the manifest and its token in one table commit, unless the token is already
+        there.
 
-        Idempotent. A batch behind the table's token counts as committed: the batches of a query land in
-        order. Whether the earlier one had the same offsets is for the store to know.
+        Idempotent. A batch behind the table's token counts as committed, because the batches of a query are
+        committed in order. Whether it had the same offsets is checked with the store.
 
         Args:
-            check_token: asked about the token that the batch comes behind; what it raises ends the attempt
+            check_token: called with the token that the batch would follow; an exception ends the attempt
 
         Raises:
-            SchemaMismatchError, TableNotSupportedError: the table can no longer take these files; the batch
-                did not land.
-            TableChangedError: dropped, re-created, or restored to before what the stream delivered.
-            CheckpointMismatchError: the table holds the batch id with other offsets.
-            FencedError: the table holds some of the merged batches already, not all.
-            RetryableError: the table cannot be read, or a vacuum has deleted files; the batch did not land.
-            CommitStateUnknownError: the batch may have landed. Delete nothing.
+            SchemaMismatchError, TableNotSupportedError: the table no longer accepts these files; the batch
+                was not committed.
+            TableChangedError: the table was dropped, re-created, or restored to a version before a delivered
+                batch.
+            CheckpointMismatchError: the table has the batch id with other offsets.
+            FencedError: the table has some of the merged batches, but not all.
+            RetryableError: the table cannot be read, or a vacuum has deleted files; the batch was not
+                committed.
+            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         self._cached_table = None
         content = decode(manifest, KIND)
@@ -278,7 +285,7 @@ class DeltaTableCommitter:
                 return Conflict("another writer committed while the table's columns were added")
             attempt = self._prepare_attempt(manifest, content, check_token)
             if isinstance(attempt, TableSnapshot) and self._missing_columns(attempt, manifest.batch, content):
-                return Conflict("another writer took away the columns just added")
+                return Conflict("another writer removed the columns that were just added")
         if not isinstance(attempt, TableSnapshot):
             return attempt
         return self._commit_once(attempt, manifest, content)
@@ -286,7 +293,7 @@ class DeltaTableCommitter:
     def _prepare_attempt(
         self, manifest: Manifest, content: LakeManifest, check_token: CheckToken
     ) -> TableSnapshot | Outcome:
-        """A view that the batch may be committed on; or how the batch has ended."""
+        """The snapshot to commit on, or the outcome if there is nothing to commit."""
         batch = manifest.batch
         table = self._newest(content)
         committed = committed_version(table, batch.stream.query_id)
@@ -309,7 +316,7 @@ class DeltaTableCommitter:
         return table
 
     def _is_in(self, table: TableSnapshot, token: Token, manifest: Manifest) -> bool:
-        """Is the batch in the table? Then the query's token there is its own, or a later batch's."""
+        """Return True if the batch is in the table: the query's token there is its own or a later batch's."""
         batch = manifest.batch
         check_none_committed(manifest, token, self._uri)
         if token.batch_id < batch.batch_id:
@@ -319,7 +326,9 @@ class DeltaTableCommitter:
         return True
 
     def _may_be(self, table: TableSnapshot, token: Token, batch: Batch) -> bool:
-        """Has the batch id that the table holds the same offsets? Of an earlier one only the log may tell."""
+        """Check that the table's batch with this id has the same offsets. For an earlier batch this is read
+        from the log.
+        """
         if token.batch_id == batch.batch_id:
             return token.matches(batch.digest)
         end = committed_version(table, batch.stream.query_id) or table.version()
@@ -334,21 +343,23 @@ class DeltaTableCommitter:
             raise RetryableError(
                 f"The Delta table {self._uri} was vacuumed while batch {manifest.batch.batch_id} of query "
                 f"{manifest.batch.stream.query_id} was written: {len(missing)} of its {manifest.files} "
-                f"files are gone, first {missing[0]}. The batch did not land. The next start of a "
-                "coupled query writes it again. Vacuum with a retention that is longer than a batch takes."
+                f"files are missing, first {missing[0]}. The batch was not committed. The next start of a "
+                "coupled query writes it again. Use a vacuum retention that is longer than a batch takes."
             )
 
     def _missing_columns(self, table: TableSnapshot, batch: Batch, content: LakeManifest) -> list[str]:
-        """Columns of the files that the table has yet to get; an error if it cannot take the files."""
+        """Columns of the files that the table does not have yet; an error if the table does not accept the
+        files.
+        """
         return check_files_fit(table, content, f"batch {batch.batch_id} of query {batch.stream.query_id}")
 
     def _add_columns(
         self, table: TableSnapshot, batch: Batch, content: LakeManifest, missing_columns: Sequence[str]
     ) -> bool:
-        """Add the columns in a commit of their own; False if another writer took the version.
+        """Add the columns in a separate commit; return False if another writer has taken the version.
 
-        The library's append does not. A crash after it leaves columns that are NULL everywhere, and the
-        batch's recovery finds them there.
+        The library's append does not add columns. After a crash the new columns are NULL everywhere, and
+        recovery of the batch finds them in the table.
         """
         new = [
             Field.from_json(json.dumps(f))
@@ -362,7 +373,7 @@ class DeltaTableCommitter:
         except Exception as error:
             raise RetryableError(
                 f"The columns {join_names(missing_columns)} could not be added to the Delta table "
-                f"{self._uri}: {in_short(error)}. The batch did not land. {NEXT_TRY}"
+                f"{self._uri}: {in_short(error)}. The batch was not committed. {NEXT_TRY}"
             ) from error
         crash_points.reach("evolve.done", batch.batch_id)
         return True
@@ -374,7 +385,7 @@ class DeltaTableCommitter:
         crash_points.reach("commit.start", batch.batch_id)
         try:
             commit(table, manifest, content, version)
-        except Exception as error:  # noqa: BLE001  whatever it is, the table says whether the batch landed
+        except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
             return self._outcome_after(error, manifest, content, version)
         crash_points.reach("commit.landed", batch.batch_id)
         if is_append and is_checkpoint_due(table, version):
@@ -395,12 +406,14 @@ class DeltaTableCommitter:
     def _outcome_after(
         self, error: Exception, manifest: Manifest, content: LakeManifest, version: int
     ) -> Outcome:
-        """What an error of the commit call means. A failed log checkpoint after the commit is one, too."""
+        """Interpret an error of the commit call. A log checkpoint that fails after the commit raises an error
+        too.
+        """
         batch = manifest.batch
         if needs_other_features(error):
             raise TableNotSupportedError(
-                f"The Delta table {self._uri} cannot be committed to: {in_short(error)}. Nothing landed. "
-                "Drop these features, or write the table with Delta's own engine."
+                f"The Delta library cannot commit to the Delta table {self._uri}: {in_short(error)}. "
+                "Nothing was committed. Drop these features, or write the table with Delta's own engine."
             ) from error
         failed = failed_batch(
             batch,
@@ -431,20 +444,20 @@ class DeltaTableCommitter:
     # Files ----------------------------------------------------------------------------------------
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Files that the manifest names and that are gone.
+        """Files of the manifest that are missing.
 
         Raises:
-            RetryableError: the storage cannot be asked now.
+            RetryableError: the storage cannot be reached now.
         """
         content = decode(manifest, KIND)
         return self._files().missing([file.path for file in content.files])
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
-        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+        """Delete uncommitted data files; return the number deleted. Missing files are not an error."""
         return self.delete_files(file.path for files in payloads for file in files)
 
     def delete_files(self, paths: Iterable[str]) -> int:
-        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+        """Delete uncommitted data files; return the number deleted. Missing files are not an error."""
         return self._files().delete(paths)
 
     def _files(self) -> TableFiles:

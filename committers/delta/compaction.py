@@ -1,13 +1,13 @@
-"""Compaction of a Delta table's files: what can be rewritten, and the commit that replaces them.
+"""Compaction of a Delta table: the files that can be rewritten, and the commit that replaces them.
 
-The library's own `optimize` is not used: two of them at a time both land, and double every row. Here each
-attempt is for exactly the next version of the table as it was just looked at, without retries of the library.
-Against the library's `optimize` in the hands of others that does not help: one that began before a commit
-here does not notice it. So a table that others compact is left to them.
+The library's own `optimize` is not used: if two of them run at the same time, both succeed and every row is
+duplicated. Here each attempt commits exactly the version after the loaded one, and the library does not
+retry. This does not protect against others who call the library's `optimize`: if it starts before a commit
+made here, it does not notice that commit. So tables that others compact are skipped.
 
-A file is removed by the very text that the log has as its path. The library makes that text from the path;
-where another engine has spelled it in another way, the file would stay beside the new one, so it is left
-alone. Files with a deletion vector are left alone too: their removal would have to name the vector.
+A file is removed by the exact path text in the log. The library derives that text from the path. If another
+engine has encoded the path differently, the old file would stay next to the new one, so such files are
+skipped. Files with a deletion vector are skipped too: removing them requires naming the vector.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ from .snapshot_cache import TableSnapshot
 from .table import KIND, load, load_if_there, token_of
 
 FormatPartition = Callable[[Any, pa.DataType], "str | None"]
-"""A partition value as the Delta protocol spells it."""
+"""Formats a partition value as the Delta protocol requires."""
 
 LOOKBACK_COMMITS = 200
-"""For compactions by others, at the first look; later ones see every commit since."""
+"""Number of commits searched for compactions by others on the first call. Later calls check every commit
+since.
+"""
 
 
 class DeltaCompactableTable:
-    """One Delta table, as `compaction.CompactableTable` wants it. Every call looks anew.
+    """`compaction.CompactableTable` for Delta. Each call reads the current state.
 
     Args:
-        query_id: whose token says how far the stream is
-        spell: for the partition values of the new files
+        query_id: its token shows the progress of the stream
+        format_partition: formats the partition values of the new files
         now_ms: clock, milliseconds since 1970
     """
 
@@ -94,27 +96,29 @@ class DeltaCompactableTable:
     def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
         missing = self._missing(rewritten)
         if missing:
-            return Outdated(f"{len(missing)} new files are gone, first {missing[0]}")
+            return Outdated(f"{len(missing)} new files are missing, first {missing[0]}")
         table = load(self._uri, self._options, content.table_id)
         token = self._token(table)
         if token is None or token.batch_id >= batch_id:
-            return Outdated("the stream has landed too many batches meanwhile")
+            return Outdated("the stream has committed too many batches in the meantime")
         check_supported(table, overwrite=False)
         if self._is_compacted_by_others(table):
             return Outdated("others compact the table")
         if _layout(table) != (content.schema_json, content.partition_by):
-            return Outdated("the table was altered meanwhile")
+            return Outdated("the table was altered in the meantime")
         there = set(self._plain_files(table))
         kept = tuple([group for group in rewritten if there.issuperset(group.sources)])
         if not kept:
-            return Outdated("others have removed or changed the same files meanwhile")
+            return Outdated("other writers have removed or changed the same files")
         return self._commit(table, content, kept)
 
     def _token(self, table: DeltaTable) -> Token | None:
         return token_of(TableSnapshot.of(table, self._options), self._query_id)
 
     def _is_compacted_by_others(self, table: DeltaTable) -> bool:
-        """Commits here are no `OPTIMIZE`: the library lets nobody choose the operation's name."""
+        """The commit is not called `OPTIMIZE` because the library does not allow setting the operation's
+        name.
+        """
         since = max(self._verified_version, table.version() - LOOKBACK_COMMITS, -1)
         commits = commits_since(table, self._options, since)
         self._others_compact |= any(commit.operation == "OPTIMIZE" for commit in commits)
@@ -132,7 +136,7 @@ class DeltaCompactableTable:
     # Files ----------------------------------------------------------------------------------------
 
     def _plain_files(self, table: DeltaTable) -> Iterator[DataFile]:
-        """Those that a commit here can remove. Without statistics: the new ones get their own."""
+        """Files that can be removed by a commit. Without statistics, because the new files get their own."""
         actions = pa.table(table.get_add_actions())
         partition_by = table.metadata().partition_columns
         kinds = {name: actions.schema.field("partition").type.field(name).type for name in partition_by}
@@ -167,7 +171,7 @@ class DeltaCompactableTable:
                 ),
                 post_commithook_properties=post_commit(table),
             )
-        except Exception as error:  # noqa: BLE001  whatever it is, the log says whether it landed
+        except Exception as error:  # noqa: BLE001  the log shows whether it was committed
             return self._outcome_after(error, content, groups, version, note)
         return Replaced(version, groups)
 
@@ -191,7 +195,7 @@ class DeltaCompactableTable:
         version: int,
         note: str,
     ) -> Replaced | Conflict:
-        """What an error of the commit call means."""
+        """Interpret an error of the commit call."""
         failed = failed_compaction(
             f"the Delta table {self._uri}",
             in_short(error),
@@ -214,16 +218,16 @@ class DeltaCompactableTable:
     ) -> Replaced | Conflict | None:
         table = load(self._uri, self._options, content.table_id)
         commits = commits_since(table, self._options, version - 1)
-        landed = next((commit.version for commit in commits if commit.note == note), None)
-        if landed is not None:
-            return Replaced(landed, groups)
+        committed = next((commit.version for commit in commits if commit.note == note), None)
+        if committed is not None:
+            return Replaced(committed, groups)
         if isinstance(error, CommitFailedError) and table.version() >= version:
             return Conflict(f"version {version} of {self._uri} was taken by another writer")
         return None
 
 
 def _names_with_deletion_vectors(table: DeltaTable) -> set[str]:
-    """Base names of files of which some rows are deleted."""
+    """Base names of files that have deleted rows."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return set()
     uris = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
@@ -235,10 +239,10 @@ def _layout(table: DeltaTable) -> tuple[str, tuple[str, ...]]:
 
 
 def _note(groups: Sequence[Rewritten]) -> str:
-    """What the commit says of itself: no batch's. The names of the new files make it unique."""
-    said = {
+    """User metadata of the commit. It identifies no batch; the names of the new files make it unique."""
+    fields = {
         "compaction": groups[0].files[0].path if groups[0].files else "",
         "sources": sum(len(group.sources) for group in groups),
         "files": sum(len(group.files) for group in groups),
     }
-    return json.dumps({"penstock": said})
+    return json.dumps({"penstock": fields})

@@ -1,4 +1,4 @@
-"""The files below a Delta table, through the Delta library's own object store and its storage options."""
+"""Files below a Delta table, accessed with the Delta library's object store and its storage options."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def delta_files(table_uri: str, storage_options: Mapping[str, str]) -> TableFile
         assert store is not None, "else one after the other"
         with errors_of_the_system():
             try:
-                store.delete(paths)  # hundreds with one request
-            except FileNotFoundError:  # in Azure, if only one is gone meanwhile
+                store.delete(paths)  # hundreds per request
+            except FileNotFoundError:  # Azure: if one is missing
                 for path in paths:
                     with suppress(FileNotFoundError):
                         store.delete(path)

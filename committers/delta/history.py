@@ -1,6 +1,6 @@
-"""What was committed to a Delta table since a version: what a stream must not ignore of other writers.
+"""Commits to a Delta table since a given version: changes by other writers that a stream must check.
 
-Reads the commit infos of the versions in question only; in the normal case there are none.
+Reads only the commit infos of these versions. Usually there are none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .log_files import entry_name
 from .table_state import DeltaTableState
 
 NOTE_KEY = "userMetadata"
-"""Where Delta keeps what users say of a commit; `DESCRIBE HISTORY` shows it."""
+"""Key of the user metadata of a commit, which `DESCRIBE HISTORY` shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +47,21 @@ class CommitInfo:
         return self.operation.startswith("VACUUM")
 
     def digest_of(self, batch: Batch) -> str | None:
-        """The beginning of the digest of the batch of this query and id that Penstock put here; None if it is
-        another commit.
+        """Digest prefix of the batch with this query and id, as stored by Penstock; None if this is another
+        commit.
         """
         try:
-            said = json.loads(self.note)["penstock"]
-            if said["query_id"] != batch.stream.query_id:
+            fields = json.loads(self.note)["penstock"]
+            if fields["query_id"] != batch.stream.query_id:
                 return None
-            if said["batch_id"] == batch.batch_id:
-                return str(said["digest"])
-            return recorded_digest(str(said.get("merged", "")), batch.batch_id)
+            if fields["batch_id"] == batch.batch_id:
+                return str(fields["digest"])
+            return recorded_digest(str(fields.get("merged", "")), batch.batch_id)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
     def restored_version(self, table: DeltaTableState, storage_options: Mapping[str, str]) -> int | None:
-        """The version that a RESTORE went back to; None if nobody can tell any more.
+        """The version that a RESTORE went back to; None if it cannot be determined any more.
 
         Raises:
             RetryableError: the log cannot be read now.
@@ -69,32 +69,34 @@ class CommitInfo:
         wanted = self.parameters.get("version")
         if wanted not in (None, ""):
             return int(wanted)
-        moment = _moment(self.parameters)
-        if moment is None:
+        restored_to = _restored_to(self.parameters)
+        if restored_to is None:
             return None
         with _log_errors(table.table_uri):
             try:
                 past = DeltaTable(table.table_uri, storage_options=dict(storage_options))
-                past.load_as_version(moment)
+                past.load_as_version(restored_to)
             except FileNotFoundError:  # the log no longer reaches back to that time
                 return None
-            # Or the library gives the oldest version left.
-            # Its time of modification is the version's time.
+            # Otherwise the library returns the oldest version that is left. Its modification time is the
+            # version's time.
             entry = open_log(table.table_uri, storage_options).get_file_info(entry_name(past.version()))
-        was_there = entry.mtime is not None and entry.mtime <= moment
+        was_there = entry.mtime is not None and entry.mtime <= restored_to
         return past.version() if was_there else None
 
 
-def _moment(parameters: Mapping[str, Any]) -> datetime | None:
-    """When a RESTORE by time went back to. delta-rs notes milliseconds; Spark a time in an unnamed zone."""
+def _restored_to(parameters: Mapping[str, Any]) -> datetime | None:
+    """The time that a RESTORE by time went back to. delta-rs stores milliseconds, Spark a time without a
+    zone.
+    """
     milliseconds = str(parameters.get("datetime", ""))
     return datetime.fromtimestamp(int(milliseconds) / 1000, timezone.utc) if milliseconds.isdigit() else None
 
 
 def commit_note(manifest: Manifest) -> str:
-    """What Penstock says of its commits, for people and for `CommitInfo.digest_of`."""
+    """User metadata of Penstock's commits: for display, and for `CommitInfo.digest_of`."""
     batch = manifest.batch
-    said = {
+    fields = {
         "query_id": batch.stream.query_id,
         "batch_id": batch.batch_id,
         "digest": batch.digest,
@@ -102,8 +104,8 @@ def commit_note(manifest: Manifest) -> str:
         "rows": manifest.rows,
     }
     if manifest.merged:
-        said["merged"] = merged_note(manifest)
-    return json.dumps({"penstock": said})
+        fields["merged"] = merged_note(manifest)
+    return json.dumps({"penstock": fields})
 
 
 def commits_since(
@@ -111,9 +113,9 @@ def commits_since(
 ) -> Sequence[CommitInfo]:
     """Commits after `version` up to the handle's own, oldest first.
 
-    Read by their names in the log: the library's `history` of a handle that others have overtaken numbers
-    the commits wrongly, and may leave out the very ones that were asked for. Those whose log file is cleaned
-    up, or that carry no commit info, are left out.
+    They are read from the log by file name. The library's `history` numbers commits wrongly if others have
+    committed since the handle was loaded, and may leave out the requested ones. Commits whose log file is
+    cleaned up, or that have no commit info, are left out.
 
     Raises:
         RetryableError: the log cannot be read now.

@@ -1,9 +1,9 @@
-"""How long a Delta table keeps removed files and log entries: the intervals in its properties.
+"""Retention of removed files and log entries in a Delta table: the intervals in its properties.
 
-Delta reads them with Spark's grammar for calendar intervals (`DeltaConfigs.parseCalendarInterval`): the word
-`interval` is optional, units are singular or plural, and months and years are refused. The Delta library
-reads only the form `interval 7 days` and uses its default for every other form. Nothing is deleted where the
-interval cannot be read, or where the library would keep less than the table asks for.
+Delta parses them with Spark's grammar for calendar intervals (`DeltaConfigs.parseCalendarInterval`): the word
+`interval` is optional, units are singular or plural, and months and years are rejected. The Delta library
+parses only the form `interval 7 days` and uses its default otherwise. Nothing is deleted if the interval
+cannot be parsed, or if the library would keep less than the table asks for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 FILES = "delta.deletedFileRetentionDuration"
 LOG = "delta.logRetentionDuration"
 DEFAULTS: Mapping[str, timedelta] = {FILES: timedelta(days=7), LOG: timedelta(days=30)}
-"""Delta's own, for tables without the property."""
+"""Delta's defaults, for tables without the property."""
 
 _UNITS = ("microsecond", "millisecond", "second", "minute", "hour", "day", "week")
 _UNIT = rf"({'|'.join(_UNITS)})s?"
@@ -31,10 +31,10 @@ _LONGEST = timedelta(days=36_500)
 
 
 def parse_interval(text: str) -> timedelta | None:
-    """Read `interval 1 week 2 days`, `7 days` or `168 hours`; None if the text is no such interval.
+    """Parse `interval 1 week 2 days`, `7 days` or `168 hours`; None if the text is not a valid interval.
 
-    None is also returned for what Delta refuses (months, years) and for signs and fractions. Intervals of
-    more than a century count as one.
+    Also returns None for what Delta rejects (months, years) and for signs and fractions. Intervals of more
+    than a century count as one century.
     """
     text = text.strip().lower()
     if not _INTERVAL.fullmatch(text):
@@ -47,13 +47,15 @@ def parse_interval(text: str) -> timedelta | None:
 
 
 def retention(configuration: Mapping[str, str], name: str) -> timedelta | None:
-    """How long the table keeps removed files (`FILES`) or log entries (`LOG`); None if it cannot be read."""
+    """How long the table keeps removed files (`FILES`) or log entries (`LOG`); None if it cannot be
+    parsed.
+    """
     text = configuration.get(name)
     return DEFAULTS[name] if text is None else parse_interval(text)
 
 
 def library_keeps_log(table_uri: str, configuration: Mapping[str, str]) -> bool:
-    """Return True if the Delta library keeps log entries for as long as the table asks for, or longer."""
+    """Return True if the Delta library keeps log entries at least as long as the table asks for."""
     text = configuration.get(LOG)
     if text is None or _READ_BY_LIBRARY.fullmatch(text):
         return True
@@ -67,7 +69,7 @@ def library_keeps_log(table_uri: str, configuration: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=1000)
 def warn_kept(table_uri: str, name: str, value: str) -> None:
-    """Log, once a process, that nothing is deleted because of the property, and how to correct it."""
+    """Log once per process that nothing is deleted because of the property, and how to fix it."""
     logger.warning(
         "Penstock deletes no %s of the Delta table %s: its property %s is %r. Write it as one whole number "
         "and a unit up to weeks: ALTER TABLE ... SET TBLPROPERTIES ('%s' = 'interval 30 days').",

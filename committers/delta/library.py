@@ -1,7 +1,6 @@
-"""The adapter for deltalake: what Penstock relies on and the library does not document.
+"""Adapter for deltalake: undocumented behaviour that Penstock relies on.
 
-`tests/committers/test_delta_library.py` states the behaviour that Penstock relies on. The adapter for obstore
-is `object_store`.
+`tests/committers/test_delta_library.py` tests that behaviour. The adapter for obstore is `object_store`.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ CHECKPOINT_INTERVAL = 100
 
 
 def needs_other_features(error: Exception) -> bool:
-    """Return True if the library refused the commit because it cannot write a feature of the table."""
+    """Return True if the library rejected the commit because it cannot write a feature of the table."""
     return isinstance(error, CommitFailedError) and "Unsupported table features" in str(error)
 
 
 def in_short(error: BaseException) -> str:
-    """The library's message without its backtrace and colours."""
+    """The library's message without its backtrace and color codes."""
     lines = [line.strip() for line in str(error).replace("\x1b[31m↳\x1b[0m", "").splitlines()]
     kept = []
     for line in lines:

@@ -1,4 +1,6 @@
-"""A commit by the Delta library: for overwrites, which name all files, and where only it reaches the log."""
+"""Commits through the Delta library: overwrites, which list all files, and logs that only the library can
+reach.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ def commit_by_library(
     app_versions: Mapping[str, int],
     now_ms: int,
 ) -> None:
-    """Add all files of the manifest in the version after the handle's, or not at all.
+    """Add all files of the manifest in the version after the handle's, or fail.
 
     Raises:
-        Exception: of the library. It may have landed, whatever it says.
+        Exception: raised by the library. The commit may have succeeded anyway.
     """
     actions: list[AddAction | RemoveAction] = [*add_actions(content.files, now_ms, data_change=True)]
     table.create_write_transaction(
@@ -64,7 +66,7 @@ def add_actions(files: Sequence[DataFile], now_ms: int, *, data_change: bool) ->
 
 
 def post_commit(table: DeltaTableState) -> PostCommitHookProperties:
-    """Expired log files are looked for at log checkpoints only: a long log is slow to list."""
+    """Expired log files are searched only when a log checkpoint is written: listing a long log is slow."""
     cleans_up = is_checkpoint_due(table, table.version() + 1) and library_keeps_log(
         table.table_uri, table.metadata().configuration
     )
@@ -72,6 +74,6 @@ def post_commit(table: DeltaTableState) -> PostCommitHookProperties:
 
 
 def is_checkpoint_due(table: DeltaTableState, version: int) -> bool:
-    """As the library counts."""
+    """Counts in the same way as the library."""
     interval = int(table.metadata().configuration.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
     return (version + 1) % max(interval, 1) == 0

@@ -1,4 +1,6 @@
-"""When a stream writes the log checkpoints of its table: as the table says, while they take little time."""
+"""Decides when a stream writes log checkpoints of its table: at the table's interval, unless they take too
+long.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,28 @@ from .table import load
 logger = get_logger(__name__)
 
 QUICK_S = 0.25
-"""What takes no longer is written whenever it is due …"""
+"""A log checkpoint that takes no longer is always written when it is due."""
 RESTS = 9
-"""… and after one that takes longer, none for so many times as long: they take a tenth of a stream's time."""
+"""After one that takes longer, none is written for this multiple of its time: they take at most a tenth of a
+stream's time.
+"""
 
 
 class LogCheckpoints:
-    """Of the tables that this process commits to. Safe to share among threads.
+    """Log checkpoints of the tables that this process commits to. Safe to share among threads.
 
     A log checkpoint has an entry for each file of the table, which the Delta library reads and writes: four
-    seconds for a million. Every 20 commits of a stream of small batches that would be most of its time.
-    Readers hardly notice: beside such a checkpoint, some dozens of entries more take them no time.
+    seconds for a million files. With a checkpoint every 20 commits, a stream of small batches would spend
+    most of its time on them. Readers hardly notice a few dozen more log entries.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` tells seconds."""
+        """`clock` returns seconds."""
         self._clock = clock
         self._rests_until: dict[str, float] = {}
 
     def write(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
-        """After a commit for which one is due; the commit stands, whatever comes of it."""
+        """Called after a commit for which a log checkpoint is due. A failure does not affect the commit."""
         start = self._clock()
         if start < self._rests_until.get(table_uri, start):
             return
@@ -45,4 +49,4 @@ class LogCheckpoints:
 
 
 LOG_CHECKPOINTS = LogCheckpoints()
-"""Of this process."""
+"""The instance of this process."""

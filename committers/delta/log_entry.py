@@ -1,7 +1,7 @@
-"""One entry of a Delta table's log: the one that an append of a batch makes, and what those of others change.
+"""Log entries of a Delta table: writes the entry of an append, and reads the changes in entries of others.
 
-An entry is a line of JSON per action (`PROTOCOL.md` of Delta, "Actions"). Written is what the Delta library
-writes for the same commit, and what `DESCRIBE HISTORY` shows of it.
+An entry has one line of JSON per action (`PROTOCOL.md` of Delta, "Actions"). It is written as the Delta
+library writes the same commit.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..file_tables.manifest import LakeManifest
 from .history import NOTE_KEY, commit_note
 
 _KEPT_BY_LIBRARY = "/!$&'()+,:;=@"
-"""Beside letters, digits and `-._~`, what the library writes into the log as it is."""
+"""Characters that the library writes unescaped into the log, besides letters, digits and `-._~`."""
 
 
 def append_entry(
     manifest: Manifest, content: LakeManifest, app_versions: Mapping[str, int], now_ms: int
 ) -> bytes:
-    """The entry that adds all files of the manifest, with these application transactions.
+    """The entry that adds all files of the manifest and sets these application transactions.
 
-    Characters are themselves, never escaped: one beyond 16 bits is escaped as two halves, of which readers
-    with Arrow's JSON for Rust, the Delta library among them, make another character.
+    Characters are never escaped: one beyond 16 bits would be escaped as two surrogates, and readers with
+    Arrow's JSON for Rust, including the Delta library, decode these to another character.
     """
     actions = _append_actions(manifest, content, app_versions, now_ms)
     lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
@@ -67,29 +67,29 @@ def _append_actions(
 
 
 def logged_path(path: str) -> str:
-    """The path as the Delta library writes it into the log."""
+    """Encode the path as the Delta library writes it into the log."""
     return quote(path, safe=_KEPT_BY_LIBRARY)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryChanges:
-    """What an entry changes of a table, but for its files."""
+    """Changes of a log entry, except for files."""
 
     app_versions: Mapping[str, int]
     has_other_layout: bool
-    """Columns, properties or protocol are set anew."""
+    """True if columns, properties or protocol are set."""
 
 
 def changes_of(entry: bytes) -> EntryChanges:
     """
     Raises:
-        ValueError: it is no entry.
+        ValueError: it is not a log entry.
     """
     app_versions: dict[str, int] = {}
     has_other_layout = False
     for line in entry.splitlines():
         if not (line.startswith(b"{") and line.endswith(b"}")):
-            raise ValueError("a line is no action")
+            raise ValueError("a line is not an action")
         if b'"txn"' in line or b'"metaData"' in line or b'"protocol"' in line:
             try:
                 action = json.loads(line)
@@ -97,5 +97,5 @@ def changes_of(entry: bytes) -> EntryChanges:
                 if "txn" in action:
                     app_versions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
             except (KeyError, TypeError, OverflowError, RecursionError) as error:
-                raise ValueError(f"a line is no action: {error}") from None
+                raise ValueError(f"a line is not an action: {error}") from None
     return EntryChanges(app_versions, has_other_layout)

@@ -1,8 +1,8 @@
-"""The log of a Delta table as single files: one entry looked at, or put where none is yet.
+"""The log of a Delta table as single files: reads an entry, or creates one that does not exist yet.
 
-The Delta library has no such calls: it lists and reads the log as a whole. A local disk needs nothing but the
-operating system; S3 goes through `obstore`, the Python face of the client that the Delta library has inside,
-with the same options. Where neither will do, there are no log files, and the library commits.
+The Delta library has no such calls: it lists and reads the log as a whole. Local disks are accessed directly.
+S3 is accessed through `obstore`, the Python binding of the object store client inside the Delta library, with
+the same options. For other storages there are no log files, and the library commits.
 
 Runs on the driver and in the delivery process. Layout: `PROTOCOL.md` of Delta, "Delta Log Entries".
 """
@@ -28,34 +28,37 @@ LOG = "_delta_log"
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """What one entry of the log says, and which file that was: a new one under its name is another."""
+    """Content of a log entry, and the identity of its file: a new file with the same name has another
+    identity.
+    """
 
     content: bytes
     identity: str
 
 
 class LogFiles(Protocol):
-    """The entries of one table's log, by version. Errors are those of the storage."""
+    """The entries of one table's log, by version. Raises the errors of the storage."""
 
     def read(self, version: int) -> LogFile | None:
-        """None if there is none."""
+        """None if it does not exist."""
         ...
 
     def identity(self, version: int) -> str | None:
-        """Of the file that is there; None if there is none."""
+        """Identity of the existing file; None if it does not exist."""
         ...
 
     def put(self, version: int, content: bytes) -> str:
-        """Make it durable, whole or not at all; returns its identity.
+        """Create the entry, durably and atomically; return its identity.
 
         Raises:
-            FileExistsError: there is one. It may be this very one: a client repeats what got no answer.
+            FileExistsError: the entry exists. It may be this one: a client repeats a request if the response
+                is lost.
         """
         ...
 
 
 def open_log_files(table_uri: str, storage_options: Mapping[str, str]) -> LogFiles | None:
-    """None if only the Delta library knows how to get there."""
+    """None if only the Delta library can reach the log."""
     if is_local(table_uri):
         return LocalLogFiles(table_uri.removeprefix("file://"))
     store = open_object_store(table_uri, storage_options)
@@ -74,7 +77,7 @@ def entry_name(version: int) -> str:
 
 
 class LocalLogFiles:
-    """See `LogFiles`. A new entry is a hard link to a file that is on the disk already."""
+    """See `LogFiles`. A new entry is a hard link to a file that is already on disk."""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
@@ -126,7 +129,7 @@ class StoredLogFiles:
     """See `LogFiles`. A new entry is a conditional PUT (`If-None-Match: *`).
 
     Args:
-        store: its root is the table
+        store: its root is the table's location
     """
 
     def __init__(self, table_uri: str, store: ObjectStore) -> None:
@@ -158,5 +161,5 @@ class StoredLogFiles:
 def _e_tag(about: ObjectMeta | PutResult) -> str:
     e_tag = about["e_tag"]
     if not e_tag:
-        raise OSError("the storage gives no ETag")
+        raise OSError("the storage returns no ETag")
     return e_tag

@@ -1,6 +1,7 @@
-"""Maintenance of a Delta table beside its commits: the log, and files that are no longer part of the table.
+"""Maintenance of a Delta table: log checkpoints, and deletion of files that are no longer part of the
+table.
 
-Neither makes a commit, so neither gets into the way of a stream.
+Neither makes a commit, so neither conflicts with a stream.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from .library import in_short
 from .table import load, load_if_there
 
 MAINTENANCE_PROPERTY = "penstock.maintenance"
-"""`true` in tables that Penstock created."""
+"""Set to `true` in tables that Penstock created."""
 
 COMMITS_PER_CHECKPOINT = 10
-"""A log checkpoint of fewer costs more than it saves."""
+"""A log checkpoint of fewer commits costs more than it saves."""
 
 _LOG_CLEANUP_PROPERTY = "delta.enableExpiredLogCleanup"
 _FILES_PER_CHECK = 1000
@@ -35,7 +36,7 @@ _LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
 
 
 def is_maintained(table_uri: str, storage_options: Mapping[str, str]) -> bool:
-    """Did Penstock create the table, and does nobody mind?
+    """Return True if Penstock created the table and maintenance is not disabled.
 
     Raises:
         RetryableError: it cannot be read now.
@@ -52,9 +53,9 @@ def _flag(table: DeltaTable, name: str, *, default: bool) -> bool:
 
 
 def checkpoint_log(table_uri: str, storage_options: Mapping[str, str]) -> int | None:
-    """Write a log checkpoint if there is none of the last commits, and drop what the log keeps no longer.
+    """Write a log checkpoint if enough commits follow the last one, and delete expired log entries.
 
-    How long it keeps what is the table's own affair (`delta.logRetentionDuration`, 30 days).
+    Log retention is set by the table (`delta.logRetentionDuration`, default 30 days).
 
     Returns:
         the version of the new checkpoint; None if there was nothing to do
@@ -74,7 +75,7 @@ def checkpoint_log(table_uri: str, storage_options: Mapping[str, str]) -> int | 
 
 
 def write_log_checkpoint(table: DeltaTable) -> None:
-    """Of the handle's version, and drop what the log keeps no longer.
+    """Write a log checkpoint of the handle's version, and delete expired log entries.
 
     Raises:
         RetryableError: the log cannot be written now.
@@ -88,12 +89,14 @@ def write_log_checkpoint(table: DeltaTable) -> None:
     except Exception as error:
         raise RetryableError(
             f"The log of the Delta table {table.table_uri} could not be checkpointed: {in_short(error)}. No "
-            "commit is affected; it is tried again."
+            "commit is affected. The next run tries again."
         ) from error
 
 
 def _last_checkpoint(table_uri: str, storage_options: Mapping[str, str]) -> int:
-    """-1 without one, or if nobody can tell: then one more does no harm."""
+    """Version of the last checkpoint; -1 if there is none or if it is unknown: an extra checkpoint does no
+    harm.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError):
         with open_log(table_uri, storage_options).open_input_file(_LAST_CHECKPOINT) as entry:
             return int(json.loads(entry.read())["version"])
@@ -109,21 +112,22 @@ def vacuum(
     now: datetime,
     protected: Callable[[], Collection[str]],
 ) -> int:
-    """Delete files that were removed from the table longer ago than its retention; the number deleted.
+    """Delete files that were removed from the table longer ago than its retention; return the number
+    deleted.
 
-    Only files that the log says were removed: what it has never named may be waiting for its commit. The
-    library tells which these are, but a log checkpoint leaves out what was removed longer ago than the
-    retention, and then it no longer knows. So it is also asked about the version that the table had a
-    retention ago: all that was removed by then can go now, unless it has come back since. They are deleted
-    here, for the library's own vacuum makes two commits.
+    Only files that the log lists as removed are deleted: a file that was never in the log may be waiting for
+    its commit. The library returns the removed files, but a log checkpoint leaves out files removed longer
+    ago than the retention. So the library is also asked about the version of one retention ago: all files
+    removed by then can be deleted, unless they were added again. They are deleted here because the library's
+    own vacuum makes two commits.
 
     Args:
-        protected: base names of files that manifests name which are not in the table yet; asked right before
+        protected: returns base names of files in manifests that are not committed yet; called right before
             each deletion
 
     Raises:
         RetryableError: the table cannot be read now.
-        TableNotSupportedError: nobody can tell here what the table needs.
+        TableNotSupportedError: the files that the table needs cannot be determined.
     """
     table = load_if_there(table_uri, storage_options)
     if table is None:
@@ -149,7 +153,7 @@ def vacuum(
 def _removed_long_ago(
     table: DeltaTable, storage_options: Mapping[str, str], now: datetime, kept_for: timedelta
 ) -> Sequence[str]:
-    """Paths, unencoded."""
+    """Paths, not encoded."""
     try:
         past = DeltaTable(table.table_uri, storage_options=dict(storage_options))
         past.load_as_version(now - kept_for)
@@ -157,18 +161,18 @@ def _removed_long_ago(
     except Exception as error:
         raise RetryableError(
             f"The Delta table {table.table_uri} could not be vacuumed: {in_short(error)}. Nothing was "
-            "deleted; it is tried again."
+            "deleted. The next run tries again."
         ) from error
 
 
 def _removed(table: DeltaTable, longer_ago_than: timedelta) -> list[str]:
-    """By the view of the log that this handle has. Looks only."""
+    """Uses the handle's version of the log. Read-only."""
     hours = math.ceil(longer_ago_than / timedelta(hours=1))
     return table.vacuum(dry_run=True, retention_hours=hours, enforce_retention_duration=False)
 
 
 def _needed(table: DeltaTable) -> Iterator[str]:
-    """Base names of the files of the newest version, and of those that were removed only lately."""
+    """Base names of the files of the newest version, and of those that were removed recently."""
     for uri in table.file_uris():
         name = posixpath.basename(uri)
         yield from (name, unquote(name))

@@ -1,7 +1,7 @@
-"""The object store of a Delta table, by `obstore`: S3 and Azure.
+"""The object store of a Delta table, through `obstore`: S3 and Azure.
 
-That is the Python face of the client that the Delta library has inside: it takes the same addresses and
-options, and leaves Python's lock to others while it waits.
+`obstore` is the Python binding of the client inside the Delta library. It accepts the same addresses and
+options, and releases the GIL while it waits.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _AZURE_SCHEMES = ("abfs", "abfss", "adl", "az", "azure")
 
 
 def open_object_store(table_uri: str, storage_options: Mapping[str, str]) -> ObjectStore | None:
-    """The store, with the table as its root; None if only the Delta library knows how to get there.
+    """The store with the table as its root; None if only the Delta library can open it.
 
-    One for each process, table and options: connections stay open from batch to batch. Runs anywhere.
+    One per process, table and options, so that connections stay open between batches. Runs anywhere.
 
     Args:
-        storage_options: as the Delta library takes them; those that are missing come from the environment
+        storage_options: in the Delta library's form; missing ones are taken from the environment
     """
     scheme = urlsplit(table_uri).scheme
     if scheme in _S3_SCHEMES:
-        variables, knows = "AWS_", _knows_on_s3
+        variables, knows = "AWS_", _has_s3_credentials
     elif scheme in _AZURE_SCHEMES:
-        variables, knows = "AZUR", _knows_on_azure  # Azurite's too
+        variables, knows = "AZUR", _has_azure_credentials  # also for Azurite
     else:
         return None
     environment = {name: value for name, value in os.environ.items() if name.upper().startswith(variables)}
@@ -47,7 +47,9 @@ def open_object_store(table_uri: str, storage_options: Mapping[str, str]) -> Obj
 
 @contextmanager
 def errors_of_the_system() -> Iterator[None]:
-    """Errors of the client as those of a file system, in its words, without its internals."""
+    """Convert errors of the client to file system errors, with the client's message but without its
+    internals.
+    """
     from obstore.exceptions import BaseError
 
     try:
@@ -56,7 +58,7 @@ def errors_of_the_system() -> Iterator[None]:
         raise OSError(str(error).partition("\n\nDebug source")[0]) from None
 
 
-# Would this client act as the library does, and as the same user? By the names of all that is told. ---
+# Does obstore resolve the same credentials as the Delta library? ------------------------------------
 
 _OF_THE_LIBRARY = (
     "locking_provider",
@@ -67,7 +69,7 @@ _OF_THE_LIBRARY = (
     "iam_role_session_name",
     "assume_role_arn",
 )
-"""Ends of options that only the Delta library knows: other ways to commit, and roles that it takes."""
+"""Suffixes of options that only the Delta library supports: other commit mechanisms, and assumed roles."""
 
 _PROFILE = ("aws_profile", "aws_default_profile", "aws_config_file", "aws_shared_credentials_file")
 _S3_CREDENTIALS = (
@@ -77,7 +79,7 @@ _S3_CREDENTIALS = (
     "aws_container_credentials_relative_uri",
     "aws_container_credentials_full_uri",
 )
-"""Where this client looks for them, as the library does: a key; the role of a pod or container."""
+"""Credential sources of this client, same as in the library: a key; the role of a pod or container."""
 
 _AZURE_CREDENTIALS = (
     {"account_key", "access_key", "master_key"},
@@ -98,8 +100,11 @@ _OTHER_AZURE_CREDENTIALS = {
 }
 
 
-def _knows_on_s3(configured: set[str]) -> bool:
-    """A profile or a machine's role it never does."""
+def _has_s3_credentials(configured: set[str]) -> bool:
+    """Return True if obstore would use the same credentials as the Delta library, given the option names.
+
+    obstore supports neither profiles nor machine roles.
+    """
     found = next((name for name in _S3_CREDENTIALS if name in configured), None)
     return found is not None and ("access_key" in found or not _has_profile(configured))
 
@@ -109,13 +114,16 @@ def _has_profile(configured: set[str]) -> bool:
         return True
     try:
         folder = Path.home() / ".aws"
-    except RuntimeError:  # a container's user need not have one
+    except RuntimeError:  # the user of a container may have no home directory
         return False
     return (folder / "config").exists() or (folder / "credentials").exists()
 
 
-def _knows_on_azure(configured: set[str]) -> bool:
-    """Where there is nothing to choose: the two do not prefer the same."""
+def _has_azure_credentials(configured: set[str]) -> bool:
+    """Return True if obstore would use the same credentials as the Delta library, given the option names.
+
+    With several kinds of credentials, the two clients prefer different ones.
+    """
     names = {name.removeprefix("azure_").removeprefix("storage_") for name in configured}
     kinds = sum(not kind.isdisjoint(names) for kind in _AZURE_CREDENTIALS)
     return kinds == 1 and names.isdisjoint(_OTHER_AZURE_CREDENTIALS)
@@ -129,11 +137,13 @@ _HTTP_OPTIONS = {
     *("pool_idle_timeout", "pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes", "proxy_url"),
     *("randomize_addresses", "read_timeout", "timeout", "user_agent"),
 }
-"""The library takes them among its other options, with or without the storage's prefix; this client apart."""
+"""HTTP options. The library takes them among its other options, with or without the storage's prefix; this
+client takes them separately.
+"""
 
 
 def _http_option(name: str) -> str | None:
-    """What this client calls it; None for options of the storage."""
+    """The name of the option in this client; None for options of the storage."""
     short = name.lower().removeprefix("aws_").removeprefix("azure_")
     return short if short in _HTTP_OPTIONS else None
 
@@ -155,5 +165,5 @@ def _open(
     try:
         retry: Any = {"max_retries": int(config.pop("max_retries"))} if "max_retries" in config else {}
         return from_url(table_uri, config=config, client_options=http, retry_config=retry)
-    except (BaseError, ValueError):  # such as half a key: the library says so, in its own words
+    except (BaseError, ValueError):  # for example an incomplete key: the library reports it
         return None

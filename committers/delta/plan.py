@@ -1,4 +1,4 @@
-"""Opens the Delta table that a batch is written into, or creates it. Driver, before any data moves."""
+"""Opens the Delta table for a batch, or creates it. Runs on the driver, before any task starts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ DEFAULT_PROPERTIES: Mapping[str, str] = {
     "delta.checkpoint.writeStatsAsStruct": "true",
     MAINTENANCE_PROPERTY: "true",
 }
-"""For tables that Penstock creates, which the last one says. Typed statistics in checkpoints halve the time
-to load a table; JSON statistics stay there too, for readers that know no others."""
+"""Default properties of new tables. The last one marks tables created by Penstock. Typed statistics in
+checkpoints halve the time to load a table; JSON statistics are kept for readers that need them.
+"""
 
 _HARMLESS_PROPERTIES = (
     "delta.appendOnly",
@@ -49,14 +50,14 @@ _HARMLESS_PROPERTIES = (
     "delta.targetFileSize",
     "delta.tuneFileSizesForRewrites",
 )
-"""The `delta.` properties, and with a dot at the end the prefixes of those, that a new table may have. The
-Delta library writes any other one down without the table feature that it needs, which makes a table that
-engines refuse or misread."""
+"""The `delta.` properties, and prefixes that end with a dot, that a new table may have. The Delta library
+writes any other property without the table feature that it needs, and engines reject or misread such a table.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NewDeltaTable:
-    """How to create a table that is not there yet."""
+    """How to create a table that does not exist yet."""
 
     allowed: bool
     partition_by: Sequence[str] = ()
@@ -70,10 +71,11 @@ def create_table(
     new: NewDeltaTable,
     batch_id: int,
 ) -> bool:
-    """Create the table, of which there was none a moment ago; False if somebody else has done so meanwhile.
+    """Create a table that did not exist just before; return False if another process has created it in the
+    meantime.
 
     Raises:
-        ConfigurationError: it may not or cannot be created as asked.
+        ConfigurationError: creation is disabled, or is not possible with these options.
     """
     if not new.allowed:
         raise ConfigurationError(
@@ -91,10 +93,10 @@ def _create(
     fields: Sequence[Mapping[str, Any]],
     new: NewDeltaTable,
 ) -> bool:
-    """False if somebody else has created the table meanwhile: then that one is used.
+    """Return False if another process has created the table in the meantime; then that table is used.
 
-    Without the library's usual retries: with them, the loser's "create" is committed on top of the
-    winner's table and gives it another id.
+    The library's usual retries are disabled: with them, a second "create" would be committed on top of the
+    first table and give it another id.
     """
     _check_properties(table_uri, new.properties)
     check_timestamps_in_maps(fields, table_uri)
@@ -119,8 +121,8 @@ def _create(
                 f"storage.* options and that the storage is reachable. {NEXT_TRY}"
             ) from error
         raise ConfigurationError(
-            f"The Delta table {table_uri} cannot be created: {in_short(error)}. Correct the path, the "
-            "storage.* options, the column names or the table properties."
+            f"The Delta table {table_uri} cannot be created: {in_short(error)}. Fix the path, the storage.* "
+            "options, the column names or the table properties."
         ) from error
     return True
 
@@ -130,14 +132,14 @@ _INTERVAL = (
     r"(?i)interval( \d{1,9} (micro|milli)?seconds?| \d{1,9} (minute|hour|day|week)s?)+",
     "an interval such as 'interval 7 days'",
 )
-_COUNT = r"[1-9]\d{0,8}", "a whole number from 1 on"
+_COUNT = r"[1-9]\d{0,8}", "a whole number of at least 1"
 _VALUES: Mapping[str, tuple[str, str]] = {
     "delta.appendOnly": _FLAG,
     "delta.checkpoint.writeStatsAsJson": _FLAG,
     "delta.checkpoint.writeStatsAsStruct": _FLAG,
     "delta.checkpointInterval": _COUNT,
     "delta.checkpointRetentionDuration": _INTERVAL,
-    "delta.dataSkippingNumIndexedCols": (r"-1|\d{1,9}", "a whole number from -1 on"),
+    "delta.dataSkippingNumIndexedCols": (r"-1|\d{1,9}", "a whole number of at least -1"),
     "delta.deletedFileRetentionDuration": _INTERVAL,
     "delta.enableChangeDataFeed": _FLAG,
     "delta.enableDeletionVectors": _FLAG,
@@ -148,7 +150,9 @@ _VALUES: Mapping[str, tuple[str, str]] = {
     "delta.sampleRetentionDuration": _INTERVAL,
     "delta.setTransactionRetentionDuration": _INTERVAL,
 }
-"""Values that every engine can read, and how to say so. The Delta library writes any down."""
+"""Patterns of values that all engines can read, and their descriptions. The Delta library writes any
+value.
+"""
 
 
 def _check_values(table_uri: str, properties: Mapping[str, str]) -> None:
@@ -159,8 +163,8 @@ def _check_values(table_uri: str, properties: Mapping[str, str]) -> None:
     ]
     if wrong:
         raise ConfigurationError(
-            f"The Delta table {table_uri} cannot be created with these properties: {'; '.join(wrong)}. "
-            "Correct the option tableProperties."
+            f"The Delta table {table_uri} cannot be created with these properties: {'; '.join(wrong)}. Fix "
+            "the option tableProperties."
         )
 
 
@@ -175,29 +179,29 @@ def _check_properties(table_uri: str, properties: Mapping[str, str]) -> None:
     refused = [name for name in properties if name.startswith("delta.") and not _is_harmless(name)]
     if refused:
         raise ConfigurationError(
-            f"The Delta table {table_uri} cannot be created with the table properties {join_names(refused)}: "
-            "they need a table feature that Penstock cannot set up, or would violate. Correct the option "
-            "tableProperties."
+            f"The Delta table {table_uri} cannot be created with the table properties "
+            f"{join_names(refused)}: they need a table feature that Penstock cannot set up or would "
+            "violate. Fix the option tableProperties."
         )
 
 
 def _partition_columns(
     table_uri: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]
 ) -> list[str]:
-    """The partition columns as the columns are spelt."""
+    """The partition columns with the case of the query's columns."""
     columns = {str(column["name"]).lower(): column for column in fields}
     unknown = [name for name in partition_by if name.lower() not in columns]
     nested = [name for name in partition_by if name not in unknown and _is_nested(columns[name.lower()])]
     if unknown or nested:
         raise ConfigurationError(
             f"The Delta table {table_uri} cannot be partitioned by {join_names([*unknown, *nested])}. The "
-            f"query has the columns {join_names([str(column['name']) for column in fields])}; struct, array, "
-            "map and binary columns make no partitions."
+            f"query has the columns {join_names([str(column['name']) for column in fields])}. Struct, "
+            "array, map and binary columns cannot be partition columns."
         )
     if partition_by and len({name.lower() for name in partition_by}) == len(columns):
         raise ConfigurationError(
-            f"partitionBy names every column of the query, so files of {table_uri} would have no columns. "
-            "Leave at least one out."
+            f"partitionBy lists every column of the query, so files of {table_uri} would have no columns. "
+            "Leave out at least one."
         )
     return [str(columns[name.lower()]["name"]) for name in partition_by]
 
@@ -209,15 +213,15 @@ def _is_nested(column: Mapping[str, Any]) -> bool:
 def check_partitioning(table: DeltaTableState, partition_by: Sequence[str] | None) -> None:
     """
     Raises:
-        ConfigurationError: the table is partitioned otherwise. None asks for nothing.
+        ConfigurationError: the table's partitioning differs. None accepts any partitioning.
     """
     has = table.metadata().partition_columns
     if partition_by is None or [name.lower() for name in has] == [name.lower() for name in partition_by]:
         return
     raise ConfigurationError(
         f"partitionBy asks for {join_names(partition_by)}, but the Delta table {table.table_uri} is "
-        f"partitioned by {join_names(has)}. Leave partitionBy out to take the table's own, or write another "
-        "table."
+        f"partitioned by {join_names(has)}. Omit partitionBy to use the table's partitioning, or write "
+        "another table."
     )
 
 

@@ -1,7 +1,7 @@
-"""How a query's columns map onto a Delta table's, and whether files still fit the table.
+"""Maps a query's columns to a Delta table's, and checks whether files still fit the table.
 
-Pure: schemas in, schemas or an error out. The table's schema is Delta's own JSON throughout, because Arrow
-loses parts of it.
+Pure: takes schemas, returns schemas or raises an error. The table's schema is Delta's own JSON throughout,
+because Arrow loses parts of it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from .table import KIND
 from .table_state import DeltaTableState
 
 STATISTICS_COLUMNS_DEFAULT = 32
-"""`delta.dataSkippingNumIndexedCols` of a table that does not say: leaf columns from the left."""
+"""Default of `delta.dataSkippingNumIndexedCols`: number of leaf columns, counted from the left."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaTableLayout:
-    """What a batch is written into. Planned on the driver before any data moves; pickles."""
+    """The table layout that a batch is written for. Planned on the driver before any task starts; can be
+    pickled.
+    """
 
     table_id: str
     table_version: int
@@ -50,14 +52,14 @@ class DeltaTableLayout:
     """Columns that the commit adds to the table."""
     partition_by: tuple[str, ...]
     statistics_columns: tuple[str, ...] | None
-    """`delta.dataSkippingStatsColumns`: dotted names; None if the table does not say."""
+    """`delta.dataSkippingStatsColumns`: dotted names; None if not set."""
     statistics_columns_max: int
-    """`delta.dataSkippingNumIndexedCols`: leaf columns from the left, -1 for all."""
+    """`delta.dataSkippingNumIndexedCols`: number of leaf columns, counted from the left; -1 for all."""
     created: bool
     """True if planning created the table."""
 
     def content(self, files: Sequence[DataFile], mode: Mode) -> LakeManifest:
-        """The manifest content of these files."""
+        """Build the manifest content for these files."""
         return LakeManifest(
             kind=KIND,
             mode=mode,
@@ -79,7 +81,7 @@ def fields_of(schema_json: str) -> list[dict[str, Any]]:
 def plan_target(
     table: DeltaTableState, source: Sequence[Mapping[str, Any]], *, evolve: bool, created: bool
 ) -> DeltaTableLayout:
-    """What a batch with these columns is written into.
+    """Return the layout for a batch with these columns.
 
     Raises:
         SchemaMismatchError: shows both schemas.
@@ -94,10 +96,10 @@ def plan_target(
 
 
 def target_of_files(table: DeltaTableState, content: LakeManifest) -> DeltaTableLayout:
-    """What further files with the schema of these are written into: as the table wants files now.
+    """Return the current layout for more files with the same schema.
 
     Raises:
-        SchemaMismatchError: the table was altered since, and cannot take them.
+        SchemaMismatchError: the table was altered since, and no longer accepts these files.
     """
     check_files_fit(table, content, "the batch")
     return _target(table, content.schema_json, content.new_columns, created=False)
@@ -124,13 +126,13 @@ def _target(
 
 
 def _split_names(names: str) -> tuple[str, ...]:
-    """Names separated by commas, each in backquotes or with parts in them."""
+    """Split names separated by commas; each may be in backquotes or contain quoted parts."""
     parts = re.findall(r"(?:`[^`]*`|[^,`])+", names)
     return tuple(part.strip().replace("`", "") for part in parts if part.strip())
 
 
 def delta_fields(source: pa.Schema, table_uri: str) -> list[dict[str, Any]]:
-    """The source's columns as Delta writes them, all nullable: Spark's flags are hints, not promises.
+    """Convert the source's columns to Delta fields, all nullable: Spark's flags are hints, not guarantees.
 
     Raises:
         SchemaMismatchError: names the columns that Delta has no type for.
@@ -145,10 +147,9 @@ def delta_fields(source: pa.Schema, table_uri: str) -> list[dict[str, Any]]:
         fields.append(_nullable(json.loads(schema.to_json())["fields"][0]))
     if bad:
         raise SchemaMismatchError(
-            f"The Delta table {table_uri} cannot hold these columns of the query:\n"
-            + "\n".join(bad)
-            + "\nCast "
-            "them in the query to a type that Delta has, or leave them out. Nothing was written."
+            f"The Delta table {table_uri} cannot store these columns of the query:\n" + "\n".join(bad) + "\n"
+            "Cast them in the query to a type that Delta supports, or leave them out. Nothing was "
+            "written."
         )
     return fields
 
@@ -157,47 +158,58 @@ def _normal_field(column: pa.Field) -> pa.Field:
     return pa.field(column.name, _normal_type(column.type), nullable=column.nullable)
 
 
-def _normal_type(kind: pa.DataType) -> pa.DataType:
-    """The type as Delta names it: one string, one list, UTC."""
-    if pa.types.is_dictionary(kind):
-        return _normal_type(kind.value_type)
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None) if kind.unit != "ns" else kind
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+def _normal_type(data_type: pa.DataType) -> pa.DataType:
+    """The type in Delta's terms: one string type, one list type, UTC."""
+    if pa.types.is_dictionary(data_type):
+        return _normal_type(data_type.value_type)
+    if pa.types.is_timestamp(data_type):
+        return pa.timestamp("us", "UTC" if data_type.tz else None) if data_type.unit != "ns" else data_type
+    if pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type):
         return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+    if (
+        pa.types.is_large_binary(data_type)
+        or pa.types.is_binary_view(data_type)
+        or pa.types.is_fixed_size_binary(data_type)
+    ):
         return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(pa.field("element", _normal_type(kind.value_type), kind.value_field.nullable))
-    if pa.types.is_struct(kind):
-        return pa.struct([_normal_field(child) for child in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_normal_type(kind.key_type), _normal_field(kind.item_field))
-    return kind
+    if (
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    ):
+        return pa.list_(
+            pa.field("element", _normal_type(data_type.value_type), data_type.value_field.nullable)
+        )
+    if pa.types.is_struct(data_type):
+        return pa.struct([_normal_field(child) for child in data_type])
+    if pa.types.is_map(data_type):
+        return pa.map_(_normal_type(data_type.key_type), _normal_field(data_type.item_field))
+    return data_type
 
 
 def _nullable(field: dict[str, Any]) -> dict[str, Any]:
     return {**field, "nullable": True, "type": _nullable_type(field["type"])}
 
 
-def _nullable_type(kind: Any) -> Any:
-    if not isinstance(kind, dict):
-        return kind
-    if kind["type"] == "struct":
-        return {**kind, "fields": [_nullable(field) for field in kind["fields"]]}
-    if kind["type"] == "array":
-        return {**kind, "containsNull": True, "elementType": _nullable_type(kind["elementType"])}
-    key, value = _nullable_type(kind["keyType"]), _nullable_type(kind["valueType"])
-    return {**kind, "keyType": key, "valueContainsNull": True, "valueType": value}
+def _nullable_type(data_type: Any) -> Any:
+    if not isinstance(data_type, dict):
+        return data_type
+    if data_type["type"] == "struct":
+        return {**data_type, "fields": [_nullable(field) for field in data_type["fields"]]}
+    if data_type["type"] == "array":
+        return {**data_type, "containsNull": True, "elementType": _nullable_type(data_type["elementType"])}
+    key, value = _nullable_type(data_type["keyType"]), _nullable_type(data_type["valueType"])
+    return {**data_type, "keyType": key, "valueContainsNull": True, "valueType": value}
 
 
 TIMESTAMP_NTZ_FEATURE = "timestampNtz"
 
 
 def check_timestamps_in_maps(fields: Sequence[Mapping[str, Any]], table_uri: str) -> None:
-    """Refuse columns that nobody could read any more, nor the whole table, once they are in its schema.
+    """Reject columns that would make the whole table unreadable once they are in its schema.
 
-    The Delta library gives a table the feature that `timestamp_ntz` needs, but overlooks that type in maps.
+    For `timestamp_ntz`, the Delta library sets the required table feature, but not if the type is inside a
+    map.
 
     Raises:
         SchemaMismatchError: names the columns.
@@ -209,14 +221,14 @@ def check_timestamps_in_maps(fields: Sequence[Mapping[str, Any]], table_uri: str
     if bad:
         raise SchemaMismatchError(
             f"The Delta table {table_uri} cannot get the columns {', '.join(map(repr, bad))}: timestamp_ntz "
-            "inside a map needs a table feature that the Delta library does not set for it. Cast it to "
-            "TIMESTAMP or STRING in the query, e.g. with transform_values(), or add a timestamp_ntz column "
-            "outside of maps. Nothing was written."
+            "inside a map needs a table feature that the Delta library does not set. Cast it to TIMESTAMP "
+            "or STRING in the query, e.g. with transform_values(), or add a timestamp_ntz column outside "
+            "of maps. Nothing was written."
         )
 
 
 def _has_timestamp_ntz(column: SchemaColumn[str], *, in_maps: bool) -> bool:
-    """With `in_maps`, also inside maps."""
+    """With `in_maps`, only inside maps."""
     inside = column.children if in_maps or column.nesting != "map" else ()
     return column.type == "timestamp_ntz" or any(_has_timestamp_ntz(one, in_maps=in_maps) for one in inside)
 
@@ -224,13 +236,13 @@ def _has_timestamp_ntz(column: SchemaColumn[str], *, in_maps: bool) -> bool:
 def match(
     source: Sequence[Mapping[str, Any]], table: Sequence[Mapping[str, Any]], *, evolve: bool, table_uri: str
 ) -> list[str]:
-    """Lay the source's Delta fields over the table's, by name, case ignored.
+    """Match the source's Delta fields with the table's by name, ignoring case.
 
     Returns:
         names of the columns that the table does not have
 
     Raises:
-        SchemaMismatchError: says which columns do not fit and shows both schemas.
+        SchemaMismatchError: lists the columns that do not fit and shows both schemas.
     """
     given, wanted = _columns(source), _columns(table)
     differences = list(compare(given, wanted, _is_same_type))
@@ -244,29 +256,33 @@ def match(
 
 _QUERY: Mapping[DifferenceKind, str] = {
     **QUERY,
-    DifferenceKind.CASE: "{names} and another column of the query differ by case only",
+    DifferenceKind.CASE: "{names} and another column of the query differ only in case",
 }
 _EVOLVING: Mapping[DifferenceKind, str] = {
-    kind: words for kind, words in _QUERY.items() if kind is not DifferenceKind.NEW
+    difference: words for difference, words in _QUERY.items() if difference is not DifferenceKind.NEW
 }
 
 
 def _is_same_type(given: SchemaColumn[str], wanted: SchemaColumn[str]) -> bool:
-    """Equal but for nullability inside, which the writer checks by value, and the order of struct fields."""
+    """Equal, ignoring nested nullability, which the writer checks by value, and the order of struct
+    fields.
+    """
     return all(found.kind is DifferenceKind.NULLS for found in compare([given], [wanted], operator.eq))
 
 
 def _reads_as(written: SchemaColumn[str], current: SchemaColumn[str]) -> bool:
-    """Can a reader that expects `current` read files of `written`? Nullable struct fields may be missing."""
+    """Return True if a reader that expects `current` can read files of `written`. Nullable struct fields may
+    be missing.
+    """
     found = compare([written], [current], operator.eq, key=by_name)
     return all(difference.kind is DifferenceKind.MISSING for difference in found)
 
 
 def check_files_fit(table: DeltaTableState, content: LakeManifest, batch: str) -> list[str]:
-    """Columns of the files that the table has yet to get.
+    """Return the columns of the files that the table does not have yet.
 
     Raises:
-        SchemaMismatchError: the table was altered since the files were planned, and cannot take them.
+        SchemaMismatchError: the table was altered since the files were planned, and no longer accepts them.
     """
     written = _columns(fields_of(content.schema_json))
     current = _columns(fields_of(table.schema().to_json()))
@@ -281,7 +297,7 @@ def check_files_fit(table: DeltaTableState, content: LakeManifest, batch: str) -
             if column.name not in content.new_columns:
                 problems.append(f"{column.name!r} is no longer in the table")
             elif column.name.lower() in names:
-                problems.append(f"{column.name!r} is in the table as {names[column.name.lower()]!r} now")
+                problems.append(f"{column.name!r} is now {names[column.name.lower()]!r} in the table")
             else:
                 missing_columns.append(column.name)
     if tuple(table.metadata().partition_columns) != content.partition_by:
@@ -292,19 +308,19 @@ def check_files_fit(table: DeltaTableState, content: LakeManifest, batch: str) -
 
 
 def _columns(fields: Sequence[Mapping[str, Any]]) -> list[SchemaColumn[SchemaColumn[str]]]:
-    """Delta adds no fields to structs, and never changes their types: a column is compared as a whole."""
+    """Delta does not add fields to structs or change their types, so a column is compared as a whole."""
     return [SchemaColumn(field["name"], _tree(field["type"]), not field["nullable"]) for field in fields]
 
 
-def _tree(kind: Any, name: str = "", is_required: bool = False) -> SchemaColumn[str]:
-    """A type in Delta's JSON, with what is inside."""
-    if not isinstance(kind, dict):
-        return SchemaColumn(name, str(kind), is_required)
-    if kind["type"] == "struct":
-        inside = [_tree(field["type"], field["name"], not field["nullable"]) for field in kind["fields"]]
-    elif kind["type"] == "array":
-        inside = [_tree(kind["elementType"], "element", not kind.get("containsNull", True))]
+def _tree(data_type: Any, name: str = "", is_required: bool = False) -> SchemaColumn[str]:
+    """Convert a type in Delta's JSON, including nested types."""
+    if not isinstance(data_type, dict):
+        return SchemaColumn(name, str(data_type), is_required)
+    if data_type["type"] == "struct":
+        inside = [_tree(field["type"], field["name"], not field["nullable"]) for field in data_type["fields"]]
+    elif data_type["type"] == "array":
+        inside = [_tree(data_type["elementType"], "element", not data_type.get("containsNull", True))]
     else:
-        value = _tree(kind["valueType"], "value", not kind.get("valueContainsNull", True))
-        inside = [_tree(kind["keyType"], "key", True), value]
-    return SchemaColumn(name, "", is_required, nesting=kind["type"], children=tuple(inside))
+        value = _tree(data_type["valueType"], "value", not data_type.get("valueContainsNull", True))
+        inside = [_tree(data_type["keyType"], "key", True), value]
+    return SchemaColumn(name, "", is_required, nesting=data_type["type"], children=tuple(inside))

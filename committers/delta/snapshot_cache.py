@@ -1,16 +1,16 @@
-"""A Delta table without its files, kept from batch to batch and brought up to date by the log's last entries.
+"""Caches the state of a Delta table, without its files, and updates it from the last log entries.
 
-Loading a table costs what it has in files and log entries, and on an object store a request for each entry. A
-process that has loaded it once goes on from there: it reads the entries that follow, mostly its own stream's
-last one. A view is not used any more, and the library loads the table, when
+The cost of loading a table grows with its files and log entries; an object store needs a request per entry. A
+process that has loaded a table once only reads the entries that follow, usually the one of its own last
+commit. A cached snapshot is discarded, and the library loads the table, if
 
-- the log entry of its version is no longer the file that it was. Then the table was dropped, created anew or
-  put back from a copy, or the log was cleaned up, and a "next" version that is free may be long past. It is
-  the last thing looked at before a commit, and is looked at again right after it;
-- an entry sets columns, properties or protocol: these the library alone reads;
-- nobody has asked for a while, or too many entries follow.
+- the log entry of its version is no longer the same file. Then the table was dropped, re-created or restored,
+  or the log was cleaned up, and a free "next" version may be long outdated. This is checked last before a
+  commit, and again right after it;
+- an entry sets columns, properties or protocol: only the library reads these;
+- it was not used for a while, or too many entries follow.
 
-This is a cache and nothing else: without it, as in a new process, the table is loaded.
+This is only a cache: without it, for example in a new process, the table is loaded.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from .table import app_version, load_if_there, load_version
 logger = get_logger(__name__)
 
 KEPT_S = 300.0
-"""For so long after the last look. Logs keep their entries for longer."""
+"""How long a snapshot stays valid after its last use. Logs keep their entries for longer."""
 ENTRIES_MAX = 20
-"""More than these the library reads faster, from a log checkpoint."""
+"""With more new entries than this, the library is faster: it reads a log checkpoint."""
 SNAPSHOTS_MAX = 1000
 LIBRARY_ONLY_S = 60.0
-"""For how long the library alone reads and writes a log after a request for one of its files has failed."""
+"""How long only the library reads and writes a log after a request for one of its files has failed."""
 
 
 class LogChangedError(Exception):
-    """What a commit was based on is no longer in the log, so the commit may count or not."""
+    """The log entry that a commit was based on is missing, so the commit may or may not be valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """Behind which entry of a log one can read on, and write the next."""
+    """The log entry that the snapshot reflects. The next entry is read or written after it."""
 
     files: LogFiles
     version: int
     identity: str
-    """Of the version's file."""
+    """Identity of the entry's file."""
     read_at_s: float
 
     def is_there(self) -> bool:
@@ -60,21 +60,21 @@ class LogTail:
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A Delta table at one version; see `TableState`. Nobody changes it."""
+    """A Delta table at one version; see `DeltaTableState`. Immutable."""
 
     table_uri: str
-    """As the library spells it."""
+    """In the library's form."""
     _options: Mapping[str, str]
     _version: int
     _metadata: Metadata
     _schema: Schema
     _protocol: ProtocolVersions
     _app_versions: dict[str, int | None]
-    """As the library has them at this version, or as entries have set them since."""
+    """As loaded by the library at this version, or as set by entries since."""
     _handle: DeltaTable | None
-    """While the library's is at hand: with what it holds of each file it is large."""
+    """The library's table, only while it is in use: it is large, because it holds data of each file."""
     tail: LogTail | None = None
-    """None: only the library can read and write the log, and the view is good for one look."""
+    """None: only the library can read and write the log, and the snapshot can be used only once."""
 
     @classmethod
     def of(cls, table: DeltaTable, storage_options: Mapping[str, str]) -> TableSnapshot:
@@ -102,7 +102,7 @@ class TableSnapshot:
         return self._protocol
 
     def handle(self) -> DeltaTable:
-        """The library's, at this version.
+        """The library's table at this version.
 
         Raises:
             RetryableError: the log cannot be read now.
@@ -110,7 +110,8 @@ class TableSnapshot:
         return self._handle or load_version(self.table_uri, self._options, self._version)
 
     def app_version(self, app_id: str) -> int | None:
-        """Of an application transaction. For each, the library reads the log since its last checkpoint.
+        """Version of an application transaction. The library reads the log since the last checkpoint for each
+        of them.
 
         Raises:
             RetryableError: the log cannot be read now.
@@ -126,7 +127,7 @@ class TableSnapshot:
         return replace(self, _handle=None)
 
     def after(self, entry: LogTail, app_versions: Mapping[str, int]) -> TableSnapshot:
-        """The table with one more entry, which adds files and sets these transactions."""
+        """The table after one more entry that adds files and sets these transactions."""
         return replace(
             self,
             _version=entry.version,
@@ -136,27 +137,27 @@ class TableSnapshot:
         )
 
     def append(self, entry: bytes, app_versions: Mapping[str, int]) -> TableSnapshot:
-        """Commit such an entry; the table with it.
+        """Commit such an entry; return the table after it.
 
         Raises:
-            FileExistsError: the next version is taken, be it by this very entry.
-            LogChangedError: it may be in the table or not.
-            Exception: of the storage; likewise.
+            FileExistsError: the next version is taken, possibly by this same entry.
+            LogChangedError: the commit may or may not be in the table.
+            Exception: of the storage; the commit may or may not be in the table.
         """
         tail = self.tail
         assert tail is not None, "the library commits"
         next_version = tail.version + 1
         identity = tail.files.put(next_version, entry)
         if not tail.is_there():
-            raise LogChangedError(f"version {tail.version} was replaced or cleaned up meanwhile")
+            raise LogChangedError(f"version {tail.version} was replaced or cleaned up in the meantime")
         return self.after(replace(tail, version=next_version, identity=identity), app_versions)
 
 
 def advance(snapshot: TableSnapshot, now_s: float) -> TableSnapshot | None:
-    """The table at its newest version; None if it has to be loaded.
+    """Advance the snapshot to the newest version; None if the table has to be loaded.
 
     Raises:
-        Exception: of the storage, or of an entry that is none.
+        Exception: of the storage, or of an invalid entry.
     """
     first = last = snapshot.tail
     if first is None or last is None or not 0 <= now_s - first.read_at_s < KEPT_S:
@@ -176,11 +177,11 @@ _Key: TypeAlias = "tuple[str, frozenset[tuple[str, str]]]"
 
 
 class SnapshotCache:
-    """The views that a process keeps, by table. Safe to share among threads.
+    """Table snapshots of a process, by table. Safe to share among threads.
 
     Args:
-        clock: seconds since 1970; one that goes on while the machine sleeps
-        open_files: opens a table's log; None if only the library can
+        clock: seconds since 1970, from a clock that continues while the machine sleeps
+        open_files: opens a table's log; returns None if only the library can
     """
 
     def __init__(
@@ -192,10 +193,10 @@ class SnapshotCache:
         self._open_files = open_files
         self._snapshot_cache: dict[_Key, TableSnapshot] = {}
         self._failed_at_s: dict[_Key, float] = {}
-        """When a request for a file of the log failed last; without the tables where none has since."""
+        """When a request for a file of the log last failed, for tables with a recent failure."""
 
     def load(self, table_uri: str, storage_options: Mapping[str, str]) -> TableSnapshot | None:
-        """The table at its newest version; None if there is none.
+        """The table at its newest version; None if it does not exist.
 
         Raises:
             RetryableError: it cannot be read now.
@@ -231,18 +232,18 @@ class SnapshotCache:
         known = self._snapshot_cache.pop(key, None)
         try:
             return None if known is None else advance(known, self._clock())
-        except Exception as error:  # noqa: BLE001  the library has the last word on what is wrong
-            logger.debug("The Delta table %s is loaded anew: %s", key[0], in_short(error))
+        except Exception as error:  # noqa: BLE001  the library reports what is wrong
+            logger.debug("The Delta table %s is loaded again: %s", key[0], in_short(error))
             return None
 
     def _with_tail(self, key: _Key, snapshot: TableSnapshot) -> TableSnapshot:
-        """With the log's files, if they can be reached without the library."""
+        """Attach the log's files, if they can be reached without the library."""
         files = None if self._has_failed(key) else self._open_files(key[0], dict(key[1]))
         if files is None:
             return snapshot
         try:
             identity = files.identity(snapshot.version())
-        except Exception as error:  # noqa: BLE001  whatever it is, the library has just read the table
+        except Exception as error:  # noqa: BLE001  the library has just read the table
             self._failed(key, error)
             return snapshot
         self._failed_at_s.pop(key, None)
@@ -257,8 +258,8 @@ class SnapshotCache:
     def _failed(self, key: _Key, error: Exception) -> None:
         if key not in self._failed_at_s:
             logger.info(
-                "Reading the log files of the Delta table %s failed: %s. The Delta library commits, which "
-                "takes longer. The files are tried again every %.0f s.",
+                "Reading the log files of the Delta table %s failed: %s. Commits go through the Delta "
+                "library, which takes longer. The files are tried again every %.0f s.",
                 key[0],
                 in_short(error),
                 LIBRARY_ONLY_S,
@@ -273,4 +274,4 @@ def _key(table_uri: str, storage_options: Mapping[str, str]) -> _Key:
 
 
 SNAPSHOT_CACHE = SnapshotCache()
-"""Of this process."""
+"""The instance of this process."""

@@ -1,4 +1,6 @@
-"""A Delta table as the log has it now: loading it, its token, and whether it is still the stream's table."""
+"""A Delta table as currently in its log: loading it, its token, and whether it is still the stream's
+table.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from .table_state import DeltaTableState
 KIND = "delta"
 
 DIGEST_CHARS = 15
-"""Hex digits of the digest that fit into a `txn` version, a signed 64-bit number."""
+"""Number of hex digits of the digest that fit into a `txn` version, a signed 64-bit number."""
 
 
 def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> DeltaTable | None:
-    """The table at its latest version; None if there is none.
+    """Load the table at its latest version; None if it does not exist.
 
     Raises:
         RetryableError: it cannot be read now.
@@ -37,7 +39,7 @@ def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> DeltaTa
 
 
 def load_version(table_uri: str, storage_options: Mapping[str, str], version: int) -> DeltaTable:
-    """The table at a version that was the newest a moment ago.
+    """Load the table at a version that was the newest just before.
 
     Raises:
         RetryableError: it cannot be read now.
@@ -50,16 +52,16 @@ def load_version(table_uri: str, storage_options: Mapping[str, str], version: in
 
 def _unreadable(table_uri: str, error: Exception) -> RetryableError:
     return retryable(error)(
-        f"The Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check "
-        f"the path, the storage.* options and that the storage is reachable. {NEXT_TRY}"
+        f"The Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check the "
+        f"path, the storage.* options and that the storage is reachable. {NEXT_TRY}"
     )
 
 
 def load(table_uri: str, storage_options: Mapping[str, str], table_id: str | None = None) -> DeltaTable:
-    """The table at its latest version.
+    """Load the table at its latest version.
 
     Raises:
-        TableChangedError: there is none any more, or not the one with `table_id`.
+        TableChangedError: it does not exist any more, or has another id than `table_id`.
         RetryableError: it cannot be read now.
     """
     table = load_if_there(table_uri, storage_options)
@@ -71,9 +73,9 @@ def load(table_uri: str, storage_options: Mapping[str, str], table_id: str | Non
 
 def dropped(table_uri: str) -> TableChangedError:
     return TableChangedError(
-        f"There is no Delta table at {table_uri} any more: it was dropped or moved under the stream. "
-        "Nothing was committed. Put the table back, or start the query with a new checkpoint to write "
-        "a new table from the beginning."
+        f"The Delta table {table_uri} no longer exists: it was dropped or moved while the stream used it. "
+        "Nothing was committed. Restore the table, or start the query with a new checkpoint to write a new "
+        "table from the beginning."
     )
 
 
@@ -85,9 +87,9 @@ def check_same_table(table: DeltaTableState, table_id: str | None) -> None:
     has = str(table.metadata().id)
     if table_id not in (None, has):
         raise TableChangedError(
-            f"The Delta table {table.table_uri} was dropped and created again under the stream: its id is "
-            f"{has}, the stream wrote {table_id}. Nothing was committed. Start the query with a new "
-            "checkpoint to write the new table from the beginning, or put the old table back."
+            f"The Delta table {table.table_uri} was dropped and re-created: its id is {has}, but the stream "
+            f"wrote to {table_id}. Nothing was committed. Start the query with a new checkpoint to write "
+            "the new table from the beginning, or restore the old table."
         )
 
 
@@ -95,13 +97,13 @@ def check_same_table(table: DeltaTableState, table_id: str | None) -> None:
 
 
 class HasAppVersions(Protocol):
-    """A view of a table that knows its application transactions."""
+    """A table snapshot that has application transactions."""
 
     def app_version(self, app_id: str) -> int | None: ...
 
 
 def token_of(table: HasAppVersions, query_id: str) -> Token | None:
-    """The query's token as this view has it.
+    """The query's token in this snapshot.
 
     Raises:
         RetryableError: the log cannot be read now.
@@ -114,7 +116,7 @@ def token_of(table: HasAppVersions, query_id: str) -> Token | None:
 
 
 def committed_version(table: HasAppVersions, query_id: str) -> int | None:
-    """Version of the table that holds the query's last batch; None if there is none.
+    """Version of the table that contains the query's last batch; None if there is none.
 
     Raises:
         RetryableError: the log cannot be read now.
@@ -123,12 +125,12 @@ def committed_version(table: HasAppVersions, query_id: str) -> int | None:
 
 
 def app_versions_of(batch: Batch, version: int, origins: Sequence[str] = ()) -> dict[str, int]:
-    """What makes the batch the query's token, as versions of application transactions.
+    """The application transactions that make the batch the query's token.
 
-    Never to be committed with a time: a retention property would hide it.
+    They are committed without a timestamp: with one, a retention property would remove them.
 
     Args:
-        version: that the commit makes
+        version: of the table after the commit
         origins: of the query
     """
     query_id = batch.stream.query_id
@@ -178,16 +180,16 @@ def check_not_restored(
     commits: Sequence[CommitInfo],
     committed: int | None,
 ) -> None:
-    """Delta's RESTORE takes back rows but not tokens: the table would claim batches that it has lost.
+    """Check that no RESTORE has removed rows of the stream. RESTORE removes rows but not tokens.
 
-    A RESTORE that takes back nothing of the stream is no matter, nor is one that was itself undone.
+    A RESTORE that removes no rows of the stream is accepted, and so is one that was itself undone.
 
     Args:
-        commits: those since a version that is known to be good
-        landed: version of the table that holds the stream's last batch; None if there is none
+        commits: those since the last verified version
+        committed: version of the table that contains the stream's last batch; None if there is none
 
     Raises:
-        TableChangedError: rows that the stream delivered are gone.
+        TableChangedError: rows that the stream delivered were removed.
         RetryableError: the log cannot be read now.
     """
     restores = [commit for commit in commits if commit.is_restore]
@@ -196,11 +198,11 @@ def check_not_restored(
         target = restore.restored_version(table, storage_options)
         if restore.version > committed and (target is None or target < committed):
             raise TableChangedError(
-                f"The Delta table {table.table_uri} was restored, in version {restore.version}, to before "
-                "batches that the stream has delivered: their rows are gone, and going on would leave a "
-                "gap. Undo it with\n"
+                f"The Delta table {table.table_uri} was restored in version {restore.version} to a version "
+                "before batches that the stream has delivered. Their rows are missing, and continuing "
+                "would leave a gap. Undo it with\n"
                 f"    RESTORE TABLE ... TO VERSION AS OF {restore.version - 1}\n"
-                "or accept the table as it is, without these rows:\n"
+                "or accept the table without these rows:\n"
                 "    penstock recover --accept-table\n"
                 "or start the query with a new checkpoint to write the table from the beginning."
             )

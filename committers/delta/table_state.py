@@ -1,4 +1,4 @@
-"""What a handle of the Delta library and a kept view of a table have in common."""
+"""Common interface of the Delta library's table and of a cached snapshot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deltalake.table import Metadata, ProtocolVersions
 
 
 class DeltaTableState(Protocol):
-    """A Delta table at one version, all but its files."""
+    """A Delta table at one version, without its files."""
 
     @property
     def table_uri(self) -> str: ...

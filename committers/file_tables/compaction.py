@@ -1,17 +1,17 @@
-"""Compaction of files that a table has already: many small ones of a partition become a few large ones.
+"""Compaction of committed files: rewrites many small files of a partition into a few large ones.
 
-Runs in the delivery process, beside the stream, and gives way to it: a commit of another writer makes an
-attempt fail, and after some attempts the work is left to the next time.
+Runs in the delivery process, at the same time as the stream, and gives way to it: if another writer commits
+first, the attempt fails. After a few attempts the work is left to the next run.
 
-    look      the small files of the table as it is now
-    rewrite   their rows into new files, which no table version names; this takes a while
-    replace   one table commit that removes the old files and adds the new ones, on a version in which the
-              old ones are all still there, as they were; what others have changed meanwhile is left out
+    list      list the small files of the current table
+    rewrite   write their rows to new files, which are not committed; this takes a while
+    replace   remove the old files and add the new ones in one table commit, on a version in which the
+              old ones are still there and unchanged; groups that others have changed are left out
 
-The stream's token is not touched. The new files carry the id of a batch that the stream has yet to reach,
-about an hour ahead at its pace: clean-up deletes none of them before the token gets there, and nothing is
-committed on a version where it has. So a process that sleeps between writing and committing, for however
-long, commits no file that is gone; and files of one that dies are found by clean-up.
+The stream's token is not changed. The new files carry the id of a future batch, about an hour ahead at the
+stream's pace. Clean-up does not delete them before the token reaches that batch, and the compaction is not
+committed after that. So a process that was suspended between writing and committing never commits missing
+files, and the files of a crashed process are found by clean-up.
 """
 
 from __future__ import annotations
@@ -29,68 +29,69 @@ from ..errors import CommitStateUnknownError, PenstockError
 from .manifest import LakeManifest
 
 AHEAD_S = 3600.0
-"""How long a run may take, counted in batches of the stream. What a crash leaves stays for as many."""
+"""How long a run may take, converted to batches of the stream. Files left by a crash stay for as long."""
 BATCHES_AHEAD_MIN, BATCHES_AHEAD_MAX = 10, 10_000
 RECENT_BATCHES = 1000
-"""Batches by which the stream's pace is measured."""
+"""Number of batches used to measure the stream's pace."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """What is worth rewriting, and how much at a time."""
+    """Which files are worth rewriting, and how many at a time."""
 
     target_file_bytes: int
     small_file_bytes: int
-    """Files of at least this size stay as they are."""
+    """Files of at least this size are not rewritten."""
     files_min: int = 4
-    """A partition with fewer small files than this is left alone."""
+    """A partition with fewer small files than this is skipped."""
     run_bytes_max: int = 512 * 1024**2
-    """Bytes that one run reads at most, about; the rest is for the next one."""
+    """Approximate limit of bytes read in one run; the rest is left to the next run."""
     attempts_max: int = 5
-    """To commit, against other writers."""
+    """Commit attempts if other writers commit first."""
     wait_s: float = 0.05
-    """Between two attempts, about; doubles with each."""
+    """Approximate wait between two attempts; doubles each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleFiles:
-    """The files of one table version that can be rewritten: plain ones, none of whose rows are deleted."""
+    """The files of one table version that can be rewritten: files without deleted rows."""
 
     content: LakeManifest
-    """The table as it is, and these files."""
+    """The current table, and these files."""
     token_batch: int
     """The stream's last batch in this version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Files of one partition, and the new ones with the very same rows."""
+    """Files of one partition, and the new files with the same rows."""
 
     sources: tuple[DataFile, ...]
     files: tuple[DataFile, ...]
 
 
 class FileRewriter(Protocol):
-    """Writes new files from old ones, with the product's own writer."""
+    """Rewrites files with Penstock's own writer."""
 
     def __call__(
         self, content: LakeManifest, groups: Sequence[tuple[DataFile, ...]], batch_id: int
     ) -> Sequence[Rewritten]:
-        """Rewrite each group, whose files are of one partition; what it cannot rewrite it leaves out.
+        """Rewrite each group; the files of a group are in one partition. Groups that cannot be rewritten are
+        left out.
 
         Args:
-            content: the table as it was looked at
-            batch_id: for the names of the new files
+            content: the table when its files were listed
+            batch_id: used in the names of the new files
 
         Raises:
-            PenstockError: no new file is left.
+            PenstockError: the new files were deleted.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The table has these new files, and their sources no longer, since this attempt."""
+    """This attempt has replaced the source files by the new ones."""
 
     table_version: int
     groups: tuple[Rewritten, ...]
@@ -98,7 +99,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The table is no longer one in which these files can be replaced; nothing was committed."""
+    """These files can no longer be replaced in this table; nothing was committed."""
 
     reason: str
 
@@ -107,22 +108,24 @@ Replacement: TypeAlias = Replaced | Conflict | Outdated
 
 
 class CompactableTable(Protocol):
-    """A table as compaction sees it. Every call looks anew."""
+    """A table that can be compacted. Each call reads the current state."""
 
     def visible_files(self) -> VisibleFiles | None:
-        """What there is to rewrite; None while the stream has delivered nothing, or if others do it."""
+        """The files that can be rewritten; None if the stream has committed nothing yet, or if others compact
+        the table.
+        """
         ...
 
     def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
-        """One attempt to commit. Groups of which a source is gone or has changed are left out.
+        """Make one commit attempt. Groups with a missing or changed source file are left out.
 
         Args:
             content: from `visible_files`
-            batch_id: in the names of the new files
+            batch_id: used in the names of the new files
 
         Raises:
-            CommitStateUnknownError: it may have landed. Delete nothing.
-            PenstockError: nothing landed.
+            CommitStateUnknownError: the commit may have succeeded. Do not delete anything.
+            PenstockError: nothing was committed.
         """
         ...
 
@@ -131,23 +134,24 @@ class CompactableTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What one run has done."""
+    """Result of one run."""
 
     sources: int = 0
     files: int = 0
     size_bytes: int = 0
-    """Of the new files."""
+    """Total size of the new files."""
     conflicts: int = 0
-    """Attempts that another writer was faster than."""
+    """Number of attempts that failed because another writer committed first."""
     given_up: str = ""
-    """Why nothing was replaced although there was something to do; empty otherwise."""
+    """Why nothing was replaced although there were files to rewrite; empty otherwise."""
 
 
 def choose_groups(files: Iterable[DataFile], policy: CompactionPolicy) -> list[tuple[DataFile, ...]]:
-    """Small files of one partition each, the partitions with the most of them first.
+    """Choose groups of small files, one partition each, starting with the partitions with the most small
+    files.
 
-    A file larger than all smaller ones of its partition together stays as it is: rewriting it again and again
-    for the sake of a few new rows would cost more than it brings.
+    A file that is larger than all smaller files of its partition together is not rewritten: rewriting it
+    again for a few new rows would cost more than it saves.
     """
     partitions: dict[object, list[DataFile]] = {}
     for file in files:
@@ -178,7 +182,7 @@ def _worthwhile(files: list[DataFile], bytes_max: int, policy: CompactionPolicy)
 
 
 def batch_ahead(token_batch: int, recent: Sequence[ManifestRecord]) -> int:
-    """The id of a batch that the stream delivers in about an hour, or later.
+    """The id of a batch that the stream reaches in about an hour or later.
 
     Args:
         token_batch: the last batch in the table
@@ -197,8 +201,8 @@ class Compaction:
     """Compacts one table. Runs in the delivery process.
 
     Args:
-        recent: the stream's last batches in the store, newest first
-        sleep, rng: injected, so that tests run without waiting
+        recent: returns the stream's last batches in the store, newest first
+        sleep, rng: injected for tests
     """
 
     def __init__(
@@ -219,10 +223,10 @@ class Compaction:
         self._rng = rng or random.Random()
 
     def run(self) -> Compacted:
-        """Compact what is worth it, up to the policy's bounds.
+        """Compact files up to the policy's limits.
 
         Raises:
-            PenstockError: table or storage cannot be reached, or do not allow it. No row is affected.
+            PenstockError: table or storage cannot be reached, or deny access. No row is affected.
         """
         visible = self._table.visible_files()
         groups = [] if visible is None else choose_groups(visible.content.files, self._policy)
@@ -246,8 +250,8 @@ class Compaction:
     def _replace(
         self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int
     ) -> tuple[Replacement, int]:
-        """(how the last attempt ended, conflicts)"""
-        outcome: Replacement = Conflict("nothing was tried")
+        """(outcome of the last attempt, number of conflicts)"""
+        outcome: Replacement = Conflict("no attempt was made")
         for attempt in range(self._policy.attempts_max):
             if attempt:
                 self._sleep(self._policy.wait_s * 2 ** (attempt - 1) * self._rng.uniform(0.5, 1.5))
@@ -257,7 +261,7 @@ class Compaction:
         return outcome, self._policy.attempts_max
 
     def _delete(self, groups: Iterable[Rewritten]) -> None:
-        """What stays is an orphan, which clean-up finds."""
+        """Delete the new files of these groups. Files that cannot be deleted are found by clean-up later."""
         paths = [file.path for group in groups for file in group.files]
         if paths:
             with suppress(PenstockError):

@@ -1,7 +1,7 @@
-"""Data files under a table's location, as the driver looks at them: there, gone, deleted.
+"""Checks, deletes and lists data files below a table's location, from the driver.
 
-Paths are relative to the location and unencoded, as in `DataFile.path`. Each table format brings its own way
-to open the location, so that the same options reach the files that reach the table.
+Paths are relative to the location and not encoded, as in `DataFile.path`. Each table format opens the
+location in its own way, so that the same options apply to the files and to the table.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..error_causes import retryable
 from ..errors import NEXT_TRY
 
 OpenLocation = Callable[[], "pafs.FileSystem | None"]
-"""Opens a file system whose root is the location; None if a local location is gone, with all its files."""
+"""Opens a file system whose root is the location; None if a local location does not exist."""
 
 DeleteMany = Callable[[Sequence[str]], None]
-"""Deletes files that were there a moment ago. Raises OSError if one cannot be deleted."""
+"""Deletes files that existed just before. Raises OSError if one cannot be deleted."""
 
 _ASK_EACH_MAX = 32
-"""Up to so many files are asked for one by one; more than that by listing their directories.
+"""Up to this many files are checked one by one; for more, their directories are listed.
 
-Never in threads: Delta's file system keeps Python's lock while it waits.
+Not in threads: Delta's file system holds the GIL while it waits.
 """
 
 
@@ -37,13 +37,13 @@ class TableFiles:
     """The files below one table's location. Runs on the driver and in the delivery process.
 
     Args:
-        place: the location in messages, without secrets
-        options: what to check in messages, e.g. "the storage.* options"
-        open_location: called for every look
-        in_short: what to show of a storage's error
-        delete_many: if there is a faster way than one after the other
-        gate: of the table; without one, all below the location may be deleted
-        local: the location's path on the local disk, if it is there
+        place: the location for messages, without secrets
+        options: the options to check, for messages, e.g. "the storage.* options"
+        open_location: called for each operation
+        in_short: shortens a storage error for messages
+        delete_many: a faster way to delete several files, if there is one
+        deletion_guard: of the table; None: all files below the location may be deleted
+        local: path of the location on the local disk, if it is local
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class TableFiles:
         self._local = local
 
     def missing(self, paths: Sequence[str]) -> list[str]:
-        """Those of `paths` that are gone, in the order given.
+        """Return the missing files among `paths`, in the same order.
 
         Raises:
-            RetryableError: the storage cannot be asked now.
+            RetryableError: the storage cannot be reached now.
         """
         there = self._there(paths)
         return [path for path in paths if path not in there]
 
     def delete(self, paths: Iterable[str]) -> int:
-        """Delete those that are there and lie below the table's folders; the number deleted.
+        """Delete files that exist and are below the table's folders; return the number deleted.
 
         Raises:
-            RetryableError: the storage cannot be asked now.
+            RetryableError: the storage cannot be reached now.
         """
         there = sorted(self._there(self._deletion_guard.allowed_below(self._place, paths)))
         with self._filesystem() as filesystem:
@@ -87,12 +87,12 @@ class TableFiles:
             return len(there)
 
     def walk(self) -> Iterator[tuple[str, int, datetime]]:
-        """(path, size in bytes, time of modification in UTC) of every file below the location.
+        """Yield (path, size in bytes, modification time in UTC) of every file below the location.
 
-        Links on the local disk are not followed: what they point to is not the table's.
+        Links on the local disk are not followed: their targets are not part of the table.
 
         Raises:
-            RetryableError: the storage cannot be asked now.
+            RetryableError: the storage cannot be reached now.
         """
         if self._local is not None:
             with self._filesystem():
@@ -114,8 +114,8 @@ class TableFiles:
             yield self._open()
         except OSError as error:
             raise retryable(error)(
-                f"The files below {self._place} cannot be looked at: {self._in_short(error)}. Nothing was "
-                f"committed. Check {self._options} and that the storage is reachable. {NEXT_TRY}"
+                f"The files below {self._place} cannot be listed or checked: {self._in_short(error)}. "
+                f"Nothing was committed. Check {self._options} and that the storage is reachable. {NEXT_TRY}"
             ) from error
 
 

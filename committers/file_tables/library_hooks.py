@@ -1,7 +1,7 @@
 """Checks that a library still has the private members that Penstock overrides, calls or reads.
 
-Private members may be renamed in any release. An override of a method that was renamed is never called, and
-nothing fails: for example, requests lose their time-out. Runs on the driver and in the delivery process.
+Private members may be renamed in any release. If an overridden method is renamed, the override is silently
+never called, and for example requests lose their timeout. Runs on the driver and in the delivery process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_hooks(hooked: type) -> None:
         ConfigurationError: names the method that the library no longer has.
     """
     for name, method in vars(hooked).items():
-        if hasattr(getattr(method, "__func__", method), _MARK):  # also of a static method
+        if hasattr(getattr(method, "__func__", method), _MARK):  # static methods too
             base = next((vars(one)[name] for one in hooked.__mro__[1:] if name in vars(one)), None)
             if base is None or _parameters(base) != _parameters(method):
                 raise _changed(hooked.__mro__[1], name)
@@ -40,7 +40,7 @@ def check_members(owner: type, names: Collection[str]) -> None:
     """Check that the class has, or declares, members with these names.
 
     Raises:
-        ConfigurationError: names the first member that is missing.
+        ConfigurationError: names the first missing member.
     """
     declared = {name for one in owner.__mro__ for name in inspect.get_annotations(one)}
     for name in names:
@@ -49,7 +49,7 @@ def check_members(owner: type, names: Collection[str]) -> None:
 
 
 def changed_library(library: str, what: str) -> ConfigurationError:
-    """The error for a library that no longer does what Penstock relies on."""
+    """The error for a library that no longer behaves as Penstock requires."""
     return ConfigurationError(
         f"The installed version of {library} no longer has {what}, which Penstock relies on. Nothing was "
         "written. Install a version that Penstock supports: pip install --upgrade --force-reinstall penstock"
@@ -57,7 +57,9 @@ def changed_library(library: str, what: str) -> ConfigurationError:
 
 
 def _changed(owner: type, name: str) -> ConfigurationError:
-    return changed_library(owner.__module__.partition(".")[0], f"{owner.__qualname__}.{name} as it was")
+    return changed_library(
+        owner.__module__.partition(".")[0], f"{owner.__qualname__}.{name} with the expected parameters"
+    )
 
 
 def _parameters(function: object) -> list[str]:

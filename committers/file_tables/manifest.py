@@ -1,8 +1,8 @@
-"""The content of a lake table's manifest, whatever its format; version 1.
+"""Encoding of a lake table's manifest, for all formats; version 1.
 
-Typed columns in one Arrow IPC stream, compressed with zstd unless there are but a few files, behind a magic
-number and a checksum of our own: Arrow itself does not notice every damaged byte. 100,000 files with
-statistics of one column take less than 4 MB; a test holds it to that.
+Typed columns in one Arrow IPC stream, compressed with zstd unless there are only a few files, after a magic
+number and a checksum: Arrow itself does not detect every damaged byte. 100,000 files with statistics of one
+column take less than 4 MB (checked by a test).
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _UNCOMPRESSED_FILES_MAX = 32
 
 FILES_MAX = 5_000_000
 DECODED_BYTES_MAX = 1024**3
-"""Of a manifest's columns. Larger ones are neither written nor read: whoever can write to the store must not
-take all memory of the processes that read it."""
+"""Size limit of a manifest's columns when decoded. Larger manifests are neither written nor read, so that a
+manipulated store cannot exhaust the memory of its readers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +54,24 @@ class LakeManifest:
     kind: str
     mode: Mode
     table_id: str
-    """The table's own id when the batch was planned: another id is another table."""
+    """The table's own id when the batch was planned. A table with another id is another table."""
     table_version: int
-    """Version of the table when the batch was planned, Iceberg's snapshot id; -1 for no snapshot yet."""
+    """Version of the table when the batch was planned (Iceberg: snapshot id); -1 if there was no snapshot
+    yet.
+    """
     schema_json: str
-    """The schema that the files have, in the format's own JSON, partition columns included."""
+    """Schema of the files in the format's own JSON, including partition columns."""
     new_columns: tuple[str, ...]
     """Columns of the schema that the table did not have when the batch was planned."""
     partition_by: tuple[str, ...]
-    """Names of the partition columns; of the partition fields in Iceberg."""
+    """Names of the partition columns (Iceberg: of the partition fields)."""
     files: tuple[DataFile, ...] = field(repr=False)
     location: str = ""
-    """What the files' paths are relative to; empty for the table's own location."""
+    """Base location of the files' paths; empty for the table's own location."""
     partition_spec_id: int = 0
-    """Which of the table's partitionings the files follow, in formats that keep several."""
+    """The partition spec of the files, in formats that have several."""
     origins: tuple[str, ...] = ()
-    """Of the query, to be noted with its token; see `origins`."""
+    """Origins of the query, stored with its token; see `origins`."""
 
     def with_files(self, files: Sequence[DataFile]) -> LakeManifest:
         return replace(self, files=tuple(files))
@@ -79,16 +82,16 @@ PlannedFiles: TypeAlias = PlannedBatch[DataFiles, LakeManifest]
 
 
 def manifest_of(batch: Batch, content: LakeManifest, payloads: Iterable[DataFiles]) -> Manifest:
-    """The manifest of a batch from what its tasks hand back; raises as `build_manifest`."""
+    """Build the manifest of a batch from the payloads of its tasks; raises the errors of `build_manifest`."""
     return build_manifest(batch, content.with_files([file for files in payloads for file in files]))
 
 
 def build_manifest(batch: Batch, content: LakeManifest) -> Manifest:
-    """The manifest to prepare, with its counts.
+    """Build the manifest to prepare, with its counts.
 
     Raises:
-        PenstockError: a file is named twice, which would add its rows twice.
-        ConfigurationError: there are more files, or more statistics, than a manifest can have.
+        PenstockError: a file is listed twice, which would duplicate its rows.
+        ConfigurationError: there are too many files or too many statistics for a manifest.
     """
     _check_no_file_twice(batch, content.files)
     return Manifest(
@@ -106,15 +109,17 @@ def build_manifest(batch: Batch, content: LakeManifest) -> Manifest:
 def _check_no_file_twice(batch: Batch, files: Sequence[DataFile]) -> None:
     if len({file.path for file in files}) == len(files):
         return
-    twice = [path for path, count in Counter(file.path for file in files).items() if count > 1]
+    duplicates = [path for path, count in Counter(file.path for file in files).items() if count > 1]
     raise PenstockError(
-        f"Batch {batch.batch_id} of {batch.stream} names {len(twice)} data file(s) more than once, "
-        f"for example {twice[0]!r}. Nothing was prepared. This is a bug in Penstock: please report it."
+        f"Batch {batch.batch_id} of {batch.stream} lists {len(duplicates)} data file(s) more than once, for "
+        f"example {duplicates[0]!r}. Nothing was prepared. This is a bug in Penstock: please report it."
     )
 
 
 def columns_bytes(content: LakeManifest) -> int:
-    """Bytes of the manifest's columns before compression; at most `DECODED_BYTES_MAX` can be encoded."""
+    """Size of the manifest's columns before compression in bytes; at most `DECODED_BYTES_MAX` can be
+    encoded.
+    """
     return int(_to_columns(content).nbytes)
 
 
@@ -125,11 +130,11 @@ def encode(content: LakeManifest) -> bytes:
     columns = _to_columns(content)
     if len(content.files) > FILES_MAX or columns.nbytes > DECODED_BYTES_MAX:
         raise ConfigurationError(
-            f"A batch or delivery has {len(content.files):,} data files, whose manifest takes "
-            f"{columns.nbytes:,} bytes; at most {FILES_MAX:,} files and {DECODED_BYTES_MAX:,} bytes are "
-            "possible. Nothing was prepared. Write fewer and larger files (targetFileSize, "
-            "penstock.distribute, fewer partitions), deliver more often (deliverAfterBatches), or collect "
-            "statistics of fewer columns in the table's properties."
+            f"A batch or delivery has {len(content.files):,} data files, and its manifest takes "
+            f"{columns.nbytes:,} bytes. The limits are {FILES_MAX:,} files and {DECODED_BYTES_MAX:,} bytes. "
+            "Nothing was prepared. Write fewer and larger files (targetFileSize, penstock.distribute, "
+            "fewer partitions), deliver more often (deliverAfterBatches), or collect statistics of fewer "
+            "columns in the table's properties."
         )
     with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
         writer.write_batch(columns)
@@ -138,16 +143,16 @@ def encode(content: LakeManifest) -> bytes:
 
 
 def decode(manifest: Manifest, kind: str | None = None) -> LakeManifest:
-    """What `encode` was given.
+    """Return the content that was passed to `encode`.
 
     Args:
-        kind: refuse a manifest of another kind
+        kind: the expected kind of manifest
 
     Raises:
-        ManifestCorruptError: not a manifest of a lake table, of a version not known here, or damaged.
+        ManifestCorruptError: not a manifest of a lake table, an unknown version, or damaged.
     """
     if manifest.version != VERSION:
-        raise _corrupt(manifest, f"is of version {manifest.version}, which is not known here")
+        raise _corrupt(manifest, f"has the unknown version {manifest.version}")
     if kind is not None and manifest.kind != kind:
         raise _corrupt(manifest, f"is of kind {manifest.kind!r}, but the table is of kind {kind!r}")
     body = _checked_body(manifest)
@@ -165,21 +170,21 @@ def decode(manifest: Manifest, kind: str | None = None) -> LakeManifest:
     ) as error:
         raise _corrupt(manifest, f"cannot be read ({error})") from error
     if len(content.files) != manifest.files:
-        raise _corrupt(manifest, f"names {len(content.files)} files instead of {manifest.files}")
+        raise _corrupt(manifest, f"lists {len(content.files)} files instead of {manifest.files}")
     return content
 
 
 def _checked_body(manifest: Manifest) -> bytes:
     if len(manifest.content) < _PREFIX.size:
-        raise _corrupt(manifest, "is cut off")
+        raise _corrupt(manifest, "is truncated")
     magic, version, checksum = _PREFIX.unpack_from(manifest.content)
     if magic != _MAGIC or version != VERSION:
-        raise _corrupt(manifest, "is not a manifest of a lake table of a version known here")
+        raise _corrupt(manifest, "is not a manifest of a lake table in a known version")
     if len(manifest.content) > 2 * DECODED_BYTES_MAX:
         raise _corrupt(manifest, "is larger than any that Penstock writes")
     body = manifest.content[_PREFIX.size :]
     if zlib.crc32(body) != checksum:
-        raise _corrupt(manifest, "does not have the checksum that it was written with")
+        raise _corrupt(manifest, "does not match its checksum")
     return body
 
 
@@ -227,9 +232,9 @@ def _decode_body(kind: str, body: bytes) -> LakeManifest:
     files = tuple(file for batch in stream.batches for file in _files(batch, partition_by))
     outside = [file.path for file in files if not is_relative(file.path)]
     if outside:
-        raise ValueError(f"it names {outside[0]!r}, which is no path below the table's location")
+        raise ValueError(f"it lists {outside[0]!r}, which is not a path below the table's location")
     if header["mode"] not in ("append", "overwrite"):
-        raise ValueError(f"mode {header['mode']!r} is not known")
+        raise ValueError(f"unknown mode {header['mode']!r}")
     return LakeManifest(
         kind=kind,
         mode=header["mode"],
@@ -261,7 +266,7 @@ def _typed(header: Mapping[str, Any], name: str, kind: type[T]) -> T:
 def _strings(header: Mapping[str, Any], name: str) -> tuple[str, ...]:
     values = _typed(header, name, list)
     if not all(isinstance(value, str) for value in values):
-        raise TypeError(f"{name} has something else than texts")
+        raise TypeError(f"{name} contains something other than strings")
     return tuple(values)
 
 
@@ -270,7 +275,7 @@ def _files(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> list[DataFil
     partitions = zip(*values, strict=True) if values else repeat(())
     columns = [batch.column(name) for name in _COLUMNS]
     if any(column.null_count for column in columns):
-        raise ValueError("a file has no path, size, rows or statistics")
+        raise ValueError("a file has no path, size, row count or statistics")
     return [
         DataFile(path, size_bytes, rows, tuple(zip(partition_by, partition, strict=True)), statistics)
         for path, size_bytes, rows, statistics, partition in zip(
@@ -283,6 +288,6 @@ def _corrupt(manifest: Manifest, what: str) -> ManifestCorruptError:
     batch = manifest.batch
     return ManifestCorruptError(
         f"The manifest of batch {batch.batch_id} of {batch.stream} {what}. Nothing was committed. Restore "
-        "the store from a copy, or use the version of Penstock that prepared the batch; `penstock show "
-        f"{batch.stream.query_id} {batch.batch_id}` shows what the store has."
+        "the store from a backup, or use the version of Penstock that prepared the batch. `penstock show "
+        f"{batch.stream.query_id} {batch.batch_id}` shows the record in the store."
     )

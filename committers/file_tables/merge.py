@@ -1,4 +1,4 @@
-"""Many batches of a file table as one manifest: what a delivery commits. Pure, no I/O."""
+"""Merges many batches of a file table into the manifest of one delivery. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from ..contract import Manifest
 from .manifest import DECODED_BYTES_MAX, LakeManifest, build_manifest, columns_bytes, decode
 
 FILES_MAX = 100_000
-"""Of one delivery: what one table commit takes without trouble."""
+"""Limit per delivery: a number of files that one table commit handles well."""
 BYTES_MAX = DECODED_BYTES_MAX // 4
-"""Of the columns of one delivery's manifest: paths, statistics and partition values of its files."""
+"""Limit per delivery, for the manifest's columns: paths, statistics and partition values of its files."""
 
 
 class MergeableFiles:
-    """See `Mergeable`. Mixed into the targets of file tables."""
+    """Implements `Mergeable` for targets of file tables."""
 
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
         return mergeable(manifests)
 
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
-        """Whatever others did since the first batch was planned has to be checked. Formats whose versions
-        are in order override this: `verified_version` may be a later one.
+        """All changes by others since the first batch was planned have to be checked. Formats with ordered
+        versions override this: `verified_version` may be later.
         """
         return merge(manifests)
 
 
 def merge(manifests: Sequence[Manifest], verified_version: int = -1) -> Manifest:
-    """One manifest that does to the table what these do one after the other.
+    """Return one manifest with the same effect on the table as these, committed one after the other.
 
-    A batch that overwrites the table makes all before it needless.
+    A batch that overwrites the table makes all earlier ones unnecessary.
 
     Args:
         manifests: of consecutive pending batches of one stream, oldest first, all of one shape
-        verified_version: version up to which all that others did was looked at, where versions are in order
+        verified_version: version up to which changes by others were checked, if versions are ordered
     """
     contents = [decode(manifest) for manifest in manifests]
     overwrites = [number for number, content in enumerate(contents) if content.mode == "overwrite"]
@@ -55,10 +55,10 @@ def merge(manifests: Sequence[Manifest], verified_version: int = -1) -> Manifest
 
 
 def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """The longest beginning that can be one delivery: one table, one schema, one partitioning.
+    """Return the longest prefix that can be one delivery: same table, same schema, same partitioning.
 
-    Where the schema changes in the middle of a backlog, a delivery ends and another begins. A delivery has
-    at most `FILES_MAX` files and `BYTES_MAX` bytes, unless one batch alone has more.
+    If the schema changes within a backlog, one delivery ends there and the next begins. A delivery has at
+    most `FILES_MAX` files and `BYTES_MAX` bytes, unless a single batch has more.
     """
     taken: list[Manifest] = []
     shape, files, size_bytes = None, 0, 0
@@ -85,5 +85,7 @@ def _shape(content: LakeManifest) -> tuple[object, ...]:
 
 
 def _all_new_columns(contents: Sequence[LakeManifest]) -> tuple[str, ...]:
-    """Batches planned before the first of them landed all say that its columns are new."""
+    """All new columns. Batches that were planned before the first of them was committed all list its columns
+    as new.
+    """
     return tuple(dict.fromkeys(name for content in contents for name in content.new_columns))

@@ -1,4 +1,4 @@
-"""What a table demands that committing data files directly would violate: refused by name, with a way out."""
+"""Table features that committing data files directly would violate, with remedies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import TableNotSupportedError
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedFeature:
-    """One thing that a direct commit would violate."""
+    """One feature that a direct commit would violate."""
 
     feature: str
     why: str
@@ -23,16 +23,17 @@ class UnsupportedFeature:
 def refuse(unsupported: Iterable[UnsupportedFeature], table: str, library: str) -> None:
     """
     Args:
-        table: for people, such as `The Delta table /lake/t`
-        library: whose own engine could write it
+        table: for messages, for example `The Delta table /lake/t`
+        library: whose own engine can write the table
 
     Raises:
-        TableNotSupportedError: names all of them, if there are any.
+        TableNotSupportedError: lists all of them, if there are any.
     """
     found = list(unsupported)
     if found:
         lines = "\n".join(f"  - {unsupported_feature}" for unsupported_feature in found)
         raise TableNotSupportedError(
-            f"{table} cannot be written into by adding data files:\n{lines}\n"
-            f"Nothing was written. If these have to stay, write the table with {library}'s own engine."
+            f"{table} does not support adding data files directly:\n"
+            f"{lines}\n"
+            f"Nothing was written. If the table needs these features, write it with {library}'s own engine."
         )

@@ -1,4 +1,4 @@
-"""Names an Iceberg table: its catalog, its name there, and the branch. Stands in `StreamKey.table_uri`."""
+"""Address of an Iceberg table: its catalog, its name there, and the branch. Used as `StreamKey.table_uri`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ..errors import ConfigurationError, shown
 MAIN_BRANCH = "main"
 
 _RESERVED = re.compile(r"[:@/\s]")
-"""In parts of a table's name they would make the address ambiguous, or lead out of the table's folder."""
+"""Not allowed in parts of a table's name: they would make the address ambiguous, or point outside of the
+table's folder.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +20,11 @@ class IcebergAddress:
     """One branch of one table.
 
     Raises:
-        ConfigurationError: on creation, if the address could not be parsed back.
+        ConfigurationError: raised on creation if the address could not be parsed back.
     """
 
     catalog: str
-    """The catalog's name in pyiceberg; of the embedded catalog the absolute path of the warehouse."""
+    """The catalog's name in pyiceberg; for an embedded catalog the absolute path of the warehouse."""
     identifier: tuple[str, ...]
     """Namespace and name."""
     branch: str = MAIN_BRANCH
@@ -30,14 +32,14 @@ class IcebergAddress:
     def __post_init__(self) -> None:
         if "://" in self.catalog or not self.catalog.strip():
             raise ConfigurationError(
-                "A catalog goes by a name, not by a URL, which could hold a password. Give the option "
-                "catalog a short name, and the URL to the option catalog.uri."
+                "A catalog is addressed by a name, not by a URL, which could contain a password. Set the "
+                "option catalog to a short name, and catalog.uri to the URL."
             )
         _check_parts(self.identifier, ".".join(self.identifier))
         if not self.branch or re.search(r"[:\s]", self.branch):
             raise ConfigurationError(
-                f"The branch {shown(self.branch)} cannot be written: its name is empty, or has a colon or "
-                "white space. Give the option branch another name."
+                f"The branch {shown(self.branch)} cannot be written: its name is empty, or contains a colon "
+                "or whitespace. Set the option branch to another name."
             )
 
     @property
@@ -52,23 +54,23 @@ class IcebergAddress:
 
     @classmethod
     def parse(cls, uri: str) -> IcebergAddress:
-        """The address whose `uri` this is.
+        """Parse an address returned by `uri`.
 
         Raises:
-            ConfigurationError: it is none.
+            ConfigurationError: it is not an address.
         """
         catalog, colon, rest = uri.rpartition(":")
         table_name, at, branch = rest.partition("@")
         if not colon or (at and not branch):
             raise ConfigurationError(
-                f"{uri!r} names no Iceberg table. Write catalog:namespace.table or "
+                f"{uri!r} is not the address of an Iceberg table. Write catalog:namespace.table or "
                 "catalog:namespace.table@branch."
             )
         return cls(catalog, parse_table_name(table_name), branch or MAIN_BRANCH)
 
 
 def parse_table_name(name: str) -> tuple[str, ...]:
-    """Namespace and name of a table, as pyiceberg takes them.
+    """Split a table name into namespace and name, as pyiceberg takes them.
 
     Raises:
         ConfigurationError: there is no namespace, or a part is empty or has a reserved character.
@@ -87,9 +89,9 @@ def _check_parts(parts: tuple[str, ...], name: str) -> None:
     elif len(parts) < 2:
         problem = "has no namespace"
     elif any(_RESERVED.search(part) for part in parts):
-        problem = "has a colon, an @, a slash or white space in it"
+        problem = "has a colon, an @, a slash or whitespace"
     if problem:
         raise ConfigurationError(
-            f"The table name {shown(name)} {problem}. Write namespace and name with a dot between them, e.g. "
+            f"The table name {shown(name)} {problem}. Write namespace and name separated by a dot, e.g. "
             "table=sales.orders."
         )

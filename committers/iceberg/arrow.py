@@ -1,4 +1,4 @@
-"""Arrow's types as Iceberg's, and Iceberg's as those of the data files."""
+"""Converts Arrow types to Iceberg types, and Iceberg types to those of the data files."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ FIELD_ID_KEY = b"PARQUET:field_id"
 
 
 def iceberg_struct(source: pa.Schema, table_name: str) -> StructType:
-    """The query's columns as Iceberg has them, with provisional field ids from 1 on.
+    """The query's columns as Iceberg types, with provisional field ids starting at 1.
 
-    All are optional: Spark's flags are hints, not promises.
+    All are optional: Spark's nullability flags are hints, not guarantees.
 
     Raises:
         SchemaMismatchError: names the columns that Iceberg has no type for.
@@ -55,14 +55,16 @@ def iceberg_struct(source: pa.Schema, table_name: str) -> StructType:
     if bad:
         lines = "\n".join(bad)
         raise SchemaMismatchError(
-            f"The Iceberg table {table_name} cannot hold these columns of the query:\n{lines}\n"
-            "Cast them in the query to a type that Iceberg has, or leave them out. Nothing was written."
+            f"The Iceberg table {table_name} cannot store these columns of the query:\n"
+            f"{lines}\n"
+            "Cast them in the query to a type that Iceberg supports, or leave them out. Nothing was "
+            "written."
         )
     return StructType(*fields)
 
 
 class _NoSuchTypeError(Exception):
-    """Iceberg has no type that holds an Arrow type's values as they are."""
+    """No Iceberg type can store the values of an Arrow type unchanged."""
 
 
 def _nested_field(column: pa.Field, next_id: Callable[[], int]) -> NestedField:
@@ -88,30 +90,30 @@ _SIMPLE_TYPES: dict[pa.DataType, IcebergType] = {
 }
 
 
-def _iceberg_type(kind: pa.DataType, next_id: Callable[[], int]) -> IcebergType:
-    if kind in _SIMPLE_TYPES:
-        return _SIMPLE_TYPES[kind]
-    if pa.types.is_dictionary(kind):
-        return _iceberg_type(kind.value_type, next_id)
-    if pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
-        return DecimalType(kind.precision, kind.scale)
-    if pa.types.is_timestamp(kind) and kind.unit != "ns":
-        return TimestamptzType() if kind.tz else TimestampType()
-    if pa.types.is_struct(kind) and kind.num_fields:
-        return StructType(*[_nested_field(child, next_id) for child in kind])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return ListType(next_id(), _iceberg_type(kind.value_type, next_id), element_required=False)
-    if pa.types.is_map(kind):
-        key = next_id(), _iceberg_type(kind.key_type, next_id)
-        return MapType(*key, next_id(), _iceberg_type(kind.item_type, next_id), value_required=False)
-    raise _NoSuchTypeError("there is no such type in Iceberg")
+def _iceberg_type(data_type: pa.DataType, next_id: Callable[[], int]) -> IcebergType:
+    if data_type in _SIMPLE_TYPES:
+        return _SIMPLE_TYPES[data_type]
+    if pa.types.is_dictionary(data_type):
+        return _iceberg_type(data_type.value_type, next_id)
+    if pa.types.is_decimal128(data_type) and 0 <= data_type.scale <= data_type.precision:
+        return DecimalType(data_type.precision, data_type.scale)
+    if pa.types.is_timestamp(data_type) and data_type.unit != "ns":
+        return TimestamptzType() if data_type.tz else TimestampType()
+    if pa.types.is_struct(data_type) and data_type.num_fields:
+        return StructType(*[_nested_field(child, next_id) for child in data_type])
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return ListType(next_id(), _iceberg_type(data_type.value_type, next_id), element_required=False)
+    if pa.types.is_map(data_type):
+        key = next_id(), _iceberg_type(data_type.key_type, next_id)
+        return MapType(*key, next_id(), _iceberg_type(data_type.item_type, next_id), value_required=False)
+    raise _NoSuchTypeError("Iceberg has no such type")
 
 
 # For the files ------------------------------------------------------------------------------------
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The columns of the data files; every field, however deep, has its field id as metadata."""
+    """The columns of the data files. Each field, including nested ones, has its field id as metadata."""
     return pa.schema(_arrow_fields(schema.fields))
 
 
@@ -119,9 +121,9 @@ def _arrow_fields(fields: Iterable[NestedField]) -> list[pa.Field]:
     return [_field(field.name, field.field_type, field.required, field.field_id) for field in fields]
 
 
-def _field(name: str, kind: IcebergType, required: bool, field_id: int) -> pa.Field:
+def _field(name: str, data_type: IcebergType, required: bool, field_id: int) -> pa.Field:
     metadata = {FIELD_ID_KEY: str(field_id).encode()}
-    return pa.field(name, arrow_type(kind), nullable=not required, metadata=metadata)
+    return pa.field(name, arrow_type(data_type), nullable=not required, metadata=metadata)
 
 
 _ARROW_TYPES: dict[IcebergType, pa.DataType] = {
@@ -140,17 +142,21 @@ _ARROW_TYPES: dict[IcebergType, pa.DataType] = {
 }
 
 
-def arrow_type(kind: IcebergType) -> pa.DataType:
-    """The type of a column in the files. Those that no query has hold nothing but NULLs."""
-    if isinstance(kind, StructType):
-        return pa.struct(_arrow_fields(kind.fields))
-    if isinstance(kind, ListType):
-        return pa.list_(_field("element", kind.element_type, kind.element_required, kind.element_id))
-    if isinstance(kind, MapType):
-        key = _field("key", kind.key_type, True, kind.key_id)
-        return pa.map_(key, _field("value", kind.value_type, kind.value_required, kind.value_id))
-    if isinstance(kind, DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, FixedType):
-        return pa.binary(len(kind))
-    return _ARROW_TYPES[kind]
+def arrow_type(data_type: IcebergType) -> pa.DataType:
+    """The type of a column in the files. Columns that are not in the query contain only NULLs."""
+    if isinstance(data_type, StructType):
+        return pa.struct(_arrow_fields(data_type.fields))
+    if isinstance(data_type, ListType):
+        return pa.list_(
+            _field("element", data_type.element_type, data_type.element_required, data_type.element_id)
+        )
+    if isinstance(data_type, MapType):
+        key = _field("key", data_type.key_type, True, data_type.key_id)
+        return pa.map_(
+            key, _field("value", data_type.value_type, data_type.value_required, data_type.value_id)
+        )
+    if isinstance(data_type, DecimalType):
+        return pa.decimal128(data_type.precision, data_type.scale)
+    if isinstance(data_type, FixedType):
+        return pa.binary(len(data_type))
+    return _ARROW_TYPES[data_type]

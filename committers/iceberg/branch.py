@@ -1,4 +1,4 @@
-"""The branch of an Iceberg table that a stream writes, created first if it is not there."""
+"""The branch of an Iceberg table that a stream writes. It is created if it does not exist."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from .catalog import flat, redacted
 from .library.snapshots import Change, empty_snapshot, start_branch
 
 ATTEMPTS_MAX = 5
-"""Each can only fail because another writer has changed a ref of the table meanwhile."""
+"""Attempts. Each can only fail because another writer has changed a ref of the table."""
 
 
 def ensure_branch(table: Table, address: IcebergAddress) -> Table:
-    """The table, which has the branch: it begins at the main branch's head.
+    """Return the table with the branch. A new branch starts at the head of the main branch.
 
-    A snapshot appended to a branch that is not there would begin as an empty table. A table without any
-    snapshot gets an empty one on its main branch first: pyiceberg lets no other branch begin there, and the
-    main branch can be fast-forwarded to the new one later, as they have a snapshot in common.
+    A snapshot appended to a missing branch would start from an empty table. A table without snapshots first
+    gets an empty snapshot on its main branch: pyiceberg cannot start another branch otherwise, and with a
+    common snapshot the main branch can be fast-forwarded to the new one later.
 
-    Runs on the driver before a stream's first batch. Others may create it at the same time: one does.
+    Runs on the driver before a stream's first batch. If several processes create the branch at the same time,
+    one succeeds.
 
     Raises:
-        ConfigurationError: the name is that of a tag.
-        RetryableError: the catalog did not take the branch.
+        ConfigurationError: the name belongs to a tag.
+        RetryableError: the catalog did not accept the branch.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         if address.branch == MAIN_BRANCH or _has_branch(table, address):
@@ -40,7 +41,7 @@ def ensure_branch(table: Table, address: IcebergAddress) -> Table:
         except CommitFailedException as error:
             if attempt == ATTEMPTS_MAX:
                 raise _not_created(table, address, error) from None
-        except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+        except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
             raise _not_created(table, address, error) from None
         table = _reload(table, address)
     return table
@@ -49,7 +50,7 @@ def ensure_branch(table: Table, address: IcebergAddress) -> Table:
 def _reload(table: Table, address: IcebergAddress) -> Table:
     try:
         return table.catalog.load_table(address.identifier)
-    except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+    except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
         raise _not_created(table, address, error) from None
 
 
@@ -57,14 +58,14 @@ def _has_branch(table: Table, address: IcebergAddress) -> bool:
     ref = table.metadata.refs.get(address.branch)
     if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
         raise ConfigurationError(
-            f"{address.branch!r} is a tag of the Iceberg table {address.table_name}, and tags never move. "
-            "Give the option branch another name."
+            f"{address.branch!r} is a tag of the Iceberg table {address.table_name}, and tags cannot be "
+            "written. Set the option branch to another name."
         )
     return ref is not None
 
 
 def _next_step(table: Table, branch: str) -> Change:
-    """What makes the branch, if it is not there by then; or else the snapshot that it can begin at."""
+    """The update that creates the branch, or the snapshot that it needs first."""
     head = table.metadata.snapshot_by_name(MAIN_BRANCH)
     if head is not None:
         return start_branch(table, branch, head.snapshot_id)

@@ -1,8 +1,8 @@
-"""The catalog that an Iceberg table is in: a named one that pyiceberg loads, or one embedded in a folder.
+"""The catalog of an Iceberg table: a named one that pyiceberg loads, or one embedded in a folder.
 
 Runs on the driver and in the delivery process. Executors never see a catalog: they get the properties for
-file I/O (`io_properties`). What catalogs and their drivers say in errors may quote URLs and properties, so it
-goes through `redacted`, and such an error is never the cause of ours.
+file I/O (`io_properties`). Error messages of catalogs and their drivers may contain URLs and properties, so
+they are passed through `redacted`, and such an error is never set as the cause of ours.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ __all__ = ["CatalogConfig", "catalog_error", "io_properties", "known_properties"
 logger = get_logger(__name__)
 
 EMBEDDED_NAME = "penstock"
-"""Of the embedded catalog. Others open it as `load_catalog("penstock", type="sql", uri=..., ...)`."""
+"""Name of the embedded catalog. Other programs open it with `load_catalog("penstock", type="sql", uri=...,
+...)`.
+"""
 
 DEFAULT_NAME = "default"
-"""As pyiceberg calls a catalog that nobody named."""
+"""pyiceberg's name for a catalog without a name."""
 
 SQLITE_FILE = "catalog.sqlite"
 SQLITE_TIMEOUT_S = 60
@@ -45,44 +47,46 @@ SQLITE_TIMEOUT_S = 60
 OPEN_CATALOGS_MAX = 8
 
 FILE_IO = f"{__package__}.file_io.TableFileIO"
-"""What pyiceberg shall read and write metadata by, unless the user says otherwise."""
+"""Default file I/O of pyiceberg for metadata."""
 
 _WAYS = (
-    "Give either the option warehouse, a folder that then holds tables and catalog, or the option catalog "
-    "and/or catalog.* options (catalog.type, catalog.uri, ...) as pyiceberg's load_catalog takes them."
+    "Set either the option warehouse, a folder for tables and catalog, or the option catalog and/or "
+    "catalog.* options (catalog.type, catalog.uri, ...) as for pyiceberg's load_catalog."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogConfig:
-    """How to open a catalog. Pickles; stays on the driver."""
+    """How to open a catalog. Can be pickled; stays on the driver."""
 
     name: str
     properties: Mapping[str, str] = field(repr=False)
-    """As pyiceberg takes them. May hold secrets."""
+    """In pyiceberg's form. May contain secrets."""
     warehouse: str | None = None
-    """Absolute path of the folder; only of an embedded catalog."""
+    """Absolute path of the folder; only for an embedded catalog."""
 
     @classmethod
     def of(
         cls, catalog: str | None, properties: Mapping[str, str], warehouse: str | None = None
     ) -> CatalogConfig:
-        """What the options `catalog`, `catalog.*` and `warehouse` ask for.
+        """Build the configuration from the options `catalog`, `catalog.*` and `warehouse`.
 
         Raises:
-            ConfigurationError: they name no catalog, or an embedded one that is not on the local disk.
+            ConfigurationError: they specify no catalog, or an embedded one that is not on the local disk.
         """
         if catalog is None and not properties:
             if not warehouse:
-                raise ConfigurationError(f"No Iceberg catalog is given. {_WAYS}")
+                raise ConfigurationError(f"No Iceberg catalog is configured. {_WAYS}")
             return cls(EMBEDDED_NAME, {}, _local_folder(warehouse))
         if catalog is not None and (not catalog.strip() or "://" in catalog):
             raise ConfigurationError(
-                "The option catalog is a name, e.g. catalog=prod. A URL belongs into the option catalog.uri."
+                "The option catalog must be a name, e.g. catalog=prod. Set a URL with the option catalog.uri."
             )
         merged = dict(properties)
         if warehouse and merged.setdefault("warehouse", warehouse) != warehouse:
-            raise ConfigurationError("The options warehouse and catalog.warehouse differ. Leave one out.")
+            raise ConfigurationError(
+                "The options warehouse and catalog.warehouse differ. Remove one of them."
+            )
         return cls(catalog or DEFAULT_NAME, merged)
 
     @property
@@ -91,15 +95,15 @@ class CatalogConfig:
 
     @property
     def address_name(self) -> str:
-        """What stands for the catalog in a table's address."""
+        """The catalog's part of a table's address."""
         return self.warehouse or self.name
 
     @property
     def embedded_properties(self) -> dict[str, str]:
-        """What the embedded catalog is opened with, by us and by others."""
+        """Properties to open the embedded catalog, in Penstock and in other programs."""
         from sqlalchemy import URL
 
-        assert self.warehouse is not None, "only of an embedded catalog"
+        assert self.warehouse is not None, "only for an embedded catalog"
         file = str(Path(self.warehouse, SQLITE_FILE))
         url = URL.create("sqlite", database=file, query={"timeout": str(SQLITE_TIMEOUT_S)})
         return {"uri": url.render_as_string(), "warehouse": f"file://{self.warehouse}"}
@@ -109,13 +113,14 @@ def _local_folder(warehouse: str) -> str:
     path = warehouse.removeprefix("file://") if warehouse.startswith("file:///") else warehouse
     if ":/" in path:
         raise ConfigurationError(
-            f"The warehouse {redacted(warehouse, {})!r} is not on the local disk, where the embedded catalog "
-            "has its SQLite file. Give a local path, or also a catalog (options catalog.type, catalog.uri)."
+            f"The warehouse {redacted(warehouse, {})!r} is not on the local disk, where the embedded "
+            "catalog stores its SQLite file. Use a local path, or also configure a catalog (options "
+            "catalog.type, catalog.uri)."
         )
     if set(path) & set("%?#\n"):
         raise ConfigurationError(
             f"The warehouse {warehouse!r} has a '%', '?', '#' or line break in its path, which readers of "
-            "Iceberg tables take for parts of a URL. Give another path."
+            "Iceberg tables interpret as parts of a URL. Use another path."
         )
     return posixpath.normpath(Path(path).absolute())
 
@@ -127,20 +132,20 @@ _open_lock = threading.Lock()
 
 
 class MissingCatalogError(RetryableError):
-    """The file of an embedded catalog is not there."""
+    """The file of an embedded catalog does not exist."""
 
 
 def open_catalog(config: CatalogConfig, *, create: bool = True) -> Catalog:
-    """The catalog. Kept per process, as a cache.
+    """Open the catalog. Cached per process.
 
     Args:
-        create: an embedded one that is not there. Who only looks must not take the empty folder under a disk
-            that is not mounted for a catalog without tables, nor leave one there.
+        create: create an embedded catalog if it does not exist. Read-only operations must not do that: the
+            folder may be the empty mount point of a disk that is not mounted.
 
     Raises:
-        ConfigurationError: it cannot be opened as configured. Shows no secret.
-        MissingCatalogError: it is not there, and `create` is False.
-        RetryableError: it cannot be reached now. Shows no secret.
+        ConfigurationError: it cannot be opened as configured. Contains no secrets.
+        MissingCatalogError: it does not exist, and `create` is False.
+        RetryableError: it cannot be reached now. Contains no secrets.
     """
     try:
         key = _identity(config, create)
@@ -151,12 +156,14 @@ def open_catalog(config: CatalogConfig, *, create: bool = True) -> Catalog:
                     _open.popitem(last=False)
             _open.move_to_end(key)
             return _open[key]
-    except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+    except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
         raise catalog_error(error, "cannot be opened", config) from None
 
 
 def _identity(config: CatalogConfig, create: bool) -> tuple[object, ...]:
-    """A forked process must not use its parent's connections, nor one that of a SQLite file now deleted."""
+    """Cache key. A forked process must not use its parent's connections, nor connections to a deleted SQLite
+    file.
+    """
     file: tuple[int, int] | None = None
     if config.warehouse is not None:
         path = Path(config.warehouse, SQLITE_FILE)
@@ -174,7 +181,7 @@ def _identity(config: CatalogConfig, create: bool) -> tuple[object, ...]:
 def _missing(config: CatalogConfig) -> str:
     return (
         f"There is no Iceberg catalog in the warehouse {config.warehouse}. Nothing was committed. Is its "
-        f"disk mounted? {NEXT_TRY} If the folder was deleted, put it back, or start the query with a new "
+        f"disk mounted? {NEXT_TRY} If the folder was deleted, restore it, or start the query with a new "
         "checkpoint to write a new table from the beginning."
     )
 
@@ -197,8 +204,8 @@ def _load(config: CatalogConfig) -> Catalog:
 
 
 def _load_embedded(config: CatalogConfig) -> Catalog:
-    """Two processes may create the catalog at once, and pyiceberg looks for each of its two tables before it
-    creates it. Whoever loses has at least one more table to find, so the third attempt finds both.
+    """Two processes may create the catalog at the same time, and pyiceberg checks each of its two tables
+    before it creates it. Each failure means that one more table exists, so the third attempt succeeds.
     """
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.io import PY_IO_IMPL
@@ -217,7 +224,7 @@ def _load_embedded(config: CatalogConfig) -> Catalog:
 
 
 def catalog_error(error: Exception, what: str, config: CatalogConfig) -> PenstockError:
-    """Our error for one of a catalog's, to be raised `from None`: the cause's text may hold secrets."""
+    """Convert an error of a catalog. Raise it `from None`: the text of the cause may contain secrets."""
     from pyiceberg.exceptions import NotInstalledError
 
     if isinstance(error, PenstockError):
@@ -232,24 +239,26 @@ def catalog_error(error: Exception, what: str, config: CatalogConfig) -> Penstoc
         )
     if cause is ErrorCause.REFUSED:
         return AccessRefusedError(
-            f"{where} Nothing was committed. Access is denied: correct the credentials in the options "
-            "catalog.*, or give this user the rights to the catalog and to its storage."
+            f"{where} Nothing was committed. Access is denied: fix the credentials in the options "
+            "catalog.*, or grant this user access to the catalog and its storage."
         )
     if isinstance(error, (ImportError, NotInstalledError)):
         return ConfigurationError(
-            f"{where} Install what the catalog's type needs: penstock[glue] or penstock[hive]; "
+            f"{where} Install the extra for this type of catalog: penstock[glue] or penstock[hive]; "
             "pyiceberg[...] for others."
         )
-    return ConfigurationError(f"{where} Correct the options catalog, catalog.* and warehouse.")
+    return ConfigurationError(f"{where} Fix the options catalog, catalog.* and warehouse.")
 
 
 def known_properties(config: CatalogConfig) -> dict[str, str]:
-    """All that pyiceberg opens the catalog with: its own configuration and environment, and ours on top."""
+    """All properties that pyiceberg opens the catalog with: its own configuration and environment, overridden
+    by ours.
+    """
     from pyiceberg.utils.config import Config
 
     try:
         own = Config().get_catalog_config(config.name) or {}
-    except Exception:  # noqa: BLE001  a broken file is what the error that is being told of is about
+    except Exception:  # noqa: BLE001  the error being reported is about this broken file
         own = {}
     return {**flat(own), **config.properties}
 
@@ -276,14 +285,14 @@ def check_address_given(config: CatalogConfig) -> None:
 
 
 def flat(properties: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """A catalog's properties as texts: REST catalogs have dicts and objects among theirs."""
-    texts = {}
+    """Flatten a catalog's properties to strings: REST catalogs have nested ones."""
+    strings = {}
     for key, value in properties.items():
         if isinstance(value, Mapping):
-            texts.update(flat(value, f"{prefix}{key}."))
+            strings.update(flat(value, f"{prefix}{key}."))
         else:
-            texts[prefix + key] = str(value)
-    return texts
+            strings[prefix + key] = str(value)
+    return strings
 
 
 # File I/O -----------------------------------------------------------------------------------------
@@ -292,12 +301,12 @@ _IO_NAMES = ("py-io-impl", "DEFAULT_SCHEME", "DEFAULT_NETLOC", "buffer-size")
 
 
 def is_io_property(name: str) -> bool:
-    """Return True for a property of a catalog that says how files are read and written."""
+    """Return True if this property of a catalog configures how files are read and written."""
     return name.startswith(IO_PREFIXES) or name in _IO_NAMES
 
 
 def warn_of_ignored_properties(table: Table, uri: str) -> None:
-    """Log, once a process, the properties for file I/O that the table has and Penstock does not follow."""
+    """Log once per process which file I/O properties of the table Penstock ignores."""
     used: Mapping[str, object] = table.io.properties
     ignored = [
         name for name, value in table.properties.items() if is_io_property(name) and used.get(name) != value
@@ -309,9 +318,9 @@ def warn_of_ignored_properties(table: Table, uri: str) -> None:
 @lru_cache(maxsize=1000)
 def _warn_of_ignored(uri: str, names: tuple[str, ...]) -> None:
     logger.warning(
-        "Penstock ignores these properties of the Iceberg table %s: %s. Anybody who may write the table can "
-        "set them, and they would choose who receives the credentials of the catalog. If files need them, "
-        "give the query, `penstock deliver` and `penstock gc` the options %s; if not, unset them.",
+        "Penstock ignores these properties of the Iceberg table %s: %s. Anyone who can write the table can "
+        "set them, and they decide who receives the credentials of the catalog. If the files need them, "
+        "set the options %s for the query, `penstock deliver` and `penstock gc`; otherwise remove them.",
         uri,
         ", ".join(names),
         ", ".join(f"catalog.{name}" for name in names),
@@ -319,19 +328,19 @@ def _warn_of_ignored(uri: str, names: tuple[str, ...]) -> None:
 
 
 def io_properties(table: Table) -> dict[str, str]:
-    """What executors need to read and write the table's files, with credentials that the catalog handed out.
+    """Properties that executors need to read and write the table's files, including vended credentials.
 
-    Nothing else of the catalog: not its address, not its token.
+    Contains nothing else of the catalog: neither its address nor its token.
 
     Raises:
-        ConfigurationError: the catalog has to sign each request to the storage, and executors cannot ask it.
+        ConfigurationError: the catalog requires remote signing, and executors cannot call the catalog.
     """
     properties: Mapping[str, object] = table.io.properties
     if properties.get("s3.signer") or str(properties.get("s3.remote-signing-enabled")).lower() == "true":
         raise ConfigurationError(
-            f"The catalog of the Iceberg table {'.'.join(table.name())} signs requests to the storage one by "
-            "one (remote signing), and executors have no access to it. Let it hand out credentials instead: "
-            "catalog.header.X-Iceberg-Access-Delegation=vended-credentials, or give catalog.s3.* options."
+            f"The catalog of the Iceberg table {'.'.join(table.name())} requires remote signing of requests "
+            "to the storage, but executors have no access to the catalog. Use vended credentials instead: "
+            "catalog.header.X-Iceberg-Access-Delegation=vended-credentials, or set catalog.s3.* options."
         )
     return {
         key: str(value)

@@ -1,9 +1,9 @@
-"""Which Iceberg tables take data files committed directly, and which would be violated by it.
+"""Checks whether an Iceberg table supports data files that are committed directly.
 
-What cannot be written right is refused by name: at start, and again on the very metadata that a commit is
-based on. Harmless, and so not looked for: row-level deletes (an append leaves them alone, and an overwrite
-removes every file that they are about; none of them reaches rows added later), `write.wap.enabled`,
-`gc.enabled=false`, identifier fields (Iceberg lets nobody enforce them), distribution modes.
+Unsupported features are rejected by name: at start, and again on the metadata that a commit is based on.
+These are harmless and not checked: row-level deletes (an append does not touch them, an overwrite removes
+every file that they refer to, and they do not apply to rows added later), `write.wap.enabled`,
+`gc.enabled=false`, identifier fields (Iceberg does not enforce them), distribution modes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .properties import value_problem
 FORMAT_VERSION_MAX = 2
 
 MANIFEST_MERGE_KEY = "commit.manifest-merge.enabled"
-"""On by default in Iceberg."""
+"""Enabled by default in Iceberg."""
 
 
 def check_supported(table: Table, overwrite: bool) -> None:
     """
     Args:
-        overwrite: will all rows be replaced?
+        overwrite: all rows will be replaced
 
     Raises:
-        TableNotSupportedError: names everything that committing files directly would violate.
+        TableNotSupportedError: lists everything that committing files directly would violate.
     """
     metadata = table.metadata
     found = [
@@ -52,8 +52,8 @@ def _of_format(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
     if metadata.format_version > FORMAT_VERSION_MAX:
         yield UnsupportedFeature(
             f"format version {metadata.format_version}",
-            "its row ids and deletion vectors are kept by the writers, and pyiceberg cannot commit to it",
-            f"a table of format version {FORMAT_VERSION_MAX}; a table cannot go back to a lower version",
+            "writers must maintain its row ids and deletion vectors, and pyiceberg cannot commit to it",
+            f"use a table of format version {FORMAT_VERSION_MAX}; a table cannot go back to a lower version",
         )
 
 
@@ -65,22 +65,22 @@ def _of_properties(properties: Mapping[str, str]) -> Iterator[UnsupportedFeature
 
 
 def unsupported_property(key: str, value: str) -> UnsupportedFeature | None:
-    """What is wrong with a table property, be it of a table that is there or of one to create."""
+    """Return what is wrong with a table property, of an existing table or of one to create."""
     named = f"{key} = {value}"
     if key == "write.format.default" and value.strip().lower() != "parquet":
-        return UnsupportedFeature(named, "Penstock writes Parquet files only", f"set {key} to parquet")
+        return UnsupportedFeature(named, "Penstock writes only Parquet files", f"set {key} to parquet")
     if key in ("write.location-provider.impl", "write.py-location-provider.impl"):
         return UnsupportedFeature(
-            named, "a class of the table's own decides where data files go", f"unset {key}"
+            named, "a class named by the table decides where data files are stored", f"unset {key}"
         )
     if key.startswith("encryption."):
-        return UnsupportedFeature(key, "files would have to be encrypted", "a table without encryption")
+        return UnsupportedFeature(key, "files would have to be encrypted", "use a table without encryption")
     problem = value_problem(key, value)
     return problem and UnsupportedFeature(named, problem[0], f"set {key} to {problem[1]}, or unset it")
 
 
 def _of_transforms(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
-    """Wherever they are: pyiceberg forgets their names, and writes `unknown` when it commits to the table."""
+    """Unknown transforms, in any spec: pyiceberg drops their names, and writes `unknown` when it commits."""
     places: list[tuple[str, Transform[Any, Any]]] = []
     for spec_id, spec in metadata.specs().items():
         places += [(f"partitioning {spec_id}", part.transform) for part in spec.fields]
@@ -90,8 +90,8 @@ def _of_transforms(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
         if isinstance(transform, UnknownTransform):
             yield UnsupportedFeature(
                 f"transform {transform_name(transform)!r} in {place}",
-                "it is not known here, and a commit would overwrite its name in the table's metadata",
-                "a table that never had such a transform",
+                "the transform is unknown, and a commit would overwrite its name in the table's metadata",
+                "use a table that never had such a transform",
             )
 
 
@@ -119,25 +119,23 @@ def _problem(part: PartitionField, schema: Schema) -> str | None:
 
 
 def _of_alike_partitions(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
-    """Of older partitionings too: merging manifests writes theirs anew."""
+    """Includes older specs: merging manifests rewrites theirs."""
     for spec in metadata.specs().values():
         for parts in alike_partitions(spec, metadata.schema()):
             yield UnsupportedFeature(
                 f"partition fields {' and '.join(repr(part.name) for part in parts)} of one type",
                 ALIKE_PROBLEM,
-                "a table that is partitioned by one of them only, or by columns of different precision",
+                "use a table that is partitioned by only one of them, or by columns of different precision",
             )
 
 
-ALIKE_PROBLEM = (
-    "pyiceberg would write manifests that define the type twice, which no other reader of Avro takes"
-)
+ALIKE_PROBLEM = "pyiceberg would write manifests that define the type twice, which other Avro readers reject"
 
 
 def alike_partitions(spec: PartitionSpec, schema: Schema) -> list[list[PartitionField]]:
-    """The partition fields whose values are decimals, fixed or UUIDs of the very same type.
+    """The partition fields that have the same decimal, fixed or UUID type.
 
-    Avro has a named type for each of these, which may be defined only once in a file.
+    Avro has a named type for each of these, which may be defined only once per file.
     """
     alike: dict[IcebergType, list[PartitionField]] = {}
     for part in spec.fields:
@@ -150,7 +148,7 @@ def alike_partitions(spec: PartitionSpec, schema: Schema) -> list[list[Partition
 
 
 def _of_old_partitionings(table: Table, overwrite: bool) -> Iterator[UnsupportedFeature]:
-    """Replacing rows, and merging manifests, writes manifests of older partitionings anew."""
+    """Replacing rows and merging manifests both rewrite manifests of older specs."""
     metadata = table.metadata
     is_merging = metadata.properties.get(MANIFEST_MERGE_KEY, "true").lower() == "true"
     columns = index_by_id(metadata.schema())
@@ -161,13 +159,14 @@ def _of_old_partitionings(table: Table, overwrite: bool) -> Iterator[Unsupported
             append_only = "" if overwrite else f"set {MANIFEST_MERGE_KEY} to false, or "
             yield UnsupportedFeature(
                 f"older partitioning {spec_id} by {', '.join(map(repr, dropped))}",
-                "its column was dropped, and pyiceberg cannot write its manifests anew without the type",
-                f"{append_only}move its files to the present one: CALL ... rewrite_data_files",
+                "its column was dropped, and pyiceberg cannot rewrite its manifests without the "
+                "column's type",
+                f"{append_only}rewrite its files with the current spec: CALL ... rewrite_data_files",
             )
 
 
 def _is_used(table: Table, spec_id: int) -> bool:
-    """Has the head of any branch files of this partitioning? Reads manifest lists."""
+    """Return True if the head of any branch has files of this spec. Reads manifest lists."""
     heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
     snapshots = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id in heads]
     return any(

@@ -1,8 +1,8 @@
-"""What clean-up has to know of an Iceberg table: its tokens, its data files, and which of them it names.
+"""Clean-up of an Iceberg table: its tokens, its data files, and the files that its metadata lists.
 
-All snapshots of the current metadata count, of all branches and tags; earlier metadata files do not. So do
-snapshots that have expired, as long as the store keeps their files for those who still read them. What is
-below `metadata/` is not looked at: pyiceberg's names say nothing of who wrote them.
+All snapshots of the current metadata count, of all branches and tags; earlier metadata files do not count.
+Expired snapshots count as long as the store keeps their files for running readers. Files below `metadata/`
+are not checked: pyiceberg's file names do not tell who wrote them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _METADATA = ".metadata.json"
 
 
 class IcebergCleanableTable:
-    """One branch of an Iceberg table, as `cleanup.CleanableTable` wants it. Every call looks anew.
+    """`cleanup.CleanableTable` for one branch of an Iceberg table. Each call reads the current state.
 
     Args:
-        load_table: the table as the catalog has it now; None if there is none
-        table_uri: for people
-        branch: that the streams to clean up after write
-        expiries: of the store
-        in_short: an error in words without secrets
+        load_table: returns the current table from the catalog; None if it does not exist
+        table_uri: for display
+        branch: written by the streams whose files are cleaned up
+        expiries: expiry records of the store
+        in_short: formats an error without secrets
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class IcebergCleanableTable:
         return str(table.metadata.table_uuid), found
 
     def files(self) -> Iterator[ListedFile]:
-        """Every file below the data location, but for metadata and for tables inside it."""
+        """All files below the data location, except metadata and tables inside it."""
         table = self._load_table()
         if table is None:
             return iter(())
@@ -75,7 +75,7 @@ class IcebergCleanableTable:
         """Base names in manifests that were not read before.
 
         Raises:
-            RetryableError: a manifest cannot be read, so nobody can tell what it names.
+            RetryableError: a manifest cannot be read, so the files that it lists are unknown.
         """
         for _ in range(_LOADS_MAX):
             try:
@@ -84,10 +84,10 @@ class IcebergCleanableTable:
             except PenstockError:
                 raise
             except FileNotFoundError:
-                continue  # expired and deleted meanwhile: the next look finds it no longer named
-            except Exception as error:  # noqa: BLE001  the storages raise what they like
+                continue  # expired and deleted in the meantime: the next metadata no longer lists it
+            except Exception as error:  # noqa: BLE001  storages raise errors of any type
                 raise self._unreadable(self._in_short(error)) from None
-        raise self._unreadable("files that its metadata names are gone")
+        raise self._unreadable("files that its metadata lists are missing")
 
     def delete_files(self, paths: Iterable[str]) -> int:
         table = self._load_table()
@@ -110,7 +110,7 @@ class IcebergCleanableTable:
     def _unreadable(self, what: str) -> RetryableError:
         return RetryableError(
             f"The manifests of the Iceberg table {self._uri} cannot be read: {what}. Files that they may "
-            "name were not deleted. Check that the storage is reachable, then try again."
+            "list were not deleted. Check that the storage is reachable, then try again."
         )
 
 
@@ -119,14 +119,16 @@ def _base_names(paths: Iterable[str]) -> set[str]:
 
 
 def _root_of_metadata(path: str) -> str | None:
-    """The table, relative to the data location, whose metadata file this is; None if it is none."""
+    """The table, relative to the data location, whose metadata file this is; None if it is not a metadata
+    file.
+    """
     folder = posixpath.dirname(path)
     is_metadata = path.endswith(_METADATA) and posixpath.basename(folder) == "metadata"
     return posixpath.dirname(folder) if is_metadata else None
 
 
 def _is_below(path: str, roots: set[str]) -> bool:
-    """Is the file metadata of this table, or anything of one in `roots`?"""
+    """Return True if the file is metadata of this table, or is below one of `roots`."""
     folders = path.split("/")[:-1]
     below_inner = any("/".join(folders[:depth]) in roots for depth in range(1, len(folders) + 1))
     return below_inner or folders[:1] == ["metadata"]

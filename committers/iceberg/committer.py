@@ -1,10 +1,8 @@
-"""The Iceberg table committer: one snapshot of an Iceberg table per batch, with the batch's token in its
-commit.
+"""The Iceberg table committer: one snapshot per batch, with the batch's token in the same commit.
 
-Each attempt loads the table from the catalog anew, looks for the token there, builds a snapshot on top of
-that very metadata and sends it once. The catalog takes it only if the branch's head is still the one looked
-at, and every batch moves the head; so a twin that was faster makes the attempt fail, and the next one sees
-its token.
+Each attempt loads the table from the catalog, looks for the token, builds a snapshot on top of that metadata
+and sends it once. The catalog accepts it only if the branch's head has not moved. Every batch moves the head,
+so if a concurrent driver was faster the attempt fails, and the next attempt sees its token.
 """
 
 from __future__ import annotations
@@ -66,10 +64,11 @@ from .target import KIND, NO_SNAPSHOT, IcebergTableLayout
 
 
 class IcebergTableCommitter:
-    """Commits manifests to one branch of one Iceberg table. Runs on the driver and in the delivery process.
+    """Commits manifests to one branch of one Iceberg table. Runs on the driver and in the delivery
+    process.
 
-    A batch lands at most once per (query, batch id), whoever else commits to the table meanwhile. Data files
-    are not opened, and whether they are there is for the caller to ask (`missing`).
+    A batch is committed at most once per (query, batch id), even if other writers commit at the same time.
+    Data files are not opened. The caller checks that they exist (`missing`).
 
     Args:
         catalog: how to open the catalog
@@ -92,17 +91,19 @@ class IcebergTableCommitter:
         overwrite: bool = False,
         batch_id: int = 0,
     ) -> IcebergTableLayout:
-        """What a batch with these columns is written into; creates the table and the branch if not there.
+        """Return the layout for a batch with these columns; create the table and the branch if they do not
+        exist.
 
-        Called on the driver before any data moves. Adds no column yet: the commit does.
+        Called on the driver before any task starts. New columns are added by the commit, not here.
 
         Args:
-            new: how to create the table; a partitioning or sort order that it asks for must be the table's
-            evolve: may the batch add nullable columns?
-            overwrite: will the batch replace all rows?
+            new: how to create the table; a requested partitioning or sort order must match an existing table
+            evolve: the batch may add nullable columns
+            overwrite: the batch will replace all rows
 
         Raises:
-            ConfigurationError: no table and it may not be created; or it is partitioned or sorted otherwise.
+            ConfigurationError: the table does not exist and may not be created; or its partitioning or sort
+                order differs.
             SchemaMismatchError: shows both schemas.
             TableNotSupportedError: names what direct commits would violate.
             RetryableError: the table cannot be read now.
@@ -116,12 +117,12 @@ class IcebergTableCommitter:
         return plan_target(self._cached_table, source, self._address.branch, evolve=evolve, created=created)
 
     def target_of(self, content: LakeManifest) -> IcebergTableLayout | None:
-        """What files like these are written into, as the table is now; None if it takes none of them.
+        """Return the current layout for files like these; None if the table does not accept them.
 
-        Why it takes none is for `commit` to say.
+        `commit` raises the error that says why.
 
         Raises:
-            ConfigurationError: a property of the table has a value that cannot be followed.
+            ConfigurationError: a property of the table has an unsupported value.
             RetryableError: the table cannot be read now.
         """
         self._cached_table = None
@@ -135,16 +136,17 @@ class IcebergTableCommitter:
             return None
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """Is the table still the one that the query wrote, with all that it delivered?
+        """Check that the table is still the one that the query wrote, with everything it has delivered.
 
         Called at the start of each batch.
 
         Args:
-            table_id: the UUID in the store; None if it knows none
-            last_version: not needed: the token says which snapshot holds the query's last batch
+            table_id: the UUID in the store; None if unknown
+            last_version: not used: the token contains the snapshot of the query's last batch
 
         Raises:
-            TableChangedError: dropped, re-created, or rolled back to before the stream's last batch.
+            TableChangedError: the table was dropped, re-created, or rolled back to a snapshot before the
+                stream's last batch.
         """
         table = self._load_table()
         if table is None:
@@ -155,7 +157,7 @@ class IcebergTableCommitter:
         self._committed_batch(table.metadata, query_id)
 
     def accept(self, query_id: str) -> None:
-        """Note the branch's head as the snapshot of the query's last batch, after a rollback that shall stay.
+        """Accept a rollback: store the branch's head as the snapshot of the query's last batch.
 
         Raises:
             RetryableError: another writer was faster, or the catalog cannot be reached.
@@ -166,15 +168,14 @@ class IcebergTableCommitter:
             return
         try:
             accept_head(table, query_id, self._address.branch, committed)
-        except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+        except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
             raise RetryableError(
-                f"The Iceberg table {self._address.uri} could not be accepted as it is: "
-                f"{self._in_short(error)}. "
-                "Nothing was changed; try again."
+                f"The Iceberg table {self._address.uri} could not be accepted: {self._in_short(error)}. "
+                "Nothing was changed. Try again."
             ) from None
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query that the table holds; None if there is no table.
+        """The last batch of the query in the table; None if there is no table.
 
         Raises:
             TableChangedError: the branch was rolled back to before it.
@@ -184,7 +185,8 @@ class IcebergTableCommitter:
         return None if committed is None else committed.token
 
     def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
-        """The first of the origins from which another query has committed to the branch; None if none has.
+        """The first of the origins from which another query has committed to the branch; None if there is
+        none.
 
         Raises:
             RetryableError: the table cannot be read now.
@@ -195,7 +197,7 @@ class IcebergTableCommitter:
         return recorded_origin(table.metadata, query_id, self._address.branch, origins)
 
     def has_rows(self) -> bool:
-        """False if the branch's head names no data file.
+        """Return False if the branch's head has no data files.
 
         Raises:
             RetryableError: the table cannot be read now.
@@ -219,22 +221,23 @@ class IcebergTableCommitter:
     # Commit ---------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Add all files of the manifest and its token in one snapshot, if the token is not there yet.
+        """Add all files of the manifest and its token in one snapshot, unless the token is already there.
 
-        Idempotent. A batch behind the table's token counts as committed: the batches of a query land in
-        order. Whether the earlier one had the same offsets is for the store to know.
+        Idempotent. A batch behind the table's token counts as committed, because the batches of a query are
+        committed in order. Whether it had the same offsets is checked with the store.
 
         Args:
-            check_token: asked about the token that the batch comes behind; what it raises ends the attempt
+            check_token: called with the token that the batch would follow; an exception ends the attempt
 
         Raises:
-            SchemaMismatchError, TableNotSupportedError: the table can no longer take these files; the batch
-                did not land.
-            TableChangedError: dropped, re-created, or rolled back to before what the stream delivered.
-            CheckpointMismatchError: the table holds the batch id with other offsets.
-            FencedError: the table holds some of the merged batches already, not all.
-            RetryableError: catalog or storage cannot be reached; the batch did not land.
-            CommitStateUnknownError: the batch may have landed. Delete nothing.
+            SchemaMismatchError, TableNotSupportedError: the table no longer accepts these files; the batch
+                was not committed.
+            TableChangedError: the table was dropped, re-created, or rolled back to a snapshot before a
+                delivered batch.
+            CheckpointMismatchError: the table has the batch id with other offsets.
+            FencedError: the table has some of the merged batches, but not all.
+            RetryableError: catalog or storage cannot be reached; the batch was not committed.
+            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         self._cached_table = None
         content = decode(manifest, KIND)
@@ -261,9 +264,9 @@ class IcebergTableCommitter:
         if branch not in table.metadata.refs and content.table_version != NO_SNAPSHOT:
             raise TableChangedError(
                 f"The branch {branch!r} of the Iceberg table {self._address.uri} was dropped while batch "
-                f"{batch.batch_id} of query {batch.stream.query_id} was written. The batch did not land. "
-                "Create the branch again; or start a coupled query again, which creates it anew from the "
-                "main branch."
+                f"{batch.batch_id} of query {batch.stream.query_id} was written. The batch was not "
+                "committed. Create the branch again; or start a coupled query again, which re-creates it "
+                "from the main branch."
             )
         check_location(table, manifest, content)
         missing_columns = check_files_fit(table.metadata, content)
@@ -274,8 +277,8 @@ class IcebergTableCommitter:
         except Exception as error:  # noqa: BLE001  nothing was sent to the catalog yet
             raise retryable(error)(
                 f"The manifests of batch {batch.batch_id} of query {batch.stream.query_id} could not be "
-                f"written for the Iceberg table {self._address.uri}: {self._in_short(error)}. The batch did "
-                f"not land. Check that the storage can be written. {NEXT_TRY}"
+                f"written for the Iceberg table {self._address.uri}: {self._in_short(error)}. The batch was "
+                f"not committed. Check that the storage is writable. {NEXT_TRY}"
             ) from None
 
     def _commit_once(self, attempt: Attempt, manifest: Manifest, content: LakeManifest) -> Outcome:
@@ -283,7 +286,7 @@ class IcebergTableCommitter:
         crash_points.reach("commit.start", batch.batch_id)
         try:
             attempt.send()
-        except Exception as error:  # noqa: BLE001  whatever it is, the table says whether the batch landed
+        except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
             return self._outcome_after(error, attempt, batch, content)
         crash_points.reach("commit.landed", batch.batch_id)
         return Committed(attempt.snapshot_id)
@@ -291,7 +294,7 @@ class IcebergTableCommitter:
     def _outcome_after(
         self, error: Exception, attempt: Attempt, batch: Batch, content: LakeManifest
     ) -> Outcome:
-        """What an error of the commit request means."""
+        """Interpret an error of the commit request."""
         failed = failed_batch(
             batch,
             f"the Iceberg table {self._address.uri}",
@@ -314,7 +317,7 @@ class IcebergTableCommitter:
             return Committed(committed.snapshot_id)
         if isinstance(error, CommitFailedException):
             attempt.discard()
-            return Conflict(f"another writer changed {self._address.uri} meanwhile: {self._in_short(error)}")
+            return Conflict(f"another writer changed {self._address.uri}: {self._in_short(error)}")
         if self._head(table) != self._head(attempt.table):
             return Conflict(
                 f"another writer moved the branch {self._address.branch!r} of {self._address.uri}"
@@ -330,10 +333,10 @@ class IcebergTableCommitter:
     # Files ----------------------------------------------------------------------------------------
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Files that the manifest names and that are gone; all of them if there is no table.
+        """Files of the manifest that are missing; all of them if there is no table.
 
         Raises:
-            RetryableError: catalog or storage cannot be asked now.
+            RetryableError: catalog or storage cannot be reached now.
         """
         content = decode(manifest, KIND)
         paths = [file.path for file in content.files]
@@ -344,11 +347,11 @@ class IcebergTableCommitter:
         return iceberg_files(content.location, self._io(table)).missing(paths)
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
-        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+        """Delete uncommitted data files; return the number deleted. Missing files are not an error."""
         return self.delete_files(file.path for files in payloads for file in files)
 
     def delete_files(self, paths: Iterable[str]) -> int:
-        """Delete uncommitted data files; the number deleted. Files already gone are no error."""
+        """Delete uncommitted data files; return the number deleted. Missing files are not an error."""
         table = self._load_table()
         if table is None:
             return 0

@@ -1,11 +1,12 @@
-"""Compaction of an Iceberg table's files: what can be rewritten, and the snapshot that replaces them.
+"""Compaction of an Iceberg table: the files that can be rewritten, and the snapshot that replaces them.
 
-The snapshot is a `replace`: readers of changes skip it. As with a batch, it is built on the metadata that was
-just loaded, sent once, and taken by the catalog only if the branch's head is still the one looked at; every
-batch moves the head. The stream's token, a table property, is not part of it.
+The snapshot has the operation `replace`, so incremental readers skip it. As for a batch, it is built on the
+metadata just loaded, sent once, and accepted by the catalog only if the branch's head has not moved. The
+stream's token is a table property and is not changed.
 
-Tables with delete files are left alone: which rows of a data file count is up to them. So are tables whose
-partition values pyiceberg would write back wrongly, for it writes the manifests of the removed files anew.
+Tables with delete files are skipped, because they decide which rows of a data file are valid. Tables whose
+partition values pyiceberg would write incorrectly are skipped too, because it rewrites the manifests of the
+removed files.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from .target import KIND
 
 
 class IcebergCompactableTable:
-    """One branch of an Iceberg table, as `compaction.CompactableTable` wants it. Every call looks anew.
+    """`compaction.CompactableTable` for one branch of an Iceberg table. Each call reads the current state.
 
     Args:
-        query_id: whose token says how far the stream is
+        query_id: its token shows the progress of the stream
     """
 
     def __init__(self, catalog: CatalogConfig, address: IcebergAddress, query_id: str) -> None:
@@ -54,7 +55,7 @@ class IcebergCompactableTable:
         self._address = address
         self._query_id = query_id
         self._entries: dict[str, list[ManifestEntry]] = {}
-        """Of the manifests that were seen last, which never change."""
+        """Cache of manifests read last; manifests never change."""
 
     def visible_files(self) -> VisibleFiles | None:
         table = load_if_there(self._catalog, self._address)
@@ -82,18 +83,18 @@ class IcebergCompactableTable:
         table = load(self._catalog, self._address, content.table_id)
         token = token_of(table.metadata, self._query_id, self._address.branch)
         if token is None or token.batch_id >= batch_id:
-            return Outdated("the stream has landed too many batches meanwhile")
+            return Outdated("the stream has committed too many batches in the meantime")
         check_supported(table, overwrite=True)
         if _layout(table) != (content.schema_json, content.partition_spec_id, content.location):
-            return Outdated("the table was altered meanwhile")
+            return Outdated("the table was altered in the meantime")
         live = self._live(table)
         there = set(self._plain_files(table, live))
         kept = tuple([group for group in rewritten if there.issuperset(group.sources)])
         if not kept:
-            return Outdated("others have removed or changed the same files meanwhile")
+            return Outdated("other writers have removed or changed the same files")
         missing = self._files(table).missing([file.path for group in kept for file in group.files])
         if missing:
-            return Outdated(f"{len(missing)} new files are gone, first {missing[0]}")
+            return Outdated(f"{len(missing)} new files are missing, first {missing[0]}")
         return self._send(self._prepare(table, content, kept, live), content, kept)
 
     def delete_files(self, paths: Iterable[str]) -> int:
@@ -113,7 +114,7 @@ class IcebergCompactableTable:
         head = table.metadata.snapshot_by_name(self._address.branch)
         try:
             live = [] if head is None else [self._read(table, one) for one in head.manifests(table.io)]
-        except Exception as error:  # noqa: BLE001  the storages raise what they like
+        except Exception as error:  # noqa: BLE001  storages raise errors of any type
             raise retryable(error)(
                 f"The manifests of the Iceberg table {self._address.uri} cannot be read: "
                 f"{self._in_short(error)}. Nothing was compacted. Check that the storage is reachable."
@@ -128,9 +129,9 @@ class IcebergCompactableTable:
         return manifest, known
 
     def _plain_files(self, table: Table, live: Live) -> Iterator[DataFile]:
-        """Those that can be rewritten: of today's partitioning, where Penstock writes its own.
+        """Files that can be rewritten: those of the current spec, in the locations where Penstock writes.
 
-        Without statistics: the new ones get their own.
+        Without statistics, because the new files get their own.
         """
         if has_double_partitions(table) or _has_deletes(live):
             return
@@ -166,8 +167,9 @@ class IcebergCompactableTable:
             if isinstance(error, PenstockError) or not isinstance(error, Exception):
                 raise
             raise retryable(error)(
-                f"The manifests of compacted files could not be written for the Iceberg table "
-                f"{self._address.uri}: {self._in_short(error)}. Nothing was changed; it is tried again."
+                "The manifests of compacted files could not be written for the Iceberg table "
+                f"{self._address.uri}: {self._in_short(error)}. Nothing was changed. The next run tries "
+                "again."
             ) from None
         requirements = (
             AssertTableUUID(uuid=metadata.table_uuid),
@@ -182,14 +184,14 @@ class IcebergCompactableTable:
     ) -> Replaced | Conflict:
         try:
             attempt.send()
-        except Exception as error:  # noqa: BLE001  whatever it is, the table says whether it landed
+        except Exception as error:  # noqa: BLE001  the table shows whether it was committed
             return self._outcome_after(error, attempt, content, groups)
         return Replaced(attempt.snapshot_id, groups)
 
     def _outcome_after(
         self, error: Exception, attempt: Attempt, content: LakeManifest, groups: tuple[Rewritten, ...]
     ) -> Replaced | Conflict:
-        """What an error of the commit request means."""
+        """Interpret an error of the commit request."""
         failed = failed_compaction(
             f"the Iceberg table {self._address.uri}",
             self._in_short(error),
@@ -209,7 +211,7 @@ class IcebergCompactableTable:
             return Replaced(attempt.snapshot_id, groups)
         if isinstance(error, CommitFailedException):
             attempt.discard()
-            return Conflict(f"another writer changed {self._address.uri} meanwhile: {self._in_short(error)}")
+            return Conflict(f"another writer changed {self._address.uri}: {self._in_short(error)}")
         return None
 
     def _in_short(self, error: Exception) -> str:

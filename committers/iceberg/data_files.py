@@ -1,4 +1,4 @@
-"""Data files as Iceberg's metadata has them, made from those that the writers hand over."""
+"""Converts data files of the writers to Iceberg's metadata."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _BOUNDS = ("lower_bounds", "upper_bounds")
 def iceberg_data_files(
     files: Iterable[DataFile], location: str, spec: PartitionSpec, schema: Schema
 ) -> Iterator[IcebergDataFile]:
-    """The files as a snapshot adds them.
+    """The files in the form that a snapshot adds.
 
     Args:
-        location: what the files' paths are relative to
-        spec: the partitioning that the files follow
-        schema: the table's, which says what the partition values are
+        location: base location of the files' paths
+        spec: the partition spec of the files
+        schema: the table's schema, for the types of the partition values
     """
     readers = [_reader(field.field_type) for field in spec.partition_type(schema).fields]
     for file in files:
@@ -72,7 +72,9 @@ def _data_file(file: DataFile, location: str, spec_id: int, partition: Record) -
 def partition_strings(
     partition: Record, spec: PartitionSpec, schema: Schema
 ) -> tuple[tuple[str, str | None], ...]:
-    """A file's partition values as `DataFile.partition_values` has them: what `iceberg_data_files` reads."""
+    """A file's partition values in the form of `DataFile.partition_values`: the inverse of
+    `iceberg_data_files`.
+    """
     kinds = spec.partition_type(schema).fields
     return tuple(
         (kind.name, None if value is None else _text(value))
@@ -81,7 +83,7 @@ def partition_strings(
 
 
 def _text(value: Any) -> str:
-    """As the writers spell it."""
+    """In the writers' string form."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Decimal):
@@ -96,7 +98,7 @@ def _by_field(values: Mapping[str, Any], read: Callable[[Any], Any]) -> dict[int
 
 
 def _reader(kind: IcebergType) -> Callable[[str], Any]:
-    """From a partition value's text to what Iceberg's Avro writer takes."""
+    """Returns a function that converts a partition value's string to what Iceberg's Avro writer takes."""
     if isinstance(kind, BooleanType):
         return lambda text: text == "true"
     if isinstance(kind, FloatType | DoubleType):

@@ -1,4 +1,6 @@
-"""Which folders of an Iceberg table files are deleted in, and may be named in by manifests of the store."""
+"""Folders of an Iceberg table in which files may be deleted, and which manifests in the store may refer
+to.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,19 @@ from ..file_tables.manifest import LakeManifest
 from .plan import data_location
 
 OWN_PATHS = ("penstock.data-path", "penstock.metadata-path")
-"""Properties of the catalog, which the operator gives: folders of the table outside of its location."""
+"""Catalog properties set by the operator: folders of the table outside of its location."""
 
 REMEDY = (
-    "If the table keeps its own files there, give the option catalog.penstock.data-path (or "
-    "catalog.penstock.metadata-path) with this folder, to the query, `penstock deliver` and `penstock gc`."
+    "If the table stores its own files there, set the option catalog.penstock.data-path (or "
+    "catalog.penstock.metadata-path) to this folder for the query, `penstock deliver` and `penstock gc`."
 )
 
 
 def table_deletion_guard(table: Table) -> DeletionGuard:
-    """Let pass what lies below the table's location, or below the folders that the operator gives.
+    """The guard that accepts files below the table's location and below the operator's folders.
 
-    The table's properties (`write.data.path`, ...) widen nothing: anybody who may write the table sets them.
-    Nor does a location that is the root of a disk, a bucket or a container.
+    The table's properties (`write.data.path`, ...) are not used: anyone who can write the table can set them.
+    A location that is the root of a disk, a bucket or a container is not used either.
     """
     given: Mapping[str, str | None] = table.catalog.properties
     folders = [table.location(), *(str(given[name]) for name in OWN_PATHS if given.get(name))]
@@ -33,23 +35,23 @@ def table_deletion_guard(table: Table) -> DeletionGuard:
 
 
 def is_own_location(table: Table, location: str) -> bool:
-    """Return True if the table keeps data files at this location now, or may have kept them there earlier."""
+    """Return True if the table stores data files at this location now, or may have done so earlier."""
     return location == data_location(table) or table_deletion_guard(table).allows(
         f"{location.rstrip('/')}/file"
     )
 
 
 def check_location(table: Table, manifest: Manifest, content: LakeManifest) -> None:
-    """Check that the files of a manifest from the store lie where the table's own files do.
+    """Check that the files of a manifest from the store are in a location of the table.
 
     Raises:
-        ManifestCorruptError: they do not.
+        ManifestCorruptError: they are not.
     """
     if not is_own_location(table, content.location):
         batch = manifest.batch
         raise ManifestCorruptError(
-            f"The manifest of batch {batch.batch_id} of {batch.stream} names files at {content.location}, "
+            f"The manifest of batch {batch.batch_id} of {batch.stream} lists files at {content.location}, "
             f"which is not a location of the table at {table.location()}. Nothing was committed. If the "
-            "table's property write.data.path was changed since the batch was written, give the option "
-            "catalog.penstock.data-path with this folder; if not, find out who has written to the store."
+            "table's property write.data.path was changed since the batch was written, set the option "
+            "catalog.penstock.data-path to this folder. If not, find out who has written to the store."
         )

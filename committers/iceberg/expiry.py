@@ -1,27 +1,28 @@
-"""Snapshot expiry: old snapshots of an Iceberg table, and the files that only they need, go.
+"""Snapshot expiry: removes old snapshots of an Iceberg table, and deletes the files that only they need.
 
-Runs after a commit, where the commit ran. pyiceberg's own expiry takes snapshots out of the metadata and
-deletes no file; and every commit costs more the more snapshots there are.
+Runs after a commit, in the same process. pyiceberg's own expiry removes snapshots from the metadata but
+deletes no files. The cost of a commit grows with the number of snapshots.
 
-    plan      once there are enough of them, the oldest snapshots that nothing holds, and the files that only
-              they need, are written down in the store
-    commit    one commit of its own takes these snapshots, and nothing else, out of the metadata
-    delete    a grace period later, when no reader of these snapshots runs any more, the files are deleted,
-              but for those that the table needs by then
+    plan      if there are enough snapshots, store the oldest ones that nothing retains, and the files that
+              only they need
+    commit    remove these snapshots, and nothing else, from the metadata in a separate commit
+    delete    after a grace period, when no reader of these snapshots runs any more, delete the files, except
+              those that the table needs again
 
-What is unneeded is found out while plan and commit have both sides in hand, the snapshots that go and those
-that stay. It stays so: later snapshots take files over from those that stayed then. And it holds for readers
-too: who reads a snapshot that expired earlier has a grace period that ends earlier, and the files of one that
-expires later were not unneeded. So deleting asks the metadata as it is, and no expired snapshot.
+Which files are unneeded is determined at plan and commit time, when both the expiring and the remaining
+snapshots are known. This stays valid, because later snapshots take over only files of remaining ones. It is
+also valid for readers of expired snapshots: a snapshot that expired earlier has an earlier grace period, and
+files of one that expires later were still needed. So the delete step only checks the current metadata.
 
-A crash before the commit leaves a plan whose snapshots are all there: it is dropped after a day. A crash
-after it, or an outage, leaves one whose snapshots are gone: the next run sees that and checks that no tag was
-lost with them, and the grace period starts then. A crash between deletions starts again where the store says.
-Two processes may do all this at once: both plan, one commit lands, and deleting a file twice does no harm.
+A crash before the commit leaves a plan whose snapshots still exist: it is dropped after a day. A crash or an
+outage after the commit leaves a plan whose snapshots are removed: the next run detects that, checks that no
+tag was lost with them, and starts the grace period. After a crash between deletions, the next run continues
+at the position in the store. Two processes may do this at the same time: both plan, one commit succeeds, and
+deleting a file twice is harmless.
 
-Not deleted: files outside of the table's folders (see `deletion_guard`), whatever the metadata or a plan in
-the store says: somebody may have added them in place and need them elsewhere. Nor files of snapshots that
-somebody else has expired. With `gc.enabled=false` nothing happens.
+Files outside of the table's folders (see `deletion_guard`) are not deleted, whatever the metadata or a plan
+in the store says: they may have been added in place and be needed elsewhere. Files of snapshots that others
+have expired are not deleted either. With `gc.enabled=false` nothing is done.
 """
 
 from __future__ import annotations
@@ -65,34 +66,34 @@ from .retention import snapshots_by_id, snapshots_to_expire
 logger = get_logger(__name__)
 
 PLAN_KEPT_FOR = timedelta(days=1)
-"""How long a plan whose commit has not landed is kept: longer than any process pauses before it commits."""
+"""How long a plan without a commit is kept: longer than a process can be suspended before it commits."""
 DELETING_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryPolicy:
-    """When snapshots expire, and their files go."""
+    """When snapshots expire and their files are deleted."""
 
     keep_snapshots_max: int = 20
-    """So many of the newest snapshots are kept; older ones go once there are more of them than that."""
+    """This many of the newest snapshots are kept; older ones expire when there are more than that."""
     grace_s: float = 3600
     """Seconds between a snapshot's expiry and the deletion of its files: longer than any query reads."""
     files_per_run_max: int = 1000
-    """So many files are deleted in one run, which a commit waits for."""
+    """Number of files deleted in one run; a commit waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What one run has done."""
+    """Result of one run."""
 
     snapshots: int = 0
-    """Taken out of the metadata."""
+    """Number of snapshots removed from the metadata."""
     files: int = 0
-    """Deleted."""
+    """Number of files deleted."""
 
 
 class ExpiryStore(Protocol):
-    """The store, as expiry needs it. Every method is one short database transaction."""
+    """Expiry records in the store. Each method is one short database transaction."""
 
     def put(self, expiry: Expiry) -> None: ...
 
@@ -104,15 +105,15 @@ class ExpiryStore(Protocol):
 
 
 class SnapshotExpiry:
-    """Expires snapshots of one table. Runs on the driver, and in the delivery process.
+    """Expires snapshots of one table. Runs on the driver and in the delivery process.
 
     Args:
-        load_table: the table as the catalog has it now
-        store: where plans are written down
-        table_uri: for people
+        load_table: returns the current table from the catalog
+        store: keeps the plans
+        table_uri: for display
         now: clock, with a time zone
-        in_short: an error in words without secrets
-        new_id: makes a unique name for a plan
+        in_short: formats an error without secrets
+        new_id: returns a unique id for a plan
     """
 
     def __init__(
@@ -134,13 +135,13 @@ class SnapshotExpiry:
         self._new_id = new_id
 
     def run(self) -> Expired:
-        """Expire what may go, and delete what has been expired for long enough. Idempotent.
+        """Expire snapshots, and delete files whose grace period has ended. Idempotent.
 
-        Called after a commit, and whenever there is time. Another writer's commit at the same time only
-        means that the snapshots go next time.
+        Called after a commit and in the delivery process. If another writer commits at the same time, the
+        snapshots expire in the next run.
 
         Raises:
-            RetryableError: catalog, storage or store cannot be reached; the next run goes on.
+            RetryableError: catalog, storage or store cannot be reached; the next run continues.
         """
         with self._errors():
             table = self._load_table()
@@ -155,17 +156,17 @@ class SnapshotExpiry:
             yield
         except PenstockError:
             raise
-        except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+        except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
             raise RetryableError(
                 f"Old snapshots of the Iceberg table {self._uri} could not be expired: "
-                f"{self._in_short(error)}. No batch is affected, and the next run goes on. Check that the "
+                f"{self._in_short(error)}. No batch is affected, and the next run continues. Check that the "
                 "catalog and the storage are reachable, and that this user may delete files."
             ) from None
 
     # Plan and commit --------------------------------------------------------------------------------
 
     def _expire(self, table: Table) -> int:
-        """How many snapshots this run has taken out of the metadata."""
+        """Plan and commit; return how many snapshots were removed from the metadata."""
         now_ms = int(self._now().timestamp() * 1000)
         expiring = snapshots_to_expire(table.metadata, self._policy.keep_snapshots_max, now_ms)
         if not expiring:
@@ -196,7 +197,7 @@ class SnapshotExpiry:
     def _begin_grace(self, plan: Expiry, files: ExpiredFiles, table: Table, expired: TableMetadata) -> None:
         """Start the grace period of the files, unless a branch or tag was lost with their snapshots.
 
-        Where that cannot be checked, the plan stays as it is, and the next run checks it, for a day.
+        If that cannot be checked, the plan stays unchanged, and the next runs check again, for a day.
 
         Args:
             expired: metadata after the commit
@@ -209,10 +210,10 @@ class SnapshotExpiry:
                 raise
             self._store.remove(plan)
             logger.warning(
-                "Snapshots of the Iceberg table %s have expired, and it can no longer be checked whether "
-                "somebody set a tag or branch on one of them right before (%s). Their %d files stay, for "
+                "Snapshots of the Iceberg table %s have expired, but it can no longer be checked whether a "
+                "tag or branch was set on one of them right before (%s). Their %d files are kept, for "
                 "example %s. Penstock does not delete them later: if no tag or branch is missing, remove "
-                "them with a tool that finds the orphan files of a table.",
+                "them with a tool that finds orphan files of a table.",
                 self._uri,
                 self._in_short(error),
                 len(files.paths),
@@ -222,9 +223,9 @@ class SnapshotExpiry:
         if lost:
             self._store.remove(plan)
             logger.warning(
-                "While snapshots of the Iceberg table %s expired, somebody set %s on one of them, and the "
-                "catalog has removed both. The files stay: no file of these snapshots is deleted. The "
-                "metadata file %s still has the snapshots.",
+                "While snapshots of the Iceberg table %s expired, another user set %s on one of them, and "
+                "the catalog has removed both. The files of these snapshots are kept. The metadata file %s "
+                "still has the snapshots.",
                 self._uri,
                 ", ".join(lost),
                 before,
@@ -235,7 +236,9 @@ class SnapshotExpiry:
     # Delete -----------------------------------------------------------------------------------------
 
     def _due(self, table: Table) -> list[tuple[Expiry, ExpiredFiles]]:
-        """What can be deleted now; sees to plans that a crash or an outage has left on the way."""
+        """Plans whose files can be deleted now. Also handles plans that a crash or an outage has left
+        unfinished.
+        """
         table_id, now = str(table.metadata.table_uuid), self._now()
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         due = []
@@ -267,9 +270,10 @@ class SnapshotExpiry:
 
 
 def delete_old_metadata(table: Table, new: TableMetadata) -> None:
-    """Delete the metadata files that fell out of the metadata log after `table`, in S3 by and by.
+    """Delete metadata files that dropped out of the metadata log after `table`; asynchronously for object
+    stores.
 
-    For commits that do not go through pyiceberg's own, which does this. Does nothing unless the table has
+    Used for commits that bypass pyiceberg's own commit, which does this. Does nothing unless the table has
     `write.metadata.delete-after-commit.enabled`.
     """
     is_enabled = property_as_bool(
@@ -281,20 +285,20 @@ def delete_old_metadata(table: Table, new: TableMetadata) -> None:
         return
     kept = {entry.metadata_file for entry in new.metadata_log}
     log = table.metadata.metadata_log
-    gone = table_deletion_guard(table).allowed(
+    removed = table_deletion_guard(table).allowed(
         entry.metadata_file for entry in log if entry.metadata_file not in kept
     )
     if isinstance(table.io, TableFileIO):
-        table.io.delete_soon(gone)
+        table.io.delete_soon(removed)
     else:
-        delete_files(table.io, gone)
+        delete_files(table.io, removed)
 
 
 def delete_files(io: FileIO, paths: Sequence[str]) -> int:
-    """Delete files; the number deleted. Files already gone are no error.
+    """Delete files; return the number deleted. Missing files are not an error.
 
     Args:
-        paths: let through by the table's gate, or of files that this process has just written
+        paths: accepted by the table's deletion guard, or files that this process has just written
     """
 
     def delete(path: str) -> bool:
@@ -310,15 +314,15 @@ def delete_files(io: FileIO, paths: Sequence[str]) -> int:
         return sum(pool.map(delete, paths))
 
 
-# What is sent to the catalog ------------------------------------------------------------------------
+# Requirements sent to the catalog -------------------------------------------------------------------
 
 
 class _AssertAsPlanned(ValidatableTableRequirement):
-    """No branch or tag was added, moved or given another retention, and the snapshots are there.
+    """Requires that the snapshots exist and that no branch or tag was added, moved or changed.
 
-    Taking out a snapshot takes out its branches and tags too, and of what Iceberg's own requirements can say,
-    nothing keeps a tag that was set meanwhile. So a catalog that runs in this process checks this as well; a
-    server would not know it.
+    Removing a snapshot removes its branches and tags too, and none of Iceberg's own requirements protects a
+    tag that was set in the meantime. So a catalog that runs in this process checks this as well; a server
+    would not know this requirement.
     """
 
     type: Literal["assert-as-planned"] = "assert-as-planned"
@@ -329,25 +333,28 @@ class _AssertAsPlanned(ValidatableTableRequirement):
         if base_metadata is None or base_metadata.refs != self.refs:
             raise CommitFailedException("Requirement failed: branches or tags have changed")
         if not self.snapshot_ids.issubset(snapshots_by_id(base_metadata)):
-            raise CommitFailedException("Requirement failed: the snapshots have expired already")
+            raise CommitFailedException("Requirement failed: the snapshots are already expired")
 
 
 def _checks_refs(catalog: Catalog) -> bool:
-    """Return True if the catalog checks requirements in this process, and so knows `_AssertAsPlanned`."""
+    """Return True if the catalog checks requirements in this process, so that it can check
+    `_AssertAsPlanned`.
+    """
     return isinstance(catalog, MetastoreCatalog)
 
 
-def _lost_refs(table: Table, expired: TableMetadata, gone: frozenset[int]) -> tuple[list[str], str]:
-    """Branches and tags that were set on an expired snapshot right before the commit, and where they are.
+def _lost_refs(table: Table, expired: TableMetadata, snapshot_ids: frozenset[int]) -> tuple[list[str], str]:
+    """Branches and tags that were set on an expired snapshot right before the commit, and where they can be
+    found.
 
-    A server removes them with the snapshot. The newest metadata file with the snapshots still has them.
+    A server removes them with the snapshot. The last metadata file with the snapshots still has them.
 
     Args:
         expired: metadata after the commit
-        gone: the expired snapshots
+        snapshot_ids: of the expired snapshots
 
     Raises:
-        FileNotFoundError: the table has no metadata file with the snapshots any more.
+        FileNotFoundError: no metadata file of the table has the snapshots any more.
     """
     if _checks_refs(table.catalog) or not expired.metadata_log:
         return [], ""
@@ -356,8 +363,8 @@ def _lost_refs(table: Table, expired: TableMetadata, gone: frozenset[int]) -> tu
         if before == table.metadata_location:
             return [], before
         metadata = FromInputFile.table_metadata(table.io.new_input(before))
-        if not gone.isdisjoint(snapshots_by_id(metadata)):
-            lost = [name for name, ref in metadata.refs.items() if ref.snapshot_id in gone]
+        if not snapshot_ids.isdisjoint(snapshots_by_id(metadata)):
+            lost = [name for name, ref in metadata.refs.items() if ref.snapshot_id in snapshot_ids]
             return sorted(map(repr, lost)), before
     raise FileNotFoundError("no metadata file of the table has the snapshots any more")
 
@@ -370,17 +377,17 @@ def _requirements(table: Table, expiring: Sequence[Snapshot]) -> tuple[TableRequ
         for name, ref in refs.items()
     ]
     if _checks_refs(table.catalog):
-        gone = frozenset([snapshot.snapshot_id for snapshot in expiring])
-        requirements.append(_AssertAsPlanned(refs=refs, snapshot_ids=gone))  # type: ignore[arg-type]
+        snapshot_ids = frozenset([snapshot.snapshot_id for snapshot in expiring])
+        requirements.append(_AssertAsPlanned(refs=refs, snapshot_ids=snapshot_ids))  # type: ignore[arg-type]
     return tuple(requirements)
 
 
 def _updates(metadata: TableMetadata, expiring: Sequence[Snapshot]) -> tuple[TableUpdate, ...]:
-    """Statistics of partitions are taken out by hand: pyiceberg takes out the others with the snapshot."""
-    gone = [snapshot.snapshot_id for snapshot in expiring]
-    with_statistics = {file.snapshot_id for file in metadata.partition_statistics}.intersection(gone)
+    """Statistics of partitions are removed explicitly: pyiceberg removes the others with the snapshot."""
+    snapshot_ids = [snapshot.snapshot_id for snapshot in expiring]
+    with_statistics = {file.snapshot_id for file in metadata.partition_statistics}.intersection(snapshot_ids)
     statistics = [
         RemovePartitionStatisticsUpdate(snapshot_id=one)  # type: ignore[call-arg]
         for one in sorted(with_statistics)
     ]
-    return (*statistics, RemoveSnapshotsUpdate(snapshot_ids=gone))  # type: ignore[call-arg]
+    return (*statistics, RemoveSnapshotsUpdate(snapshot_ids=snapshot_ids))  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""What pyiceberg reads and writes metadata files by, on the local disk and in object stores."""
+"""File I/O for Iceberg metadata on the local disk and in object stores."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from .object_store_files import ObjectStoreFile
 
 STORED_SCHEMES = ("s3", "s3a", "s3n", *AZURE_SCHEMES)
-"""As pyiceberg knows them. For Azure's it would take another library (adlfs) than for the data files (Arrow),
-with properties of its own."""
+"""Properties in pyiceberg's form. For Azure, pyiceberg would use another library (adlfs) for metadata than
+for data files (Arrow), with properties of its own.
+"""
 
 
 class TableFileIO(FileIO):
-    """Files on the local disk, in S3 and in Azure; all others go through pyiceberg's own file I/O."""
+    """Handles files on the local disk, in S3 and in Azure; other files are left to pyiceberg's own file
+    I/O.
+    """
 
     def new_input(self, location: str) -> InputFile:
         file = self._file(location)
@@ -39,10 +42,11 @@ class TableFileIO(FileIO):
             file.delete()
 
     def delete_soon(self, locations: Sequence[str]) -> None:
-        """Files that nobody needs. In object stores beside the caller: one takes three requests and more.
+        """Delete unneeded files; in object stores in the background, since each file takes several
+        requests.
 
         Raises:
-            OSError: one on the local disk cannot be deleted.
+            OSError: a file on the local disk cannot be deleted.
         """
         stored = [location for location in locations if _is_stored(location)]
         if stored:
@@ -59,12 +63,12 @@ class TableFileIO(FileIO):
             return LocalFile(location)
         if not _is_stored(location):
             return None
-        from .object_store_files import object_store_file  # loads pandas, where that is installed
+        from .object_store_files import object_store_file  # loads pandas if it is installed
 
         return object_store_file(location, self.properties)
 
     def _own(self, location: str) -> FileIO:
-        """As pyiceberg chooses it."""
+        """The file I/O that pyiceberg chooses."""
         return load_file_io({**self.properties, PY_IO_IMPL: ""}, location)
 
 

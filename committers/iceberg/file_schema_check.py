@@ -1,6 +1,6 @@
-"""Do files that are written still fit an Iceberg table? By field id, which is how Iceberg reads them.
+"""Checks whether written files still fit an Iceberg table. Compares by field id, as Iceberg readers do.
 
-Pure: metadata in, columns or an error out. Asked right before each attempt to commit.
+Pure: takes metadata, returns columns or raises an error. Called right before each commit attempt.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .schema import columns_of, widens
 
 
 def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]:
-    """Columns of the files that the table has yet to get, dotted, in the order of their field ids.
+    """Return the columns of the files that the table does not have yet: dotted names, ordered by field id.
 
-    Columns that were renamed, moved, dropped or widened since are fine: readers find them by field id.
+    Columns that were renamed, moved, dropped or widened since are accepted: readers find them by field id.
 
     Raises:
-        SchemaMismatchError: the table was altered since the files were planned, and cannot take them.
+        SchemaMismatchError: the table was altered since the files were planned, and no longer accepts them.
     """
     schema = Schema.model_validate_json(content.schema_json)
     written, current = columns_of(schema.as_struct()), columns_of(metadata.schema().as_struct())
@@ -46,7 +46,7 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
     if metadata.default_spec_id != content.partition_spec_id:
         problems.append(
             f"it is now partitioned by {_partitioning(metadata)} (spec {metadata.default_spec_id}); the "
-            f"files are by spec {content.partition_spec_id}"
+            f"files have spec {content.partition_spec_id}"
         )
     if problems:
         raise files_mismatch(f"Iceberg table at {metadata.location}", "the batch", problems, written, current)
@@ -62,14 +62,14 @@ def _partitioning(metadata: TableMetadata) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The field ids that the new columns got when the batch was planned, and what the table made of them."""
+    """Field ids assigned to new columns when the batch was planned, compared with the current table."""
 
     new_ids: Collection[int]
-    """Those of the new columns."""
+    """Ids of the new columns."""
     fresh_ids: Collection[int]
-    """Those, and of what is inside them."""
+    """Ids of the new columns and their nested fields."""
     last_column_id: int
-    """The highest field id that the table has ever given."""
+    """The highest field id that the table has ever assigned."""
 
     def problems(self, found: Difference[IcebergType, IcebergType]) -> Iterator[str]:
         if found.kind is DifferenceKind.NEW:
@@ -78,23 +78,23 @@ class _Planned:
                 yield from self._without_field(found.parent, column, names.get(column.name.lower()))
         elif found.kind is DifferenceKind.SPELLING and found.given[0].field_id in self.fresh_ids:
             path = dotted(found.parent, found.given[0])
-            yield f"the table's {found.table[0].name!r} has got the field id of the files' {path!r}"
+            yield f"the table's {found.table[0].name!r} has the field id of the files' {path!r}"
         yield from problems_in([found], FILES)
 
     def _without_field(
         self, parent: tuple[str, ...], column: SchemaColumn[IcebergType], alike: str | None
     ) -> Iterator[str]:
-        """The table has no field with the id of this one of the files."""
+        """The table has no field with the id of this field of the files."""
         path = dotted(parent, column)
         if column.field_id in self.new_ids:
             if alike is not None:
-                yield f"{path!r} is in the table as {alike!r} now, under another field id"
+                yield f"{path!r} is now {alike!r} in the table, with another field id"
             elif min(_ids_of(column)) <= self.last_column_id:
-                yield f"the field id of {path!r} has gone to another column, which was dropped since"
+                yield f"the field id of {path!r} was assigned to another column, which was dropped since"
         elif column.field_id in self.fresh_ids:
-            yield f"the table's {'.'.join(parent)!r} has no {path!r} with the field id of the files'"
+            yield f"the table's {'.'.join(parent)!r} has no field {path!r} with the field id of the files"
         elif alike is not None:
-            yield f"{path!r} was dropped and added anew; the rows' values would be lost"
+            yield f"{path!r} was dropped and added again; its values would be lost"
 
 
 def _ids_of(column: SchemaColumn[IcebergType]) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The files below a location of an Iceberg table, through the file systems that pyiceberg itself uses."""
+"""Files below a location of an Iceberg table, accessed with the file systems that pyiceberg uses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DELETING_THREADS = 16
 def iceberg_files(
     location: str, io_properties: Mapping[str, str], deletion_guard: DeletionGuard | None = None
 ) -> TableFiles:
-    """The files below `location`: a local path, `file:` or an object store's URL.
+    """The files below `location`: a local path, `file:` or an object store URL.
 
     Args:
-        io_properties: for file I/O, as pyiceberg names them; may hold secrets
-        gate: of the table, where files are to be deleted
+        io_properties: for file I/O, in pyiceberg's form; may contain secrets
+        deletion_guard: of the table, if files are to be deleted
     """
     properties = dict(io_properties)
 

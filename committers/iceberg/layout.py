@@ -1,4 +1,4 @@
-"""Partitions and sort order of an Iceberg table: as asked for, of a new one and of one that is there."""
+"""Partitioning and sort order of an Iceberg table: for a new table, and compared with an existing one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .checks import ALIKE_PROBLEM, alike_partitions
 from .plan import partitioning, sort_order
 from .schema import paths_of
 
-# Of a new table ------------------------------------------------------------------------------------
+# New table ------------------------------------------------------------------------------------------
 
 
 def partition_spec(
@@ -31,14 +31,16 @@ def partition_spec(
         _check_partition_name(address, name, column, transform, schema)
         _check_redundant(address, part, column, transform, fields)
         if name in [other.name for other in fields]:
-            raise _impossible(address, "partitionSpec", f"two fields are called {name!r}; name one with `as`")
+            raise _impossible(
+                address, "partitionSpec", f"two fields are named {name!r}; rename one with `as`"
+            )
         fields.append(
             IcebergPartitionField(column.field_id, PARTITION_FIELD_ID_START + number, transform, name)
         )
     spec = PartitionSpec(*fields)
     for parts in alike_partitions(spec, schema):
         columns = ", ".join(repr(schema.find_column_name(part.source_id)) for part in parts)
-        what = f"the partitions by {columns} are of one type, and {ALIKE_PROBLEM}"
+        what = f"the partitions by {columns} have the same type, and {ALIKE_PROBLEM}"
         raise _impossible(address, "partitionSpec", f"{what}. Cast one of the columns to another precision")
     return spec
 
@@ -63,7 +65,7 @@ def _column_of(
 ) -> tuple[NestedField, Transform[object, object]]:
     """
     Raises:
-        ConfigurationError: there is no such column, or the transform is not defined for its type.
+        ConfigurationError: the column does not exist, or the transform is not defined for its type.
     """
     column = _find(path, schema)
     if column is None:
@@ -77,7 +79,9 @@ def _column_of(
 
 
 def _find(path: tuple[str, ...], schema: Schema) -> NestedField | None:
-    """By name, case ignored, through structs only: nothing in a list or a map can be a row's partition."""
+    """Find a column by name, ignoring case, through structs only: fields in lists and maps cannot be
+    partition sources.
+    """
     struct: object = schema.as_struct()
     column = None
     for name in path:
@@ -95,7 +99,7 @@ def _dotted(schema: Schema, column: NestedField) -> str:
 
 
 def _default_name(column_name: str, transform: Transform[object, object]) -> str:
-    """As Iceberg calls a field that nobody named."""
+    """Iceberg's default name of a field."""
     if isinstance(transform, BucketTransform):
         return f"{column_name}_bucket_{transform.num_buckets}"
     if isinstance(transform, TruncateTransform):
@@ -115,19 +119,21 @@ def _check_partition_name(
             address,
             "partitionSpec",
             f"{_dotted(schema, column)!r} is double, which pyiceberg reads from manifests with single "
-            "precision and so misses rows. Partition by a column like cast(... AS DECIMAL(18, 4))",
+            "precision and so misses rows. Partition by a column such as cast(... AS DECIMAL(18, 4))",
         )
     if not name.isascii():
         raise _impossible(
             address,
             "partitionSpec",
-            f"the field {name!r} has letters other than ASCII in its name, which some engines cannot read; "
-            "name it with `as`",
+            f"the name of the field {name!r} has non-ASCII letters, which some engines cannot read; rename "
+            "it with `as`",
         )
     taken = next((other for other in schema.column_names if other.lower() == name.lower()), None)
     if taken is not None and not (str(transform) == "identity" and _dotted(schema, column) == taken):
         raise _impossible(
-            address, "partitionSpec", f"the field {name!r} would be called like a column; name it with `as`"
+            address,
+            "partitionSpec",
+            f"the field {name!r} would have the name of a column; rename it with `as`",
         )
 
 
@@ -141,21 +147,21 @@ def _check_redundant(
     transform: Transform[object, object],
     earlier: list[IcebergPartitionField],
 ) -> None:
-    """Iceberg's engines refuse two fields that tell the same of a column."""
+    """Iceberg's engines reject redundant fields of the same column."""
     for other in earlier:
         both_times = part.transform in _TIMES and str(other.transform) in _TIMES
         if other.source_id == column.field_id and (both_times or other.transform == transform):
-            what = f"{part.transform} of {'.'.join(part.column)!r} tells nothing beside {other.transform}"
+            what = f"{part.transform} of {'.'.join(part.column)!r} is redundant with {other.transform}"
             raise _impossible(address, "partitionSpec", what)
 
 
 def _impossible(address: IcebergAddress, option: str, what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The Iceberg table {address.uri} cannot be created with this {option}: {what}. Correct the option."
+        f"The Iceberg table {address.uri} cannot be created with this {option}: {what}. Fix the option."
     )
 
 
-# Of a table that is there -------------------------------------------------------------------------
+# Existing table -------------------------------------------------------------------------------------
 
 
 def layout_problems(
@@ -163,7 +169,7 @@ def layout_problems(
     spec: tuple[PartitionField, ...] | None,
     order: tuple[SortField, ...] | None,
 ) -> list[str]:
-    """How the table is partitioned and sorted otherwise than asked; None asks for nothing."""
+    """Differences between the table and the requested partitioning and sort order. None requests nothing."""
     problems = []
     parts = [part for part in table.spec().fields if not isinstance(part.transform, VoidTransform)]
     has_parts = partitioning(PartitionSpec(*parts), table.schema())
@@ -212,7 +218,7 @@ def _sorts(parts: tuple[SortField, ...]) -> str:
 
 
 def _term(column: tuple[str, ...], transform: str) -> str:
-    """As the options spell it."""
+    """In the options' notation."""
     name, _, width = transform.rstrip("]").partition("[")
     inner = ".".join(
         part if part.replace("_", "").isalnum() else f"`{part.replace('`', '``')}`" for part in column

@@ -1,7 +1,7 @@
 """Files of Iceberg tables on the local disk, for pyiceberg, without Arrow.
 
-To load pyiceberg's own file I/O loads pandas too, where that is installed: a third of a second in every
-process, and Spark ends its Python processes after a minute without work.
+pyiceberg's own file I/O loads pandas if it is installed: a third of a second in each process, and Spark ends
+its Python processes after a minute without work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 
 
 def local_path(location: str) -> Path | None:
-    """The absolute path of a location; None if it is not on the local disk. Nothing in it is escaped."""
+    """The absolute path of a location; None if it is not on the local disk. Nothing in it is
+    percent-encoded.
+    """
     scheme, colon, rest = location.partition(":")
     if not colon or "/" in scheme:
         return Path(location).absolute()
@@ -26,7 +28,7 @@ class LocalFile(InputFile, OutputFile):
     @property
     def _path(self) -> Path:
         path = local_path(self.location)
-        assert path is not None, "others are opened by another file I/O"
+        assert path is not None, "other schemes use another file I/O"
         return path
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Opens or creates the Iceberg table that a batch is written into. Driver, before any data moves."""
+"""Opens the Iceberg table for a batch, or creates it. Runs on the driver, before any task starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULT_PROPERTIES: Mapping[str, str] = {
     EXPIRE_PROPERTY: "true",
     MAINTENANCE_PROPERTY: "true",
 }
-"""For tables that Penstock creates: they keep the cost of a commit flat."""
+"""Default properties of new tables: they keep the cost of a commit constant."""
 
 _RESERVED_PROPERTIES = frozenset(
     {
@@ -46,30 +46,31 @@ _RESERVED_PROPERTIES = frozenset(
         "default-sort-order",
     }
 )
-"""Iceberg keeps these elsewhere, and its engines refuse them as properties."""
+"""Iceberg stores these elsewhere, and its engines reject them as properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewIcebergTable:
-    """How to create a table that is not there yet, and what one that is there has to look like."""
+    """How to create a table that does not exist yet, and what an existing one has to match."""
 
     allowed: bool
     partition_spec: tuple[PartitionField, ...] | None = None
-    """Empty for no partitions. None asks for nothing, and a new table gets no partitions."""
+    """Empty: no partitions. None: no requirement, and a new table is not partitioned."""
     sort_order: tuple[SortField, ...] | None = None
-    """Empty for none. None asks for nothing, and a new table gets none."""
+    """Empty: not sorted. None: no requirement, and a new table is not sorted."""
     format_version: int | None = None
-    """None is 2, and asks for nothing of a table that is there."""
+    """None: version 2 for a new table, and no requirement for an existing one."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_or_create(
     config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewIcebergTable, batch_id: int
 ) -> tuple[Table, bool]:
-    """The table, and whether this call created it.
+    """Return the table, and whether this call created it.
 
     Raises:
-        ConfigurationError: there is no table, and it may not or cannot be created as asked.
+        ConfigurationError: the table does not exist, and creation is disabled or not possible with these
+            options.
         SchemaMismatchError: names the columns that Iceberg has no type for.
         RetryableError: the catalog cannot be reached now.
     """
@@ -87,7 +88,7 @@ def open_or_create(
 
 
 def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, new: NewIcebergTable) -> bool:
-    """False if somebody else has created the table meanwhile: then that one is used."""
+    """Return False if another process has created the table in the meantime; then that table is used."""
     struct = iceberg_struct(source, address.table_name)
     check_names(struct, address.table_name)
     schema = Schema(*struct.fields)
@@ -105,7 +106,7 @@ def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, n
         _with_namespace(catalog, address, create)
     except TableAlreadyExistsError:
         return False
-    except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+    except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
         if load_if_there(config, address) is not None:
             return False
         raise catalog_error(error, f"cannot create the table {address.table_name}", config) from None
@@ -113,7 +114,7 @@ def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, n
 
 
 def _with_namespace(catalog: Catalog, address: IcebergAddress, create: Callable[[], None]) -> None:
-    """The namespace is created only where it is missing: not everyone may look at namespaces."""
+    """The namespace is created only if it is missing: not every user may read namespaces."""
     try:
         create()
     except NoSuchNamespaceError:
@@ -121,16 +122,16 @@ def _with_namespace(catalog: Catalog, address: IcebergAddress, create: Callable[
         try:
             catalog.create_namespace(namespace)
         except Exception:
-            if not catalog.namespace_exists(namespace):  # else somebody else has created it
+            if not catalog.namespace_exists(namespace):  # otherwise another process has created it
                 raise
         create()
 
 
 def check_layout(table: Table, address: IcebergAddress, new: NewIcebergTable) -> None:
-    """Is the table partitioned and sorted as asked? What is not asked for is the table's own affair.
+    """Check that the table has the requested partitioning and sort order.
 
     Raises:
-        ConfigurationError: it is not; says both.
+        ConfigurationError: they differ; the message shows both.
     """
     problems = layout_problems(table, new.partition_spec, new.sort_order)
     if new.format_version not in (None, table.format_version):
@@ -139,8 +140,8 @@ def check_layout(table: Table, address: IcebergAddress, new: NewIcebergTable) ->
         )
     if problems:
         raise ConfigurationError(
-            f"The Iceberg table {address.uri} is there already, and not as asked: {'; '.join(problems)}. "
-            "Leave the option out to take the table's own, or write another table."
+            f"The Iceberg table {address.uri} already exists and differs from the options: "
+            f"{'; '.join(problems)}. Remove the option to use the table's own, or write another table."
         )
 
 
@@ -150,14 +151,15 @@ def check_layout(table: Table, address: IcebergAddress, new: NewIcebergTable) ->
 def _properties(address: IcebergAddress, new: NewIcebergTable, schema: Schema) -> dict[str, str]:
     """
     Raises:
-        ConfigurationError: names every property that cannot be, and why.
+        ConfigurationError: lists each unsupported property with the reason.
     """
     problems = list(_property_problems(new))
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise ConfigurationError(
-            f"The Iceberg table {address.uri} cannot be created with these properties:\n{lines}\n"
-            "Correct the option tableProperties."
+            f"The Iceberg table {address.uri} cannot be created with these properties:\n"
+            f"{lines}\n"
+            "Fix the option tableProperties."
         )
     parquet_settings(new.properties, schema)
     metrics_modes(schema, SortOrder(), new.properties)
@@ -174,7 +176,7 @@ def _format_version(new: NewIcebergTable) -> str:
 def _property_problems(new: NewIcebergTable) -> Iterator[str]:
     given = new.properties.get("format-version")
     if given is not None and new.format_version is not None and given != str(new.format_version):
-        yield f"format-version: it is given twice, as {given} and as {new.format_version}"
+        yield f"format-version: it is set twice, to {given} and to {new.format_version}"
     if _format_version(new) not in ("1", "2"):
         yield f"format-version = {_format_version(new)}: Penstock writes tables of format version 1 and 2"
     for key, value in sorted(new.properties.items()):
@@ -182,9 +184,11 @@ def _property_problems(new: NewIcebergTable) -> Iterator[str]:
         if unsupported_feature is not None:
             yield str(unsupported_feature)
         if key in _RESERVED_PROPERTIES:
-            yield f"{key}: Iceberg keeps it elsewhere, and engines refuse it as a property"
+            yield f"{key}: Iceberg stores it elsewhere, and engines reject it as a property"
         if is_io_property(key):
-            yield f"{key}: file I/O does not follow the table's properties; give the option catalog.{key}"
+            yield f"{key}: file I/O ignores the table's properties; set the option catalog.{key}"
         if key.startswith("penstock.") and key not in FREE_PROPERTIES:
             free = " and ".join(FREE_PROPERTIES)
-            yield f"{key}: Penstock notes there which batches the table has; only {free} are free"
+            yield (
+                f"{key}: reserved, Penstock stores there which batches the table has; only {free} can be set"
+            )

@@ -1,4 +1,6 @@
-"""The file systems of Iceberg tables in object stores: the Iceberg library's own, by its properties."""
+"""File systems of Iceberg tables in object stores: those of the Iceberg library, configured by its
+properties.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ AZURE_DOMAINS = (
 )
 _AZURE_AUTHORITIES = {"adls.blob-storage-authority", "adls.dfs-storage-authority"}
 IO_PREFIXES = ("s3.", "gcs.", "adls.", "abfs.", "hdfs.", "hf.", "client.")
-"""Of the properties that say how files are read and written."""
+"""Prefixes of the properties that configure how files are read and written."""
 
 _Frozen: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def open_object_store(location: str, properties: Mapping[str, object]) -> tuple[FileSystem, str]:
-    """The file system that holds the location, and its path in it. Runs anywhere.
+    """Return the file system of the location, and its path in it. Runs anywhere.
 
-    One for each process and properties: connections stay open from batch to batch.
+    One per process and properties, so that connections stay open between batches.
     """
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -45,20 +47,22 @@ def open_object_store(location: str, properties: Mapping[str, object]) -> tuple[
 
 
 def _of_azure(host: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """What `container@account.dfs.core.windows.net` tells, which pyiceberg takes for a container's name.
+    """Properties from the host `container@account.dfs.core.windows.net`, which pyiceberg takes for a
+    container's name.
 
-    And the signature that a catalog has handed out for this account.
+    Includes the signature that a catalog has returned for this account.
 
     Raises:
-        ConfigurationError: the host is none of Azure's: the store or table metadata may name any.
+        ConfigurationError: the host does not belong to Azure. The store or table metadata may contain any
+            host.
     """
     account, _, domain = host.partition(".")
     configured = {"adls.account-name": account}
     if domain:
         if not f".{domain}".endswith(AZURE_DOMAINS) and not properties.keys() >= _AZURE_AUTHORITIES:
             raise ConfigurationError(
-                f"A location is on the host {shown(host)}, which is none of Azure's, and would receive its "
-                "credentials. Nothing was sent. If the host is right, name it yourself with "
+                f"A location is on the host {shown(host)}, which does not belong to Azure and would receive "
+                "Azure credentials. Nothing was sent. If the host is right, set it with "
                 "catalog.adls.blob-storage-authority and catalog.adls.dfs-storage-authority."
             )
         configured["adls.blob-storage-authority"] = "." + domain.replace("dfs.", "blob.", 1)
@@ -86,10 +90,10 @@ def _open(scheme: str, netloc: str, properties: _Frozen, _environment: _Frozen, 
 
 
 def _with_fewer_requests(filesystem: S3FileSystem) -> FileSystem:
-    """The same, with options of Arrow's that the Iceberg library has no properties for.
+    """The same file system with Arrow options that the Iceberg library has no properties for.
 
-    A file that is smaller than a part is one request then, not three; and of a larger one no more parts wait
-    in memory than are told to. Options are those that pickle would keep: all but a retry strategy.
+    A file smaller than one part then takes one request instead of three, and the number of parts in memory is
+    limited. All options that pickle keeps are kept; a retry strategy is not.
     """
     make, (options,) = filesystem.__reduce__()
     if "allow_delayed_open" in options:

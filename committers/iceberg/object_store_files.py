@@ -1,8 +1,8 @@
-"""Metadata files of Iceberg tables in object stores, for pyiceberg: its own, with fewer requests.
+"""Metadata files of Iceberg tables in object stores: pyiceberg's, with fewer requests.
 
-Each has a name of its own and never changes. So what this process has written or read lately it does not ask
-for again: in a commit, pyiceberg alone reads the table's metadata twice and asks for the length of each
-manifest that it has just written.
+Each file has a unique name and never changes. So files that this process has recently written or read are
+cached: for one commit, pyiceberg reads the table's metadata twice and requests the length of each manifest
+that it has just written.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ logger = get_logger(__name__)
 
 DELETING_THREADS = 4
 KEPT_BYTES_MAX = 32 * 1024 * 1024
-"""Of all files that are kept."""
+"""Size limit of all cached files."""
 KEPT_FILE_BYTES_MAX = 4 * 1024 * 1024
-"""Of one of them."""
+"""Size limit of one cached file."""
 
 
 class KeptFiles:
-    """The contents of files that were read or written last, by location. Any thread may use it."""
+    """Contents of files that were read or written last, by location. Safe to share among threads."""
 
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -72,20 +72,22 @@ _kept = KeptFiles()
 def object_store_file(location: str, properties: dict[str, Any]) -> ObjectStoreFile:
     """
     Args:
-        properties: for file I/O, as pyiceberg names them
+        properties: for file I/O, in pyiceberg's form
     """
     filesystem, path = open_object_store(location, properties)
     return ObjectStoreFile(location, path, filesystem, _kept, _access(properties))
 
 
 def _access(properties: Mapping[str, Any]) -> str:
-    """The storage and its user: another endpoint has other files, another user may not read them."""
+    """Cache key of the storage and its user: another endpoint has other files, and another user may not read
+    them.
+    """
     own = sorted((name, str(value)) for name, value in properties.items() if name.startswith(IO_PREFIXES))
     return hashlib.sha256(repr(own).encode()).hexdigest()
 
 
 def delete_soon(locations: Sequence[str], properties: dict[str, Any]) -> None:
-    """Beside the caller, who waits for none of it. A file that cannot be deleted stays, an orphan."""
+    """Delete files in the background. A file that cannot be deleted stays as an orphan."""
     for location in locations:
         _threads(os.getpid()).submit(_try_to_delete, object_store_file(location, properties))
 
@@ -118,7 +120,7 @@ class ObjectStoreFile(PyArrowFile):
         return super().__len__() if content is None else len(content)
 
     def exists(self) -> bool:
-        """By one request. pyiceberg's own, a look at the file's `FileInfo`, takes two."""
+        """One request. pyiceberg's own implementation, with the file's `FileInfo`, takes two."""
         try:
             super().open().close()
         except FileNotFoundError:
@@ -134,9 +136,9 @@ class ObjectStoreFile(PyArrowFile):
         return cast(InputStream, io.BytesIO(content))
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        """It is there once it is closed."""
+        """The file exists once it is closed."""
         if not overwrite and self.exists():
-            raise FileExistsError(f"Cannot create file, already exists: {self.location}")
+            raise FileExistsError(f"Cannot create file, it already exists: {self.location}")
         return _Upload(self)
 
     def delete(self) -> None:
@@ -150,7 +152,7 @@ class ObjectStoreFile(PyArrowFile):
 
 
 class _Upload:
-    """See `OutputStream`. Not whole, not sent."""
+    """See `OutputStream`. An incomplete file is not sent."""
 
     def __init__(self, file: ObjectStoreFile) -> None:
         self._file = file

@@ -1,4 +1,6 @@
-"""What a batch is written into, from an Iceberg table's metadata. Driver, before any data moves."""
+"""Plans the table layout for a batch from an Iceberg table's metadata. Runs on the driver, before any task
+starts.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ from .target import NO_SNAPSHOT, IcebergTableLayout, ParquetSettings
 def plan_target(
     table: Table, source: pa.Schema, branch: str, *, evolve: bool, created: bool
 ) -> IcebergTableLayout:
-    """What a batch with these columns is written into.
+    """Return the layout for a batch with these columns.
 
     Raises:
         SchemaMismatchError: shows both schemas.
-        ConfigurationError: a property of the table has a value that cannot be followed.
+        ConfigurationError: a property of the table has an unsupported value.
     """
     metadata = table.metadata
     name = ".".join(table.name())
@@ -46,12 +48,11 @@ def plan_target(
 
 
 def target_of_files(table: Table, content: LakeManifest) -> IcebergTableLayout:
-    """What further files with the schema of these are written into, beside them: as the table wants files
-    now.
+    """Return the current layout for more files with the same schema.
 
     Raises:
-        SchemaMismatchError: the table was altered since, and cannot take them.
-        ConfigurationError: a property of the table has a value that cannot be followed.
+        SchemaMismatchError: the table was altered since, and no longer accepts these files.
+        ConfigurationError: a property of the table has an unsupported value.
     """
     check_files_fit(table.metadata, content)
     return _target(
@@ -75,7 +76,8 @@ def _target(
 ) -> IcebergTableLayout:
     """
     Args:
-        schema: the files': columns of the table may have other names since, but not other field ids
+        schema: the schema of the files; columns of the table may have been renamed since, but keep their
+            field ids
     """
     metadata = table.metadata
     properties = metadata.properties
@@ -101,14 +103,14 @@ def _target(
 
 
 def data_location(table: Table) -> str:
-    """Where the table's data files go, as its metadata spells it."""
+    """Location of the table's data files, in the form of its metadata."""
     return table.location_provider().data_path
 
 
 def partitioning(spec: PartitionSpec, schema: Schema) -> tuple[PartitionField, ...]:
-    """All fields of the spec, void ones too: they stand in every file's partition.
+    """All fields of the spec including void ones, because every file's partition has them.
 
-    A void field whose column was dropped has no column.
+    A void field has no column if its column was dropped.
     """
     paths = paths_of(schema)
     return tuple(
@@ -117,7 +119,7 @@ def partitioning(spec: PartitionSpec, schema: Schema) -> tuple[PartitionField, .
 
 
 def sort_order(order: SortOrder, schema: Schema) -> tuple[SortField, ...]:
-    """The order as far as it can be followed: rows sorted by its first fields are never wrong."""
+    """The supported prefix of the sort order: rows sorted by its first fields are always valid."""
     paths, fields = paths_of(schema), []
     for part in order.fields:
         if part.source_id not in paths:
@@ -132,21 +134,21 @@ def sort_order(order: SortOrder, schema: Schema) -> tuple[SortField, ...]:
 
 METRICS_DEFAULT = "truncate(16)"
 INFERRED_COLUMNS_MAX = 100
-"""Leaf columns that have metrics in a table that does not say."""
+"""Number of leaf columns with metrics, if the table does not set it."""
 
 _METRICS = "write.metadata.metrics."
 _METRICS_COLUMN = f"{_METRICS}column."
 
 
 def metrics_modes(schema: Schema, order: SortOrder, properties: Mapping[str, str]) -> dict[int, str]:
-    """The metrics mode of every leaf column by its field id, by the rules of Iceberg's `MetricsConfig`.
+    """The metrics mode of every leaf column by field id, following Iceberg's `MetricsConfig`.
 
-    A column's own property wins; a column that rows are sorted by has bounds at least; then the table's
-    default; without one, the first 100 leaves have the usual one, those closest to the top level first.
-    Leaves inside lists and maps have counts at most: bounds of elements are no bounds of rows.
+    A column's own property has priority. Sort columns have at least bounds. Then the table's default applies.
+    Without one, the first 100 leaf columns have the default mode, those closest to the top level first. Leaf
+    columns inside lists and maps have at most counts: bounds of elements are not bounds of rows.
 
     Raises:
-        ConfigurationError: names the property that cannot be read.
+        ConfigurationError: names the property that cannot be parsed.
     """
     leaves = dict(_leaves(schema.as_struct(), is_repeated=False))
     default = properties.get(f"{_METRICS}default")
@@ -166,10 +168,10 @@ def metrics_modes(schema: Schema, order: SortOrder, properties: Mapping[str, str
     }
 
 
-def _leaves(kind: IcebergType, *, is_repeated: bool) -> Iterator[tuple[int, bool]]:
-    """(field id, is it inside a list or a map?) of every leaf."""
-    is_repeated = is_repeated or not isinstance(kind, StructType)
-    for inner in fields_of(kind):
+def _leaves(data_type: IcebergType, *, is_repeated: bool) -> Iterator[tuple[int, bool]]:
+    """(field id, is it inside a list or a map?) of every leaf column."""
+    is_repeated = is_repeated or not isinstance(data_type, StructType)
+    for inner in fields_of(data_type):
         if inner.field_type.is_primitive:
             yield inner.field_id, is_repeated
         else:
@@ -177,7 +179,7 @@ def _leaves(kind: IcebergType, *, is_repeated: bool) -> Iterator[tuple[int, bool
 
 
 def _first_leaves(schema: Schema, limit: int) -> Collection[int]:
-    """Field by field, the leaves of a struct come before those of the structs, lists and maps in it."""
+    """Breadth-first per struct: its leaf columns come before those of nested structs, lists and maps."""
     found: list[int] = []
 
     def visit(fields: Collection[NestedField]) -> None:
@@ -205,7 +207,7 @@ def _column_modes(
 
 
 def _field_id(schema: Schema, name: str) -> int:
-    """-1 for a column that is not there (any more): properties outlive the columns that they are about."""
+    """-1 for a column that does not exist: properties are not removed with their columns."""
     try:
         return schema.find_field(name).field_id
     except ValueError:
@@ -231,19 +233,19 @@ _COMPRESSIONS = {
     "uncompressed": "none",
     "none": "none",
 }
-"""Iceberg's words and the writers'."""
+"""Iceberg's codec names and the writers'."""
 
 _LEVELS = {"gzip": (1, 9), "zstd": (1, 22)}
-"""The others have none."""
+"""Codecs with levels."""
 
 _BLOOM_COLUMN = "write.parquet.bloom-filter-enabled.column."
 
 
 def parquet_settings(properties: Mapping[str, str], schema: Schema) -> ParquetSettings:
-    """What the table's write properties say about Parquet files.
+    """The table's write properties for Parquet files.
 
     Raises:
-        ConfigurationError: names the property that cannot be read, or followed.
+        ConfigurationError: names the property that cannot be parsed or is not supported.
     """
     compression = _compression(properties)
     return ParquetSettings(
@@ -264,7 +266,7 @@ def _whole_number(properties: Mapping[str, str], key: str, at_least: int = 1) ->
     if text is None:
         return None
     if not re.fullmatch(r"\d{1,18}", text.strip()) or int(text) < at_least:
-        raise _bad(key, text, f"a whole number from {at_least} on")
+        raise _bad(key, text, f"a whole number of at least {at_least}")
     return int(text)
 
 
@@ -279,7 +281,7 @@ def _compression(properties: Mapping[str, str]) -> str | None:
 
 
 def _compression_level(properties: Mapping[str, str], compression: str | None) -> int | None:
-    """Ignored where the codec has no levels, as Iceberg's own writers do."""
+    """Ignored if the codec has no levels, as in Iceberg's own writers."""
     key = "write.parquet.compression-level"
     text = properties.get(key)
     if text is None or text.strip().lower() == "null":
@@ -289,7 +291,7 @@ def _compression_level(properties: Mapping[str, str], compression: str | None) -
         return None
     low, high = _LEVELS[codec]
     if not re.fullmatch(r"\d{1,3}", text.strip()) or not low <= int(text) <= high:
-        raise _bad(key, text, f"a level of {codec}, {low} to {high}")
+        raise _bad(key, text, f"a {codec} level from {low} to {high}")
     return int(text)
 
 
@@ -307,6 +309,6 @@ def _bloom_columns(properties: Mapping[str, str], schema: Schema) -> tuple[tuple
 
 def _bad(key: str, text: str, known: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The property {key} of the Iceberg table is {text!r}, which Penstock cannot follow. Set it to "
-        f"{known}, or remove it: ALTER TABLE ... UNSET TBLPROPERTIES ('{key}')."
+        f"The property {key} of the Iceberg table has the unsupported value {text!r}. Set it to {known}, or "
+        f"remove it: ALTER TABLE ... UNSET TBLPROPERTIES ('{key}')."
     )

@@ -1,4 +1,6 @@
-"""Which values of table properties can be followed. The Iceberg library notices others only in mid-commit."""
+"""Supported values of table properties. The Iceberg library detects invalid ones only in the middle of a
+commit.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pyiceberg.table.name_mapping import parse_mapping_from_json
 EXPIRE_PROPERTY = "penstock.expire-snapshots"
 MAINTENANCE_PROPERTY = "penstock.maintenance"
 FREE_PROPERTIES = (EXPIRE_PROPERTY, MAINTENANCE_PROPERTY)
-"""Those of Penstock's own that a user may set."""
+"""Penstock's own properties that a user may set."""
 
 _FLAGS = frozenset(
     {
@@ -45,24 +47,24 @@ _CODECS = ("gzip", "zstd", "snappy", "uncompressed")
 
 
 def is_maintained(properties: Mapping[str, str]) -> bool:
-    """True if Penstock created the table, and nobody has switched its maintenance off.
+    """True if Penstock created the table and its maintenance is not disabled.
 
-    Tables of early versions of Penstock have only `EXPIRE_PROPERTY`, whatever its value.
+    Tables of early versions of Penstock have only `EXPIRE_PROPERTY`, with any value.
     """
     flag = properties.get(MAINTENANCE_PROPERTY)
     return EXPIRE_PROPERTY in properties if flag is None else flag.lower() == "true"
 
 
 def value_problem(key: str, value: str) -> tuple[str, str] | None:
-    """(what is wrong with the value, what to set instead); None if it can be followed, or is never read."""
+    """(what is wrong with the value, what to set instead); None if it is supported or never read."""
     if key in _FLAGS and value.lower() not in ("true", "false"):
-        return "engines do not agree on what it means", "true or false"
+        return "engines interpret it differently", "true or false"
     if key in _WHOLE_NUMBERS and not re.fullmatch(r"[0-9]{1,18}", value):
-        return "it is no whole number", "a whole number"
+        return "it is not a whole number", "a whole number"
     if key in _LOCATIONS and not re.match(r"/|[a-z][a-z0-9+.-]*:/", value):
-        return "it would depend on where a process was started", "an absolute path or a URL"
+        return "it would depend on the working directory of a process", "an absolute path or a URL"
     if key == "write.avro.compression-codec" and value not in _CODECS:
-        return "manifests cannot be written so", f"one of {', '.join(_CODECS)}"
+        return "manifests cannot be written with it", f"one of {', '.join(_CODECS)}"
     if key == "schema.name-mapping.default":
         return _mapping_problem(value)
     return None
@@ -72,5 +74,5 @@ def _mapping_problem(value: str) -> tuple[str, str] | None:
     try:
         parse_mapping_from_json(value)
     except ValueError:
-        return "it is no name mapping", "one, in JSON"
+        return "it is not a name mapping", "a name mapping in JSON"
     return None

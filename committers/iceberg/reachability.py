@@ -1,12 +1,12 @@
-"""Which files of an Iceberg table only snapshots that expire still need.
+"""Finds the files of an Iceberg table that only expiring snapshots need.
 
-A snapshot names a manifest list, that names manifests, and these name data and delete files. What the
-snapshots that stay name as well is needed.
+A snapshot refers to a manifest list, a manifest list to manifests, and a manifest to data and delete files.
+Everything that a remaining snapshot also refers to is needed.
 
-Finding out about manifests means reading one small manifest list per snapshot. Finding out about data files
-would mean reading every manifest of the table; but a snapshot that appends has every file of its parent. So
-no data file can go of a snapshot from which appends alone lead to one that stays, and only where something
-was overwritten, deleted, compacted or rolled back all manifests are read.
+Checking manifests requires reading one small manifest list per snapshot. Checking data files would require
+reading every manifest of the table. But a snapshot made by an append has all files of its parent, so a
+snapshot that leads to a remaining one only by appends has no unneeded data files. All manifests are read only
+if something was overwritten, deleted, compacted or rolled back.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from ..file_tables.manifest import DECODED_BYTES_MAX
 from .retention import is_append, snapshots_by_id
 
 IsOwn = Callable[[str], bool]
-"""Does the data file at this location lie where the table's own files are?"""
+"""Returns True if the data file at this location is among the table's own files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredFiles:
-    """What nothing needs once these snapshots are gone: full locations, as the metadata spells them."""
+    """Files that nothing needs once these snapshots are removed: full locations, in the form of the
+    metadata.
+    """
 
     snapshot_ids: tuple[int, ...]
     next_sequence_number: int
-    """Of the table when this was found out: manifests from there on were not looked at."""
+    """Next sequence number of the table at that time: later manifests were not checked."""
     data_files: tuple[str, ...]
     """Data and delete files."""
     manifests: tuple[str, ...]
@@ -54,15 +56,15 @@ class ExpiredFiles:
 
 
 def decode_expired(content: bytes) -> ExpiredFiles:
-    """What `encode` was called on.
+    """Decode the result of `encode`.
 
     Raises:
-        ManifestCorruptError: the content is not what `encode` writes, or larger than `DECODED_BYTES_MAX`.
+        ManifestCorruptError: the content is damaged, or larger than `DECODED_BYTES_MAX`.
     """
     try:
         fields = json.loads(_decompressed(content))
         if fields["version"] != 1:
-            raise ValueError("its version is not known")
+            raise ValueError("unknown version")
         number = fields["next_sequence_number"]
         lists = [_checked(fields[name], kind) for name, kind in _LISTS.items()]
         snapshot_ids, data_files, manifests, others = lists
@@ -70,8 +72,8 @@ def decode_expired(content: bytes) -> ExpiredFiles:
             raise TypeError("a sequence number is not an integer")
     except (zlib.error, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise ManifestCorruptError(
-            f"An expiry of snapshots in the manifest store cannot be read ({error}). None of its files were "
-            "deleted. Restore the store from a copy."
+            f"An expiry record in the manifest store cannot be read ({error}). None of its files were "
+            "deleted. Restore the store from a backup."
         ) from error
     return ExpiredFiles(snapshot_ids, number, data_files, manifests, others)
 
@@ -83,7 +85,7 @@ def _decompressed(content: bytes) -> bytes:
     stream = zlib.decompressobj()
     text = stream.decompress(content, DECODED_BYTES_MAX)
     if not stream.eof:
-        raise ValueError("it is cut off, or larger than any that Penstock writes")
+        raise ValueError("it is truncated, or larger than any that Penstock writes")
     return text
 
 
@@ -99,18 +101,18 @@ def _checked(values: object, kind: type) -> tuple[Any, ...]:
 def expired_files(
     io: FileIO, metadata: TableMetadata, expiring: Sequence[Snapshot], is_own: IsOwn
 ) -> ExpiredFiles:
-    """What only `expiring` need.
+    """Files that only `expiring` need.
 
     Raises:
-        FileNotFoundError: a file that a snapshot that stays needs is gone.
+        FileNotFoundError: a file that a remaining snapshot needs is missing.
     """
-    gone = {snapshot.snapshot_id for snapshot in expiring}
-    kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone]
+    expired_ids = {snapshot.snapshot_id for snapshot in expiring}
+    kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in expired_ids]
     kept_manifests = manifests_of(io, kept)
     manifests = [path for path in manifests_of(io, expiring, may_be_gone=True) if path not in kept_manifests]
     others = metadata_files(metadata, expiring) - metadata_files(metadata, kept)
     return ExpiredFiles(
-        snapshot_ids=tuple(gone),
+        snapshot_ids=tuple(expired_ids),
         next_sequence_number=metadata.next_sequence_number(),
         data_files=tuple(_unneeded_data_files(io, metadata, expiring, kept, kept_manifests, is_own)),
         manifests=tuple(manifests),
@@ -138,7 +140,7 @@ def _unneeded_data_files(
 
 
 def _repeated(metadata: TableMetadata, kept: Iterable[Snapshot]) -> set[int]:
-    """Snapshots from which appends alone lead to one that is kept: it has all their files."""
+    """Snapshots that lead to a remaining one only by appends: the remaining one has all their files."""
     by_id = snapshots_by_id(metadata)
     repeated: set[int] = set()
     for snapshot in kept:
@@ -154,13 +156,13 @@ def _repeated(metadata: TableMetadata, kept: Iterable[Snapshot]) -> set[int]:
 
 
 def needed_again(io: FileIO, metadata: TableMetadata, expired: ExpiredFiles) -> set[str]:
-    """Those of the expired files that the table names after all: somebody put them back meanwhile.
+    """Expired files that the table refers to again, because another writer has added them back.
 
-    Manifests that were there when the files were found to be unneeded need no second look, unless they are
-    themselves among what is needed again.
+    Manifests that existed when the files were found to be unneeded are not read again, unless they are needed
+    again themselves.
 
     Raises:
-        FileNotFoundError: a file that a snapshot needs is gone.
+        FileNotFoundError: a file that a snapshot needs is missing.
     """
     current = manifests_of(io, metadata.snapshots)
     before = set(expired.manifests)
@@ -175,11 +177,11 @@ def needed_again(io: FileIO, metadata: TableMetadata, expired: ExpiredFiles) -> 
 
 
 def _number(manifest: ManifestFile) -> int:
-    """0 in tables of format version 1, which has none."""
+    """0 for tables of format version 1, which have no sequence numbers."""
     return manifest.sequence_number or 0
 
 
-# What names what ------------------------------------------------------------------------------------
+# References -----------------------------------------------------------------------------------------
 
 
 def manifests_of(
@@ -200,9 +202,9 @@ def live_files(io: FileIO, manifest: ManifestFile) -> Iterator[str]:
 
 
 def without_live(paths: Iterable[str], io: FileIO, manifests: Iterable[ManifestFile]) -> set[str]:
-    """Those of `paths` that no manifest has.
+    """The `paths` that no manifest lists.
 
-    Compared by base name, so that another spelling of the same place hides no file.
+    Compared by base name, so that different notations of one location do not matter.
     """
     left: dict[str, set[str]] = {}
     for path in paths:
@@ -216,7 +218,7 @@ def without_live(paths: Iterable[str], io: FileIO, manifests: Iterable[ManifestF
 
 
 def metadata_files(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> set[str]:
-    """Manifest lists and statistics of these snapshots."""
+    """Manifest lists and statistics files of these snapshots."""
     snapshots = list(snapshots)
     ids = {snapshot.snapshot_id for snapshot in snapshots}
     statistics = [*metadata.statistics, *metadata.partition_statistics]

@@ -1,4 +1,4 @@
-"""Takes secrets out of texts that come from catalogs, their drivers and storages."""
+"""Removes secrets from messages of catalogs, their drivers and storages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 
 
 def redacted(text: object, properties: Mapping[str, str]) -> str:
-    """The beginning of `text` without secrets: the values of properties whose names say that they are secret,
-    userinfo in URLs, and what looks like one.
+    """Return `text`, shortened and without secrets: values of secret properties, user info in URLs, and
+    anything that looks like a secret.
 
     Args:
-        text: a text or an exception
-        properties: of the catalog, however many of them are secret
+        text: a string or an exception
+        properties: properties of the catalog, secret or not
     """
     clean = str(text)
     for secret in sorted(set(_secrets(properties)), key=len, reverse=True):
@@ -42,12 +42,12 @@ def redacted(text: object, properties: Mapping[str, str]) -> str:
 
 
 def names_a_secret(name: str) -> bool:
-    """Return True if the value of a property of this name is secret."""
+    """Return True if a property of this name has a secret value."""
     return _SECRET_NAME.search(name) is not None
 
 
 def _without(text: str, secret: str) -> str:
-    """A short secret is masked only as a word of its own: each of its letters stands elsewhere too."""
+    """Mask a short secret only if it is a whole word: its characters also occur elsewhere."""
     pattern = re.escape(secret)
     return re.sub(pattern if len(secret) >= 6 else rf"(?<!\w){pattern}(?!\w)", MASK, text)
 
@@ -56,7 +56,7 @@ def _secrets(properties: Mapping[str, str]) -> Iterator[str]:
     for name, value in properties.items():
         if _SECRET_NAME.search(name) and value.lower() not in _SWITCHES:
             yield from _spellings(value)
-            if name.endswith("credential"):  # OAuth2: id and secret, with a colon between
+            if name.endswith("credential"):  # OAuth2: id and secret, separated by a colon
                 yield from _spellings(value.rpartition(":")[2])
         yield from _of_url(value)
 
@@ -82,7 +82,7 @@ def _query(url: str) -> str:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """As it may be quoted: raw, URL-encoded or decoded, in JSON or in a repr."""
+    """Forms in which the secret may be quoted: raw, URL-encoded or decoded, in JSON or in a repr."""
     plain = unquote(secret)
     for text in (secret, plain, quote(plain), quote(plain, safe=""), quote_plus(plain)):
         for spelling in (text, json.dumps(text)[1:-1], repr(text)[1:-1]):

@@ -1,9 +1,9 @@
-"""Which snapshots of an Iceberg table may go.
+"""Decides which snapshots of an Iceberg table may expire.
 
-Kept are the newest snapshots of the table and of each branch, what tags name, and what the retention that
-somebody has set asks for: of a branch (`min-snapshots-to-keep`, `max-snapshot-age-ms`), or of the table for
-all branches that have none (`history.expire.min-snapshots-to-keep`, `history.expire.max-snapshot-age-ms`).
-Branches and tags themselves never go, however old.
+These are kept: the newest snapshots of the table and of each branch, snapshots of tags, and those within the
+retention of a branch (`min-snapshots-to-keep`, `max-snapshot-age-ms`) or of the table for branches without
+their own (`history.expire.min-snapshots-to-keep`, `history.expire.max-snapshot-age-ms`). Branches and tags
+themselves are never removed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 
 def snapshots_to_expire(metadata: TableMetadata, keep_max: int, now_ms: int) -> list[Snapshot]:
-    """What can go, oldest first; nothing as long as it is no more than what is kept.
+    """Snapshots that can expire, oldest first; none unless they are more than those kept.
 
-    So one commit in `keep_max` has the work, and a table written by one stream has `keep_max` to twice as
-    many snapshots.
+    So only one of `keep_max` commits expires snapshots, and a table written by one stream has between
+    `keep_max` and twice as many.
     """
     held = _held(metadata, keep_max, now_ms)
     free = [snapshot for snapshot in _oldest_first(metadata) if snapshot.snapshot_id not in held]
@@ -28,12 +28,12 @@ def snapshots_to_expire(metadata: TableMetadata, keep_max: int, now_ms: int) -> 
 
 
 def snapshots_by_id(metadata: TableMetadata) -> dict[int, Snapshot]:
-    """pyiceberg's own look-up goes through all snapshots for each."""
+    """pyiceberg's own lookup iterates over all snapshots each time."""
     return {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
 
 
 def is_append(snapshot: Snapshot) -> bool:
-    """Does it have every file of its parent?"""
+    """Return True if the snapshot has every file of its parent."""
     return snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND
 
 
@@ -43,7 +43,8 @@ def _oldest_first(metadata: TableMetadata) -> list[Snapshot]:
 
 def _held(metadata: TableMetadata, keep_max: int, now_ms: int) -> set[int]:
     by_id = snapshots_by_id(metadata)
-    # Not those of branches alone: a snapshot that is staged, or that a rollback left, may be wanted again.
+    # Includes snapshots outside of branches: a staged snapshot, or one left by a rollback, may still be
+    # needed.
     held = {snapshot.snapshot_id for snapshot in _oldest_first(metadata)[-keep_max:]}
     for ref in metadata.refs.values():
         if ref.snapshot_ref_type is SnapshotRefType.TAG:
@@ -66,7 +67,7 @@ def _held_by_branch(
 
 
 def _line(branch: SnapshotRef, by_id: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
-    """The branch's head and the snapshots behind it, newest first, as far as they are not expired."""
+    """The branch's head and its ancestors, newest first, until an expired one."""
     snapshot = by_id.get(branch.snapshot_id)
     while snapshot is not None:
         yield snapshot

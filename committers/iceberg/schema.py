@@ -1,6 +1,7 @@
-"""How a query's columns map onto an Iceberg table's: by name, when a batch is planned.
+"""Matches a query's columns with an Iceberg table's by name, when a batch is planned.
 
-Pure: schemas in, schemas or an error out. Once a batch is written, its columns go by field id: see `fit.py`.
+Pure: takes schemas, returns schemas or raises an error. After a batch is written, its columns are matched by
+field id: see `file_schema_check`.
 """
 
 from __future__ import annotations
@@ -42,28 +43,28 @@ from .arrow import iceberg_struct
 
 @dataclass(frozen=True, slots=True)
 class IcebergMatch:
-    """A query's columns laid over a table's."""
+    """The result of matching a query's columns with a table's."""
 
     schema: Schema
     """All columns of the files: the table's, then the new ones."""
     new_columns: tuple[str, ...]
-    """Dotted names of the new ones in the order of their field ids; a struct stands for its fields."""
+    """Dotted names of the new columns, ordered by field id; a struct implies its fields."""
 
 
 def match(
     source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool, table_name: str
 ) -> IcebergMatch:
-    """Lay the query's columns over the table's, by name, case ignored, at every level.
+    """Match the query's columns with the table's by name, ignoring case, at every level.
 
-    Types are widened as Iceberg promotes them: int to long, float to double, decimals to more digits. New
-    columns get the field ids that Iceberg gives next.
+    Types are widened by Iceberg's promotions: int to long, float to double, decimals to a higher precision.
+    New columns get the next field ids.
 
     Args:
-        last_column_id: the highest field id that the table has ever given
-        evolve: may there be new columns?
+        last_column_id: the highest field id that the table has ever assigned
+        evolve: new columns are allowed
 
     Raises:
-        SchemaMismatchError: says which columns do not fit and shows both schemas.
+        SchemaMismatchError: lists the columns that do not fit and shows both schemas.
     """
     given, wanted = columns_of(iceberg_struct(source, table_name)), columns_of(table.as_struct())
     differences = list(compare(given, wanted, widens))
@@ -89,9 +90,9 @@ def match(
 
 
 def check_names(struct: StructType, table_name: str) -> None:
-    """Refuse columns whose dotted names are the same, such as 'a.b' beside a struct 'a' with a field 'b'.
+    """Reject columns with the same dotted name, for example 'a.b' and a struct 'a' with a field 'b'.
 
-    Without case, for that is how engines look them up.
+    Case is ignored, as engines do.
 
     Raises:
         SchemaMismatchError: names them.
@@ -101,20 +102,20 @@ def check_names(struct: StructType, table_name: str) -> None:
     alike = [name for name in names if counts[name.lower()] > 1]
     if alike:
         raise SchemaMismatchError(
-            f"The Iceberg table {table_name} cannot tell these columns apart: "
-            f"{', '.join(map(repr, alike))}. A name with dots in it may not be the path to another column. "
-            "Rename columns in the query. Nothing was written."
+            f"The Iceberg table {table_name} cannot distinguish these columns: "
+            f"{', '.join(map(repr, alike))}. A column name with dots must not equal the path of another "
+            "column. Rename columns in the query. Nothing was written."
         )
 
 
 def _name_of(schema: Schema, field_id: int) -> str:
     name = schema.find_column_name(field_id)
-    assert name is not None, f"field {field_id} was put there"
+    assert name is not None, f"field {field_id} was assigned there"
     return name
 
 
 _EVOLVING: Mapping[DifferenceKind, str] = {
-    kind: words for kind, words in QUERY.items() if kind is not DifferenceKind.NEW
+    difference: words for difference, words in QUERY.items() if difference is not DifferenceKind.NEW
 }
 
 
@@ -122,50 +123,52 @@ def _problems(
     differences: Sequence[Difference[IcebergType, IcebergType]], evolve: bool, taken: Collection[str]
 ) -> Iterator[str]:
     for found in differences:
-        # Keys of a map never get new fields: that would change which keys are equal.
+        # Map keys never get new fields: that would change which keys are equal.
         is_refused = not evolve or found.is_in_key
         yield from problems_in([found], QUERY if is_refused else _EVOLVING)
         if found.kind is DifferenceKind.NEW and not is_refused:
             names = [dotted(found.parent, column) for column in found.given]
             yield from (
-                f"{name!r} would be called like the path to another column"
+                f"{name!r} would have the same name as the path of another column"
                 for name in names
                 if name.lower() in taken
             )
 
 
 def _new_field(column: SchemaColumn[IcebergType], next_id: Callable[[], int]) -> NestedField:
-    """With field ids in the order in which pyiceberg's `UpdateSchema.add_column` gives them."""
+    """New fields with ids in the order of pyiceberg's `UpdateSchema.add_column`."""
     field_id = next_id()
-    kind = cast("IcebergType", assign_fresh_schema_ids(column.type, next_id))
-    return NestedField(field_id, column.name, kind, required=False)
+    data_type = cast("IcebergType", assign_fresh_schema_ids(column.type, next_id))
+    return NestedField(field_id, column.name, data_type, required=False)
 
 
 def _with_new(
     struct: StructType, new: Mapping[tuple[str, ...], Sequence[NestedField]], path: tuple[str, ...] = ()
 ) -> StructType:
-    """The struct at `path`, with the new fields at the end of each struct in it."""
+    """The struct at `path`, with the new fields appended to each struct in it."""
 
-    def grown(kind: IcebergType, path: tuple[str, ...]) -> IcebergType:
-        if isinstance(kind, StructType):
-            return _with_new(kind, new, path)
-        if isinstance(kind, ListType):
-            element = grown(kind.element_type, (*path, "element"))
-            return ListType(kind.element_id, element, kind.element_required)
-        if isinstance(kind, MapType):
-            value = grown(kind.value_type, (*path, "value"))
-            return MapType(kind.key_id, kind.key_type, kind.value_id, value, kind.value_required)
-        return kind
+    def grown(data_type: IcebergType, path: tuple[str, ...]) -> IcebergType:
+        if isinstance(data_type, StructType):
+            return _with_new(data_type, new, path)
+        if isinstance(data_type, ListType):
+            element = grown(data_type.element_type, (*path, "element"))
+            return ListType(data_type.element_id, element, data_type.element_required)
+        if isinstance(data_type, MapType):
+            value = grown(data_type.value_type, (*path, "value"))
+            return MapType(
+                data_type.key_id, data_type.key_type, data_type.value_id, value, data_type.value_required
+            )
+        return data_type
 
     fields = [_with_type(column, grown(column.field_type, (*path, column.name))) for column in struct.fields]
     return StructType(*fields, *new.get(path, ()))
 
 
-def _with_type(column: NestedField, kind: IcebergType) -> NestedField:
+def _with_type(column: NestedField, data_type: IcebergType) -> NestedField:
     return NestedField(
         column.field_id,
         column.name,
-        kind,
+        data_type,
         required=column.required,
         doc=column.doc,
         initial_default=column.initial_default,
@@ -174,7 +177,9 @@ def _with_type(column: NestedField, kind: IcebergType) -> NestedField:
 
 
 def widens(given: IcebergType, wanted: IcebergType) -> bool:
-    """Can every value of the primitive type `given` be read as `wanted`? Iceberg's promotions."""
+    """Return True if every value of the primitive type `given` can be read as `wanted` (Iceberg's
+    promotions).
+    """
     if isinstance(given, IntegerType) and isinstance(wanted, LongType):
         return True
     if isinstance(given, FloatType) and isinstance(wanted, DoubleType):
@@ -184,24 +189,24 @@ def widens(given: IcebergType, wanted: IcebergType) -> bool:
     return given.is_primitive and given == wanted
 
 
-def fields_of(kind: IcebergType) -> Sequence[NestedField]:
-    """The fields right inside a type; none inside a primitive one."""
-    if isinstance(kind, StructType):
-        return kind.fields
-    if isinstance(kind, ListType):
-        return (kind.element_field,)
-    if isinstance(kind, MapType):
-        return (kind.key_field, kind.value_field)
+def fields_of(data_type: IcebergType) -> Sequence[NestedField]:
+    """The direct fields of a type; none for a primitive type."""
+    if isinstance(data_type, StructType):
+        return data_type.fields
+    if isinstance(data_type, ListType):
+        return (data_type.element_field,)
+    if isinstance(data_type, MapType):
+        return (data_type.key_field, data_type.value_field)
     return ()
 
 
 def column_path(schema: Schema, name: str) -> tuple[str, ...]:
-    """The parts of a column's dotted name, as `UpdateSchema.add_column` takes them: names may hold dots."""
+    """The parts of a column's dotted name, as needed by `UpdateSchema.add_column`: names may contain dots."""
     return paths_of(schema)[schema.find_field(name).field_id]
 
 
 def paths_of(schema: Schema) -> dict[int, tuple[str, ...]]:
-    """The path of every field, however deep, by its field id."""
+    """The path of every field, including nested ones, by its field id."""
     return dict(_paths(schema.fields, ()))
 
 
@@ -212,8 +217,8 @@ def _paths(fields: Sequence[NestedField], prefix: tuple[str, ...]) -> Iterator[t
         yield from _paths(fields_of(inner.field_type), path)
 
 
-def columns_of(kind: IcebergType) -> tuple[SchemaColumn[IcebergType], ...]:
-    """The fields right inside a type, as they are compared."""
+def columns_of(data_type: IcebergType) -> tuple[SchemaColumn[IcebergType], ...]:
+    """The direct fields of a type, in the form in which they are compared."""
     return tuple(
         SchemaColumn(
             inner.name,
@@ -223,7 +228,7 @@ def columns_of(kind: IcebergType) -> tuple[SchemaColumn[IcebergType], ...]:
             children=columns_of(inner.field_type),
             field_id=inner.field_id,
         )
-        for inner in fields_of(kind)
+        for inner in fields_of(data_type)
     )
 
 

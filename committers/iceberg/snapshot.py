@@ -1,8 +1,9 @@
-"""One attempt to put a batch into an Iceberg table: the snapshot and the token, sent to the catalog once.
+"""One attempt to commit a batch to an Iceberg table: snapshot and token, sent to the catalog once.
 
-pyiceberg's own commit is not used: when it retries it adds a batch once more that a twin has committed
-meanwhile, and after a conflict that was its own lost response it deletes the manifests of the snapshot that
-has landed. Its producers of snapshots write the manifests; what to send, and what to delete after, is here.
+pyiceberg's own commit is not used. On a retry it adds a batch again that a concurrent driver has committed in
+the meantime. And if a conflict was caused by its own lost response, it deletes the manifests of the committed
+snapshot. Its snapshot producers write the manifests; this module decides what to send and what to delete
+afterwards.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from .table import (
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A snapshot whose manifests are written and that no table has yet."""
+    """A snapshot whose manifests are written, not committed yet."""
 
     table: Table
     snapshot_id: int
@@ -59,21 +60,23 @@ class Attempt:
     producer: Producer
 
     def send(self) -> None:
-        """One request to the catalog. Whatever it raises, only the table can tell whether it has landed."""
+        """Send one request to the catalog. After an error, only the table shows whether the commit has
+        succeeded.
+        """
         response = self.table.catalog.commit_table(self.table, self.requirements, self.updates)
         delete_old_metadata(self.table, response.metadata)
 
     def give_up(self, failed: FailedCommit) -> PenstockError:
-        """After a failed `send` that the table shows nothing of: the error to raise.
+        """Return the error to raise after a failed `send` that is not in the table.
 
-        The manifests are deleted if the commit cannot land any more.
+        The manifests are deleted if the request can no longer be executed.
         """
         if not failed.can_commit_later:
             self.discard()
         return failed.not_found()
 
     def discard(self) -> None:
-        """Delete the manifests. Only if the attempt provably did not land; what stays is a small orphan."""
+        """Delete the manifests. Only call it if the attempt was certainly not committed."""
         with suppress(Exception):
             delete_uncommitted(self.producer)
 
@@ -81,10 +84,10 @@ class Attempt:
 def prepare_attempt(
     table: Table, manifest: Manifest, content: LakeManifest, branch: str, missing_columns: list[str]
 ) -> Attempt:
-    """Write the manifests of a snapshot of the batch on top of `table` as it was loaded.
+    """Write the manifests of a snapshot of the batch on top of the loaded `table`.
 
     Args:
-        lacking: columns of the files that the table has yet to get
+        missing_columns: columns of the files that the table does not have yet
     """
     metadata = table.metadata
     _choose_merging(table)
@@ -119,10 +122,12 @@ def prepare_attempt(
 
 
 def _choose_merging(table: Table) -> None:
-    """Whether small manifests are merged; only in memory, the table's properties stay as they are.
+    """Decide whether small manifests are merged. Changes only the copy in memory, not the table's
+    properties.
 
-    By default they are, as in Iceberg; pyiceberg has it the other way round. But never where a partition
-    value is a double: pyiceberg 0.12 reads those from manifests as floats, and would write them back so.
+    They are merged by default, as in Iceberg; pyiceberg's default is the opposite. They are never merged if a
+    partition value is a double: pyiceberg 0.12 reads those from manifests as floats, and would write them
+    back as floats.
     """
     merge = "true"
     if has_double_partitions(table):
@@ -142,7 +147,7 @@ def has_double_partitions(table: Table) -> bool:
 
 
 def _add_columns(transaction: Transaction, content: LakeManifest, missing_columns: list[str]) -> None:
-    """Add the columns in the batch's own commit, under the field ids that the files have them by."""
+    """Add the columns in the batch's own commit, with the field ids in the files."""
     planned = Schema.model_validate_json(content.schema_json)
     with transaction.update_schema() as update:
         for name in missing_columns:
@@ -152,8 +157,8 @@ def _add_columns(transaction: Transaction, content: LakeManifest, missing_column
     for name in missing_columns:
         if schema.find_field(name) != planned.find_field(name):
             raise SchemaMismatchError(
-                f"The column {name!r} would get other field ids than the files have. The batch did not land; "
-                "start the query again, which writes it anew."
+                f"The column {name!r} would get a field id other than the one in the files. The batch was "
+                "not committed. Start the query again, which writes the batch again."
             )
 
 
@@ -164,12 +169,12 @@ def _producer(
     if content.mode == "append":
         return update.merge_append()
     replacing = replace_all(transaction, branch, summary)
-    # With no file to remove it would make no snapshot at all, and drop the batch's files.
+    # With no file to remove, it would create no snapshot and drop the batch's files.
     return replacing if replacing.files_affected else update.fast_append()
 
 
 def _summary(manifest: Manifest) -> dict[str, str]:
-    """For people who look at the table's snapshots, and for `digest_of`."""
+    """Snapshot summary, for display and for `digest_of`."""
     batch = manifest.batch
     return {
         SUMMARY_QUERY: batch.stream.query_id,
@@ -195,9 +200,9 @@ def _set_token(
 
 
 def accept_head(table: Table, query_id: str, branch: str, committed: CommittedBatch) -> None:
-    """Note the branch's head, whatever it is, as the snapshot that brought the query's last batch.
+    """Store the branch's head as the snapshot of the query's last batch.
 
-    On an operator's word only: rows that a rollback took back stay lost.
+    Only used when an operator accepts a rollback: its rows stay removed.
     """
     metadata = table.metadata
     head = metadata.snapshot_by_name(branch)
@@ -214,6 +219,8 @@ def accept_head(table: Table, query_id: str, branch: str, committed: CommittedBa
 
 
 def _field_ids_are_free(metadata: TableMetadata, missing_columns: list[str]) -> Iterator[TableRequirement]:
-    """A column that others add and drop again takes a field id, and gives the table its old schema back."""
+    """Return True if the new field ids are free. A column that others add and drop again uses up a field id,
+    and leaves the table with its old schema.
+    """
     if missing_columns:
         yield AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id})

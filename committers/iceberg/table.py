@@ -1,9 +1,9 @@
-"""An Iceberg table as the catalog has it now: loading it, a query's last batch, and whether that is still
-there.
+"""Loads an Iceberg table from the catalog, reads a query's last batch, and detects rollbacks.
 
-What a query has delivered is noted in a table property, changed in the same commit as the snapshot: unlike
-the snapshot's summary it survives expiry, and reading it costs nothing. A rollback takes back snapshots but
-no properties, so the property also names the batch's snapshot, which must lie behind the branch's head.
+A query's last batch is stored in a table property, which is changed in the same commit as the snapshot.
+Unlike the snapshot's summary it survives expiry, and reading it is free. A rollback reverts snapshots but no
+properties, so the property also contains the batch's snapshot id, which must be an ancestor of the branch's
+head.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ from .catalog import (
 from .target import NO_SNAPSHOT
 
 LOADS_MAX = 3
-TOKEN_PREFIX = "penstock."  # noqa: S105  the beginning of a table property's name
+TOKEN_PREFIX = "penstock."  # noqa: S105  prefix of a table property
 BATCH_WRITE_TOKEN_KEPT_MS = 7 * 24 * 3600 * 1000
-"""Longer than a batch write may commit (`batch_writes.COMMIT_WITHIN`): only its commit asks for the token."""
+"""Longer than a batch write may take to commit (`batch_writes.COMMIT_WITHIN`): only its own commit reads the
+token.
+"""
 SUMMARY_QUERY, SUMMARY_BATCH, SUMMARY_DIGEST = "penstock.query-id", "penstock.batch-id", "penstock.digest"
 SUMMARY_MERGED = "penstock.merged"
-"""The batches of a delivery, as `merged_note` has them."""
+"""The batches of a delivery, as formatted by `merged_note`."""
 CHERRY_PICKED_FROM = "source-snapshot-id"
-"""Where engines note, in a snapshot's summary, which one they have applied once more to another branch."""
+"""Summary key where engines store which snapshot they have applied again to another branch."""
 
 
 def load_if_there(config: CatalogConfig, address: IcebergAddress) -> Table | None:
-    """The table as the catalog has it now; None if there is none.
+    """Load the current table from the catalog; None if it does not exist.
 
     Raises:
         ConfigurationError: the catalog cannot be opened as configured.
@@ -65,7 +67,7 @@ def _read(config: CatalogConfig, address: IcebergAddress) -> Table | None:
         return None
     except PenstockError:
         raise
-    except Exception as error:  # noqa: BLE001  the drivers of many catalogs raise what they like
+    except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
         text = redacted(error, known_properties(config))
         raise retryable(error)(
             f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
@@ -76,7 +78,7 @@ def _read(config: CatalogConfig, address: IcebergAddress) -> Table | None:
 
 
 def _load(catalog: Catalog, address: IcebergAddress) -> Table:
-    """Again, if others have replaced and deleted the metadata that the catalog named before it was read."""
+    """Tried again if others have replaced and deleted the catalog's metadata file before it was read."""
     for _ in range(LOADS_MAX - 1):
         with suppress(FileNotFoundError):
             return catalog.load_table(address.identifier)
@@ -84,18 +86,18 @@ def _load(catalog: Catalog, address: IcebergAddress) -> Table:
 
 
 def load(config: CatalogConfig, address: IcebergAddress, table_id: str | None = None) -> Table:
-    """The table as the catalog has it now.
+    """Load the current table from the catalog.
 
     Raises:
-        TableChangedError: there is none any more, or not the one with `table_id`.
+        TableChangedError: it does not exist any more, or has another UUID than `table_id`.
         RetryableError: it cannot be read now.
     """
     table = _read(config, address)
     if table is None:
         raise TableChangedError(
-            f"There is no Iceberg table {address.uri} any more: it was dropped or renamed under the stream. "
-            "Nothing was committed. Put the table back, or start the query with a new checkpoint to write "
-            "a new table from the beginning."
+            f"The Iceberg table {address.uri} no longer exists: it was dropped or renamed while the stream "
+            "used it. Nothing was committed. Restore the table, or start the query with a new checkpoint "
+            "to write a new table from the beginning."
         )
     check_same_table(table, address, table_id)
     return table
@@ -109,9 +111,9 @@ def check_same_table(table: Table, address: IcebergAddress, table_id: str | None
     has = str(table.metadata.table_uuid)
     if table_id not in (None, has):
         raise TableChangedError(
-            f"The Iceberg table {address.uri} was dropped and created again under the stream: its UUID is "
-            f"{has}, the stream wrote {table_id}. Nothing was committed. Start the query with a new "
-            "checkpoint to write the new table from the beginning, or put the old table back."
+            f"The Iceberg table {address.uri} was dropped and re-created: its UUID is {has}, but the stream "
+            f"wrote to {table_id}. Nothing was committed. Start the query with a new checkpoint to write "
+            "the new table from the beginning, or restore the old table."
         )
 
 
@@ -120,7 +122,7 @@ def check_same_table(table: Table, address: IcebergAddress, table_id: str | None
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """The last batch of a query in the table, and the snapshot that brought it."""
+    """The last batch of a query in the table, and its snapshot."""
 
     batch_id: int
     digest: str
@@ -128,7 +130,7 @@ class CommittedBatch:
     sequence_number: int
     timestamp_ms: int
     origins: tuple[str, ...] = ()
-    """Of the query; see `origins`."""
+    """Origins of the query; see `origins`."""
 
     @property
     def token(self) -> Token:
@@ -139,14 +141,14 @@ class CommittedBatch:
 
 
 def token_property(query_id: str, branch: str) -> str:
-    """The table property that notes the query's last batch: one for each branch, as each has rows of its
-    own.
+    """The table property with the query's last batch: one per branch, because each branch has its own
+    rows.
     """
     return f"{TOKEN_PREFIX}{query_id}" + ("" if branch == MAIN_BRANCH else f"@{branch}")
 
 
 def committed_batch(metadata: TableMetadata, query_id: str, branch: str) -> CommittedBatch | None:
-    """The query's last batch as this metadata has it."""
+    """The query's last batch in this metadata."""
     name = token_property(query_id, branch)
     text = metadata.properties.get(name)
     if text is None:
@@ -155,15 +157,14 @@ def committed_batch(metadata: TableMetadata, query_id: str, branch: str) -> Comm
         return _parse_token(text)
     except ValueError:
         raise TableChangedError(
-            f"The table property {name!r}, by which Penstock knows the query's last batch, was changed to "
-            f"{text!r}. "
-            "Nothing was committed. Set it back to what it was: `metadata.json` files before the change have "
-            "it."
+            f"The table property {name!r}, in which Penstock stores the query's last batch, was changed to "
+            f"{text!r}. Nothing was committed. Restore its value from a `metadata.json` file before the "
+            "change."
         ) from None
 
 
 def _forgotten(metadata: TableMetadata, query_id: str, branch: str) -> CommittedBatch | None:
-    """What the token of a batch write said, from its snapshot, which the table may keep for longer."""
+    """A removed token of a batch write, restored from its snapshot, which the table may keep for longer."""
     for snapshot in line_of(metadata, branch):
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
         if summary.get(SUMMARY_QUERY) == query_id:
@@ -189,15 +190,15 @@ def _parse_token(text: str) -> CommittedBatch:
 
 
 def token_of(metadata: TableMetadata, query_id: str, branch: str) -> Token | None:
-    """The query's token as this metadata has it."""
+    """The query's token in this metadata."""
     committed = committed_batch(metadata, query_id, branch)
     return None if committed is None else committed.token
 
 
 def digest_of(metadata: TableMetadata, branch: str, committed: CommittedBatch, batch: Batch) -> str | None:
-    """Digest of the offsets that the batch id was delivered from, or its beginning.
+    """Digest of the offsets from which the batch id was delivered, or a prefix of it.
 
-    None if nobody can tell any more: for a batch before the last one, once its snapshot has expired.
+    None if unknown: for a batch before the last one, if its snapshot has expired.
     """
     if committed.batch_id == batch.batch_id:
         return committed.digest
@@ -215,20 +216,20 @@ def digest_of(metadata: TableMetadata, branch: str, committed: CommittedBatch, b
 def recorded_origin(
     metadata: TableMetadata, query_id: str, branch: str, origins: Sequence[str]
 ) -> str | None:
-    """The first of the origins from which another query has committed what the branch still has."""
+    """The first of the origins from which another query has committed a batch that the branch still has."""
     others: set[str] = set()
     for name, text in metadata.properties.items():
         other_id = name.removeprefix(TOKEN_PREFIX).partition("@")[0]
         if other_id == query_id or name != token_property(other_id, branch):
             continue
-        with suppress(ValueError):  # another property, or a broken token: let it be
+        with suppress(ValueError):  # another property, or an invalid token: skip it
             committed = _parse_token(text)
             others.update(committed.origins if _is_behind_head(metadata, branch, committed) else ())
     return next((origin for origin in origins if origin in others), None)
 
 
 def token_value(batch_id: int, digest: str, snapshot: Snapshot, origins: Sequence[str]) -> str:
-    """What the table property says once `snapshot` has brought the batch."""
+    """The value of the table property after `snapshot` has committed the batch."""
     committed = CommittedBatch(
         batch_id,
         digest,
@@ -241,11 +242,13 @@ def token_value(batch_id: int, digest: str, snapshot: Snapshot, origins: Sequenc
 
 
 def forgettable_tokens(metadata: TableMetadata, now_ms: int) -> list[str]:
-    """The tokens of batch writes that ended long ago: nobody asks for them again, and each has its own."""
+    """Tokens of batch writes that ended long ago: they are no longer read, and each batch write has its
+    own.
+    """
     forgettable = []
     for name, text in metadata.properties.items():
         if name.startswith(TOKEN_PREFIX + BATCH_WRITE_PREFIX):
-            with suppress(ValueError):  # another write's, and broken: let it be
+            with suppress(ValueError):  # an invalid token of another write: skip it
                 if _parse_token(text).timestamp_ms < now_ms - BATCH_WRITE_TOKEN_KEPT_MS:
                     forgettable.append(name)
     return forgettable
@@ -263,29 +266,27 @@ def version_of(metadata: TableMetadata, branch: str) -> int:
 def check_not_rolled_back(
     metadata: TableMetadata, address: IcebergAddress, committed: CommittedBatch | None
 ) -> None:
-    """A rollback takes back rows but no table property: the table would claim batches that it has lost.
+    """Check that no rollback has removed the query's last batch. A rollback reverts no table properties.
 
     Raises:
-        TableChangedError: the last batch's snapshot is no longer behind the branch's head.
+        TableChangedError: the last batch's snapshot is no longer an ancestor of the branch's head.
     """
     if committed is None or _is_behind_head(metadata, address.branch, committed):
         return
     raise TableChangedError(
-        f"The branch {address.branch!r} of the Iceberg table {address.uri} no longer leads to snapshot "
-        f"{committed.snapshot_id}, in which the stream delivered batch {committed.batch_id}: it was rolled "
-        "back, replaced "
-        "or dropped. Those rows are gone, and going on would leave a gap. Nothing was committed. Either put "
-        "the "
-        "snapshot back while it is not expired, with pyiceberg:\n"
+        f"The branch {address.branch!r} of the Iceberg table {address.uri} no longer contains snapshot "
+        f"{committed.snapshot_id}, in which the stream delivered batch {committed.batch_id}: the branch was "
+        "rolled back, replaced or dropped. These rows are missing, and continuing would leave a gap. "
+        "Nothing was committed. Restore the snapshot before it expires, with pyiceberg:\n"
         f"    table.manage_snapshots().set_current_snapshot(snapshot_id={committed.snapshot_id}).commit()\n"
-        "or accept the table as it is, without these rows:\n"
+        "or accept the table without these rows:\n"
         "    penstock recover --accept-table\n"
         "or start the query with a new checkpoint to write the table from the beginning."
     )
 
 
 def _is_behind_head(metadata: TableMetadata, branch: str, committed: CommittedBatch) -> bool:
-    """Found behind the head; or expired, and nothing behind the head is older than it."""
+    """True if the snapshot is an ancestor of the head; or if it has expired and no ancestor is older."""
     older_seen = False
     snapshot = None
     for snapshot in line_of(metadata, branch):
@@ -298,7 +299,7 @@ def _is_behind_head(metadata: TableMetadata, branch: str, committed: CommittedBa
 
 
 def line_of(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
-    """The branch's head and the snapshots behind it, newest first, as far as they are not expired."""
+    """The branch's head and its ancestors, newest first, until an expired one."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     ref = metadata.refs.get(branch)
     snapshot = None if ref is None else by_id.get(ref.snapshot_id)
@@ -314,7 +315,7 @@ def _is_copy_of(snapshot: Snapshot, snapshot_id: int) -> bool:
 
 
 def _is_older(snapshot: Snapshot, committed: CommittedBatch) -> bool:
-    """By sequence number, which nothing written in format version 1 has; there by time."""
+    """Compares sequence numbers. Format version 1 has none; there timestamps are compared."""
     if committed.sequence_number:
         return (snapshot.sequence_number or 0) < committed.sequence_number
     return snapshot.timestamp_ms < committed.timestamp_ms

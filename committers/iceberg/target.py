@@ -1,4 +1,4 @@
-"""What a batch is written into: an Iceberg table as its metadata was when the batch was planned."""
+"""The layout of an Iceberg table when a batch was planned."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..file_tables.manifest import LakeManifest
 KIND = "iceberg"
 
 NO_SNAPSHOT = -1
-"""The version of a table, or of a branch, that nothing was written into yet."""
+"""Version of a table or branch without snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetSettings:
-    """The table's write properties, as far as they are about Parquet files; None where it does not say."""
+    """The table's write properties for Parquet files; None if not set."""
 
     target_file_bytes: int | None = None
     """`write.target-file-size-bytes`"""
@@ -33,7 +33,7 @@ class ParquetSettings:
     dictionary_bytes: int | None = None
     """`write.parquet.dict-size-bytes`"""
     compression: str | None = None
-    """`write.parquet.compression-codec`, in the words of `WriteConfig.compression`."""
+    """`write.parquet.compression-codec`, with the names of `WriteConfig.compression`."""
     compression_level: int | None = None
     """`write.parquet.compression-level`"""
     bloom_columns: tuple[tuple[str, ...], ...] = ()
@@ -42,9 +42,10 @@ class ParquetSettings:
 
 @dataclass(frozen=True, slots=True)
 class IcebergTableLayout:
-    """What a batch is written into. Planned on the driver before any data moves; pickles.
+    """The table layout that a batch is written for. Planned on the driver before any task starts; can be
+    pickled.
 
-    Holds no catalog: nothing here can commit.
+    Contains no catalog, so that executors cannot commit.
     """
 
     table_id: str
@@ -52,31 +53,32 @@ class IcebergTableLayout:
     table_version: int
     """Snapshot id of the branch's head; `NO_SNAPSHOT` if it has none."""
     schema: pa.Schema
-    """All columns of the files in table order, new ones last; every field, however deep, carries its field
-    id as the metadata `PARQUET:field_id`."""
+    """All columns of the files in table order, new ones last; each field, including nested ones, has its
+    field id as the metadata `PARQUET:field_id`.
+    """
     schema_json: str
-    """The same in Iceberg's JSON."""
+    """The same schema as Iceberg JSON."""
     new_columns: tuple[str, ...]
     """Columns that the commit adds to the table, with the field ids of `schema`."""
     partition_spec_id: int
     partitioning: tuple[PartitionField, ...]
     sort_order: tuple[SortField, ...]
     metrics: Mapping[int, str]
-    """Column metrics by field id of the leaf: `none`, `counts`, `truncate(16)` or `full`."""
+    """Column metrics by field id of the leaf column: `none`, `counts`, `truncate(16)` or `full`."""
     parquet: ParquetSettings
     data_location: str
-    """Where the data files go, with the scheme."""
+    """Location of the data files, with the scheme."""
     is_object_storage_layout: bool
-    """`write.object-storage.enabled`: hashes in the paths spread the files over an object store."""
+    """`write.object-storage.enabled`: hashes in the paths distribute the files over an object store."""
     has_partition_paths: bool
-    """`write.object-storage.partitioned-paths`; without that layout always."""
+    """`write.object-storage.partitioned-paths`; always True without that layout."""
     io_properties: Mapping[str, str] = field(repr=False)
-    """For file I/O only; may hold secrets."""
+    """For file I/O only; may contain secrets."""
     created: bool = False
     """True if planning created the table."""
 
     def content(self, files: Sequence[DataFile], mode: Mode) -> LakeManifest:
-        """The manifest content of these files."""
+        """Build the manifest content for these files."""
         return LakeManifest(
             kind=KIND,
             mode=mode,

@@ -1,4 +1,4 @@
-"""Reads the options partitionSpec and sortOrder. Pure, and light enough for wherever options are parsed.
+"""Parses the options partitionSpec and sortOrder. Pure, and without heavy imports.
 
 partitionSpec   day(ts), bucket(16, id), truncate(4, `a.b`), region, hour(event.at) as at_hour
 sortOrder       day(ts) DESC NULLS LAST, id
@@ -27,12 +27,12 @@ _TRANSFORMS = {
     "hours": "hour",
     "date_hour": "hour",
 }
-"""As Iceberg calls them, by Iceberg's and by Spark's names."""
+"""Canonical transform names, by Iceberg's and by Spark's names."""
 _PARAMETRISED = ("bucket", "truncate")
 
 _KNOWN = (
-    "Known are a column's name, year(c), month(c), day(c), hour(c), bucket(n, c) and truncate(n, c); a "
-    "nested column as a.b, and names with other characters than letters, digits and '_' in backquotes."
+    "Use a column's name, year(c), month(c), day(c), hour(c), bucket(n, c) or truncate(n, c). Write a "
+    "nested column as a.b, and names with characters other than letters, digits and '_' in backquotes."
 )
 
 _TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>\w+)|(?P<mark>[(),.])|(?P<end>$))")
@@ -41,25 +41,25 @@ T = TypeVar("T")
 
 
 def parse_partition_spec(text: str) -> tuple[PartitionField, ...]:
-    """The fields of a partitioning. A `name` that is empty stands for the one that Iceberg would give.
+    """Parse partition fields. An empty `name` means Iceberg's default name.
 
     Raises:
-        ConfigurationError: says where, and what is known.
+        ConfigurationError: shows the position and the supported syntax.
     """
     return _Parser("partitionSpec", text).terms(_Parser.partition_field)
 
 
 def parse_sort_order(text: str) -> tuple[SortField, ...]:
-    """The fields of a sort order. Without NULLS FIRST or LAST, NULLs are the smallest, as Iceberg has it.
+    """Parse sort fields. Without NULLS FIRST or LAST, NULLs are the smallest value, as in Iceberg.
 
     Raises:
-        ConfigurationError: says where, and what is known.
+        ConfigurationError: shows the position and the supported syntax.
     """
     return _Parser("sortOrder", text).terms(_Parser.sort_field)
 
 
 class _Parser:
-    """One text, read from left to right."""
+    """Parses a text from left to right."""
 
     def __init__(self, option: str, text: str) -> None:
         self._option = option
@@ -123,7 +123,7 @@ class _Parser:
     def _width(self) -> int:
         kind, token = self._peek()
         if kind != "word" or not token.isascii() or not token.isdecimal() or not 0 < int(token) < 2**31:
-            self._fail("a whole number from 1 on")
+            self._fail("a whole number of at least 1")
         self._advance()
         return int(token)
 
@@ -139,7 +139,9 @@ class _Parser:
             self._fail(repr(mark))
 
     def _takes(self, wanted: str) -> bool:
-        """Go on if the next token is `wanted`, case ignored; the empty text is the end."""
+        """Consume the next token if it is `wanted`, ignoring case; the empty string is the end of the
+        text.
+        """
         kind, token = self._peek()
         if kind == "quoted" or token.lower() != wanted:
             return False
@@ -155,7 +157,7 @@ class _Parser:
 
     def _advance(self) -> None:
         match = _TOKEN.match(self._text, self._at)
-        assert match is not None, "looked at before"
+        assert match is not None, "checked by the caller"
         self._at = match.end()
 
     def _fail(self, expected: str) -> NoReturn:
@@ -163,6 +165,6 @@ class _Parser:
         position = len(self._text) - len(self._text[self._at :].lstrip()) + 1
         found = f"there is {shown(rest)}" if rest else "the text ends"
         raise ConfigurationError(
-            f"The option {self._option} cannot be read: {expected} is expected at position {position} of "
+            f"The option {self._option} cannot be parsed: {expected} is expected at position {position} of "
             f"{shown(self._text)}, where {found}. {_KNOWN}"
         )

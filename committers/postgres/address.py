@@ -1,4 +1,4 @@
-"""Where a Postgres table is: server, database, schema and name, without user and password."""
+"""Address of a Postgres table: server, database, schema and name, without user and password."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlsplit
 from ..errors import ConfigurationError, shown
 
 IDENTIFIER_BYTES_MAX = 63
-"""Postgres cuts longer names without an error."""
+"""Postgres truncates longer names without an error."""
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _TABLE_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
@@ -18,10 +18,10 @@ _TABLE_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """One spelling for one table."""
+    """Normalized: one address per table."""
 
     host: str
-    """Hosts and ports may be lists with commas, as libpq takes them; a host may be a folder of sockets."""
+    """Hosts and ports may be comma-separated lists, as in libpq; a host may be a directory of sockets."""
     port: str
     database: str
     schema: str
@@ -31,14 +31,14 @@ class PostgresAddress:
     def of(cls, settings: Mapping[str, str], schema: str, table: str) -> PostgresAddress:
         """
         Args:
-            settings: from `settings_of`: host, port and database are there
+            settings: from `settings_of`; contain host, port and database
         """
         host = settings.get("host") or settings["hostaddr"]
         return cls(host, settings["port"], settings["dbname"], schema, table)
 
     @classmethod
     def parse(cls, uri: str) -> PostgresAddress:
-        """From `uri`."""
+        """Parse the result of `uri`."""
         parts = urlsplit(uri)
         host, _, port = parts.netloc.rpartition(":")
         names = [unquote(name) for name in parts.path.split("/")[1:]]
@@ -56,7 +56,7 @@ class PostgresAddress:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Parameters of libpq. User and password come from its environment (`PGUSER`, `~/.pgpass`)."""
+        """libpq parameters. User and password come from libpq's environment (`PGUSER`, `~/.pgpass`)."""
         return {"host": self.host, "port": self.port, "dbname": self.database}
 
     @property
@@ -65,7 +65,7 @@ class PostgresAddress:
 
     @property
     def fence_sql(self) -> str:
-        """The table that holds the tokens of the queries that write this schema."""
+        """The table with the tokens of all queries that write to this schema."""
         return qualified(self.schema, FENCE_TABLE)
 
 
@@ -73,12 +73,12 @@ FENCE_TABLE = "penstock_fence"
 
 
 def quoted(name: str) -> str:
-    """An identifier in SQL."""
+    """Quote an identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text in SQL, where a parameter is not possible."""
+    """Quote a string for SQL, where a parameter is not possible."""
     return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
@@ -87,10 +87,11 @@ def qualified(schema: str, name: str) -> str:
 
 
 def parse_table_name(text: str) -> tuple[str, str]:
-    """(schema, table) of `table`, `schema.table` or `"Schema"."Table"`; as in SQL, only quotes keep capitals.
+    """Parse `table`, `schema.table` or `"Schema"."Table"` to (schema, table). As in SQL, only quotes preserve
+    capitals.
 
     Raises:
-        ValueError: it is no such name.
+        ValueError: it is not a table name.
     """
     match = _TABLE_NAME.fullmatch(text.strip())
     if match is None:
@@ -100,14 +101,16 @@ def parse_table_name(text: str) -> tuple[str, str]:
 
 
 def parse_schema_name(text: str) -> str:
-    """The name of a schema, as in `parse_table_name`."""
+    """Parse a schema name, by the rules of `parse_table_name`."""
     if not re.fullmatch(_PART, text.strip()):
-        raise ValueError('must be a name, such as staging or "Staging"')
+        raise ValueError('must be a name, for example staging or "Staging"')
     return _plain(text.strip())
 
 
 def _plain(part: str) -> str:
     name = part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
     if len(name.encode()) > IDENTIFIER_BYTES_MAX:
-        raise ValueError(f"has a name longer than {IDENTIFIER_BYTES_MAX} bytes, which Postgres would cut")
+        raise ValueError(
+            f"has a name longer than {IDENTIFIER_BYTES_MAX} bytes, which Postgres would truncate"
+        )
     return name

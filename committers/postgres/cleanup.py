@@ -1,4 +1,4 @@
-"""Clean-up of staging tables: those in the database, with their age, and dropping them."""
+"""Clean-up of staging tables: lists those in the database with their age, and drops them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ WHERE c.relkind = 'r' AND starts_with(c.relname, %s)
 
 
 class PostgresCleanableTable:
-    """See `CleanableTable`: what it calls files are the staging tables of the database.
+    """See `CleanableTable`. Its "files" are the staging tables of the database.
 
-    Their paths are `query id/schema.name`, as those of `staging_path`.
+    Their paths are `query id/schema.name`, see `staging_path`.
     """
 
     def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
@@ -46,12 +46,12 @@ class PostgresCleanableTable:
         with self._server.transaction("Nothing was dropped") as cursor:
             rows = cursor.execute(_STAGED, (PREFIX,)).fetchall()
         for schema, name, size_bytes, comment in rows:
-            said = StagingComment.parse(comment)
-            if StagingName.parse(name) is not None and said is not None:
-                yield ListedFile(staging_path(said.query_id, schema, name), size_bytes, said.staged_at)
+            parsed = StagingComment.parse(comment)
+            if StagingName.parse(name) is not None and parsed is not None:
+                yield ListedFile(staging_path(parsed.query_id, schema, name), size_bytes, parsed.staged_at)
 
     def names(self) -> Iterator[set[str]]:
-        """None: what is committed is in the table itself, and its staging tables are gone."""
+        """None: committed rows are in the table itself, and their staging tables are dropped."""
         return iter(())
 
     def delete_files(self, paths: Iterable[str]) -> int:
@@ -67,9 +67,9 @@ class _Name:
 
 
 def name_parser(streams: Sequence[StreamKey]) -> NameParser:
-    """What the path of a staging table says, if it is for the table of these streams.
+    """Query and batch of a staging table, if it belongs to the table of these streams.
 
-    The query id comes from a comment, which anybody may change, so the name has to fit it.
+    The query id is read from a comment, which other users may change, so it is checked against the name.
     """
     table_sql = PostgresAddress.parse(streams[0].table_uri).sql
 

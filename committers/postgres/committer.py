@@ -1,11 +1,11 @@
 """The committer of Postgres tables: one transaction per batch, with the batch's token in it.
 
-The rows of a batch are in staging tables (`staging`), durable since their tasks have ended. The transaction
-locks the query's row of the fence, decides by the token, moves the rows into the table, sets the token and
-drops the staging tables. So table and token change together, or not at all.
+The rows of a batch are in staging tables (`staging`), which are durable when their tasks end. The transaction
+locks the query's row in the fence table, checks the token, moves the rows into the table, sets the token and
+drops the staging tables. So table and token change together or not at all.
 
-If the answer to COMMIT is lost, the row of the fence is locked again. That waits for the end of the
-transaction in question, so what it then says is final.
+If the response to COMMIT is lost, the fence row is locked again. That waits for the end of the transaction in
+question, so the row is final when it is read.
 """
 
 from __future__ import annotations
@@ -58,27 +58,29 @@ logger = get_logger(__name__)
 DROP_TIMEOUT_S = 5.0
 """How long a commit waits for readers of its staging tables.
 
-Longer than Postgres' deadlock_timeout, after which an autovacuum gives way.
+Longer than Postgres' deadlock_timeout, after which an autovacuum is cancelled.
 """
 
-_NOT_COMMITTED = "The batch did not land"
+_NOT_COMMITTED = "The batch was not committed"
 
 
 @dataclass(frozen=True, slots=True)
 class _TableAndFence:
-    """The table and the query's row of the fence, as they were when first asked for."""
+    """The table and the query's fence row when they were first loaded."""
 
     table: PostgresTableState | None
     row: FenceRow | None
 
 
 class PostgresCommitter:
-    """Commits manifests to one Postgres table. Runs on the driver and in the delivery process, one per call.
+    """Commits manifests to one Postgres table. Runs on the driver and in the delivery process, one instance
+    per call.
 
-    A batch lands at most once per (query, batch id), whoever else writes the table meanwhile.
+    A batch is committed at most once per (query, batch id), even if other writers use the table at the same
+    time.
 
     Args:
-        server: how the database is reached
+        server: connects to the database
         address: of the table
     """
 
@@ -87,17 +89,18 @@ class PostgresCommitter:
         self._address = address
         self._looks: dict[str, _TableAndFence] = {}
 
-    # The table as it is now -----------------------------------------------------------------------
+    # Current state of the table ---------------------------------------------------------------------
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """Is the table still the one that the query wrote? Rows that others delete are no matter.
+        """Check that the table is still the one that the query wrote. Rows deleted by others do not
+        matter.
 
         Args:
-            table_id: the OID in the store; None if it knows none
-            last_version: not needed: rows and token change together
+            table_id: the OID in the store; None if unknown
+            last_version: not used: rows and token change together
 
         Raises:
-            TableChangedError: dropped, or dropped and created again.
+            TableChangedError: the table was dropped, or dropped and re-created.
         """
         found = self._load(query_id)
         in_fence = None if found.row is None or found.row.token is None else found.row.table_oid
@@ -106,7 +109,7 @@ class PostgresCommitter:
                 check_same_table(found.table, wrote, self._address)
 
     def accept(self, query_id: str) -> None:
-        """Take the table as it is now for one that holds what the query has delivered."""
+        """Accept the current table as the one that contains what the query has delivered."""
         with self._server.transaction("Nothing was accepted") as cursor:
             table = load_if_there(cursor, self._address)
             if table is not None:
@@ -114,17 +117,17 @@ class PostgresCommitter:
         self._looks.clear()
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query that the table holds."""
+        """The last batch of the query in the table."""
         row = self._load(query_id).row
         return None if row is None else row.token
 
     def version(self, query_id: str) -> int:
-        """How many commits the query has made to the table."""
+        """Number of commits that the query has made to the table."""
         row = self._load(query_id).row
         return 0 if row is None else row.version
 
     def table_id(self, query_id: str) -> str | None:
-        """The table's OID; None if there is none."""
+        """The table's OID; None if it does not exist."""
         table = self._load(query_id).table
         return None if table is None else table.oid
 
@@ -140,7 +143,7 @@ class PostgresCommitter:
         return None
 
     def has_rows(self) -> bool:
-        """False if there is no table, or it has no rows."""
+        """Return False if the table does not exist or has no rows."""
         with self._server.transaction("Nothing was changed") as cursor:
             if load_if_there(cursor, self._address) is None:
                 return False
@@ -157,17 +160,18 @@ class PostgresCommitter:
     # Commit ---------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Move the rows of the manifest into the table, and set its token, in one transaction.
+        """Move the rows of the manifest into the table and set its token, in one transaction.
 
-        Idempotent. A batch behind the token counts as committed: the batches of a query land in order.
+        Idempotent. A batch behind the token counts as committed, because the batches of a query are committed
+        in order.
 
         Raises:
-            SchemaMismatchError, TableNotSupportedError: the table cannot take these rows.
-            TableChangedError: the table or the fence was dropped, or is another one.
-            CheckpointMismatchError: the table holds the batch id with other offsets.
-            FencedError: the table holds some of the merged batches already, not all.
-            RetryableError: the batch did not land.
-            CommitStateUnknownError: the batch may have landed. Delete nothing.
+            SchemaMismatchError, TableNotSupportedError: the table does not accept these rows.
+            TableChangedError: the table or the fence table was dropped or re-created.
+            CheckpointMismatchError: the table has the batch id with other offsets.
+            FencedError: the table has some of the merged batches, but not all.
+            RetryableError: the batch was not committed.
+            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         self._looks.clear()
         content = decode(manifest)
@@ -178,7 +182,8 @@ class PostgresCommitter:
             except DatabaseError as error:
                 if is_conflict(error):
                     return Conflict(in_short(error))
-                raise self._server.failed(error, _NOT_COMMITTED) from None  # its details show values of rows
+                # its details contain values of rows
+                raise self._server.failed(error, _NOT_COMMITTED) from None
             if isinstance(outcome, AlreadyCommitted):
                 return outcome
             if error_at_end := _commit(connection):
@@ -191,7 +196,7 @@ class PostgresCommitter:
     def _move(
         self, cursor: Cursor, manifest: Manifest, content: PostgresContent, check_token: CheckToken
     ) -> Committed | AlreadyCommitted:
-        """All that the transaction does, but for its COMMIT."""
+        """The whole transaction except for its COMMIT."""
         address, batch = self._address, manifest.batch
         row = self._locked_row(cursor, batch, content)
         if done := self._already_committed(row, manifest):
@@ -201,24 +206,26 @@ class PostgresCommitter:
         self._check_staged(cursor, manifest, content)
         for name, kind in columns_to_add(content.columns, content.new_columns, table, address):
             cursor.execute(f"ALTER TABLE {address.sql} ADD COLUMN {quoted(name)} {kind}")
-        if content.mode == "overwrite":  # DELETE and not TRUNCATE, which would block and mislead readers
+        # DELETE instead of TRUNCATE, which would block readers and show them an empty table
+        if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")
         names = ", ".join(quoted(name) for name, _ in content.columns)
         for staged in content.staged:
             cursor.execute(f"INSERT INTO {address.sql} ({names}) SELECT {names} FROM {staged.sql}")
             if cursor.rowcount != staged.rows:
                 raise TableNotSupportedError(
-                    f"The staging table {staged.path} of batch {batch.batch_id} of {batch.stream} moved "
-                    f"{cursor.rowcount} rows into the table; its task has written {staged.rows}. "
-                    f"{_NOT_COMMITTED}. Somebody has changed the staging table, or a trigger of the table "
-                    "drops rows."
+                    f"The staging table {staged.path} of batch {batch.batch_id} of {batch.stream} has "
+                    f"{cursor.rowcount} rows, but its task has written {staged.rows}. {_NOT_COMMITTED}. "
+                    "Someone has changed the staging table, or a trigger of the table drops rows."
                 )
         fence.update(cursor, address, batch, table.oid, content.origins)
         self._drop_staged(cursor, (*content.staged, *content.needless))
         return Committed(row.version + 1)
 
     def _drop_staged(self, cursor: Cursor, staged: StagingTables) -> None:
-        """Drop them, unless somebody reads them, such as pg_dump: a backup must not hold up the stream."""
+        """Drop them unless they are being read, for example by pg_dump: a backup must not block the
+        stream.
+        """
         try:
             with cursor.connection.transaction():
                 cursor.execute(f"SET LOCAL lock_timeout = '{DROP_TIMEOUT_S}s'")
@@ -227,7 +234,7 @@ class PostgresCommitter:
             if not is_conflict(error):
                 raise
             logger.warning(
-                "%s staging tables of %s are left to penstock gc, as somebody has locked one: %s",
+                "%s staging tables of %s are left to penstock gc, because one of them is locked: %s",
                 len(staged),
                 self._address.uri,
                 in_short(error),
@@ -236,14 +243,14 @@ class PostgresCommitter:
     def _locked_row(self, cursor: Cursor, batch: Batch, content: PostgresContent) -> FenceRow:
         if not fence.is_there(cursor, self._address):
             raise TableChangedError(
-                f"The table {self._address.fence_sql} is gone, which says what the Postgres table "
-                f"{self._address.uri} holds of the stream. Nothing was committed. Put it back; or start the "
+                f"The table {self._address.fence_sql} is missing. It stores which batches of the stream the "
+                f"Postgres table {self._address.uri} has. Nothing was committed. Restore it; or start the "
                 "query with a new checkpoint to write the table from the beginning."
             )
         return fence.lock(cursor, self._address, batch.stream.query_id, content.table_id)
 
     def _locked_table(self, cursor: Cursor, content: PostgresContent) -> PostgresTableState:
-        """The table, which nobody drops or alters before this transaction ends."""
+        """The table, locked so that it is not dropped or altered before this transaction ends."""
         table = load_if_there(cursor, self._address)
         check_same_table(table, content.table_id, self._address)
         cursor.execute(f"LOCK TABLE {self._address.sql} IN ROW EXCLUSIVE MODE")
@@ -254,7 +261,7 @@ class PostgresCommitter:
         return table
 
     def _already_committed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:
-        """How the batch has ended, if the table holds it already."""
+        """The outcome if the table already has the batch."""
         token = row.token
         if not is_committed(manifest, token, f"Postgres table {self._address.uri}"):
             return None
@@ -266,7 +273,7 @@ class PostgresCommitter:
         if missing:
             raise RetryableError(
                 f"{len(missing)} of the {manifest.files} staging tables of batch {manifest.batch.batch_id} "
-                f"of {manifest.batch.stream} are gone, first {missing[0]}: somebody has dropped them. "
+                f"of {manifest.batch.stream} are missing, first {missing[0]}: they were dropped. "
                 f"{_NOT_COMMITTED}. {NEXT_TRY}"
             )
 
@@ -278,21 +285,21 @@ class PostgresCommitter:
         content: PostgresContent,
         outcome: Committed,
     ) -> Outcome:
-        """What an error of COMMIT means."""
+        """Interpret an error of COMMIT."""
         if is_conflict(error):
             return Conflict(in_short(error))
         if is_answer(error):
             raise self._server.failed(error, _NOT_COMMITTED) from None
-        connection.close()  # its transaction must not hold the lock that is asked for now
+        connection.close()  # its transaction must not hold the lock that is requested next
         failed = failed_batch(
             manifest.batch,
             f"the Postgres table {self._address.uri}",
             in_short(error),
-            can_commit_later=False,  # whoever has the lock of the row knows that the transaction has ended
+            can_commit_later=False,  # once the row is locked, the transaction has ended
         )
         with (
             failed.reading_table(),
-            self._server.transaction("Nobody knows whether the batch landed") as cursor,
+            self._server.transaction("It is unknown whether the batch was committed") as cursor,
         ):
             row = self._locked_row(cursor, manifest.batch, content)
         if self._already_committed(row, manifest):
@@ -302,21 +309,21 @@ class PostgresCommitter:
     # Staging tables -------------------------------------------------------------------------------
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Staging tables that the manifest names and that are gone. Its commit drops them: none is missing
-        of a batch that is in the table, as it is now.
+        """Missing staging tables of the manifest. The commit drops them, so none is missing for a batch that
+        the table has.
         """
         query_id = manifest.batch.stream.query_id
         with self._server.transaction("Nothing was changed") as cursor:
             missing = missing_tables(cursor, decode(manifest).staged)
-            # Another process may have committed it since the token was read: what this finds, it has dropped.
+            # Another process may have committed the batch since the token was read, and dropped the tables.
             row = fence.read(cursor, self._address, query_id) if missing else None
         if missing:
             self._looks.clear()
         return [] if is_in_table(None if row is None else row.token, manifest.batch) else missing
 
     def discard(self, payloads: Iterable[StagingTables]) -> int:
-        """Drop staging tables that no manifest names; how many there were. Those that stay, because the
-        database does not answer now, are left to clean-up.
+        """Drop staging tables that no manifest lists; return their number. If the database does not answer
+        now, they are left to clean-up.
         """
         staged = [table for tables in payloads for table in tables]
         try:

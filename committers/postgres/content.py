@@ -1,4 +1,4 @@
-"""The content of the manifest of a batch for a Postgres table; version 1, JSON."""
+"""Encoding of the manifest of a batch for a Postgres table; version 1, JSON."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ class PostgresContent:
 
     mode: Mode
     table_id: str
-    """The table's OID when the batch was planned: another OID is another table."""
+    """The table's OID when the batch was planned. A table with another OID is another table."""
     columns: tuple[tuple[str, str], ...]
-    """Name and SQL type of each column of the staging tables, as the table has them."""
+    """Name and SQL type of each column of the staging tables, with the table's column names."""
     new_columns: tuple[str, ...] = ()
-    """Those that the table did not have when the batch was planned."""
+    """Columns that the table did not have when the batch was planned."""
     origins: tuple[str, ...] = ()
-    """Of the query, to be noted with its token; see `origins`."""
+    """Origins of the query, stored with its token; see `origins`."""
     staged: StagingTables = ()
     needless: StagingTables = ()
-    """Of batches whose rows a later one of the same delivery replaces: dropped, and not moved."""
+    """Staging tables whose rows are replaced by a later batch of the same delivery: dropped without moving
+    rows.
+    """
 
 
 def manifest_of(batch: Batch, content: PostgresContent, payloads: Iterable[StagingTables]) -> Manifest:
-    """The manifest of a batch from what its tasks hand back."""
+    """Build the manifest of a batch from the payloads of its tasks."""
     return build_manifest(batch, replace(content, staged=tuple(t for tables in payloads for t in tables)))
 
 
 def build_manifest(batch: Batch, content: PostgresContent) -> Manifest:
-    """The manifest to prepare, with its counts."""
+    """Build the manifest to prepare, with its counts."""
     return Manifest(
         batch=batch,
         kind=KIND,
@@ -55,10 +57,10 @@ def build_manifest(batch: Batch, content: PostgresContent) -> Manifest:
 
 
 def decode(manifest: Manifest) -> PostgresContent:
-    """What `manifest_of` was given.
+    """Return the content that was passed to `manifest_of`.
 
     Raises:
-        ManifestCorruptError: not a manifest for a Postgres table, of a version not known here, or damaged.
+        ManifestCorruptError: not a manifest for a Postgres table, an unknown version, or damaged.
     """
     try:
         if (manifest.kind, manifest.version) != (KIND, VERSION):
@@ -68,13 +70,13 @@ def decode(manifest: Manifest) -> PostgresContent:
         needless = _staging_tables({"needless": [], **fields}, "needless")
         columns = tuple((_text(name), _text(kind)) for name, kind in fields["columns"])
         if fields["mode"] not in ("append", "overwrite") or len(staged) != manifest.files:
-            raise ValueError("mode or number of staging tables")
-        # Names and types go into statements as they are, and whoever can write to the store can change them.
+            raise ValueError("invalid mode or number of staging tables")
+        # Names and types are inserted into SQL statements, and a manipulated store could contain anything.
         own = set(map(_own_name, manifest.batches))
         if not all(StagingName.parse(table.name) in own for table in (*staged, *needless)):
-            raise ValueError("it names a table that is no staging table of the batch")
+            raise ValueError("it lists a table that is not a staging table of the batch")
         if not all(is_staged_as(kind) for _, kind in columns):
-            raise ValueError("it names a type that is none")
+            raise ValueError("it contains an invalid type")
         return PostgresContent(
             mode=fields["mode"],
             table_id=_text(fields["table_id"]),
@@ -88,8 +90,8 @@ def decode(manifest: Manifest) -> PostgresContent:
         batch = manifest.batch
         raise ManifestCorruptError(
             f"The manifest of batch {batch.batch_id} of {batch.stream} cannot be read as one for a Postgres "
-            f"table ({error}). Nothing was committed. Restore the store from a copy, or use the version of "
-            "Penstock that prepared the batch."
+            f"table ({error}). Nothing was committed. Restore the store from a backup, or use the version "
+            "of Penstock that prepared the batch."
         ) from error
 
 
@@ -112,5 +114,5 @@ def _staging_table(schema: object, name: object, rows: object, size_bytes: objec
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise TypeError(f"{value!r:.50} must be a text")
+        raise TypeError(f"{value!r:.50} must be a string")
     return value

@@ -1,7 +1,7 @@
-"""The fence: the token of each query, in a table beside those that the queries write.
+"""The fence table: the token of each query, stored next to the tables that the queries write.
 
-A commit locks the query's row, so that two drivers commit one after the other, and the later one sees what
-the earlier one has done. The row changes in the transaction that moves the rows.
+A commit locks the query's row, so that two drivers commit one after the other and the second one sees what
+the first has done. The row is updated in the transaction that moves the rows.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _NO_BATCH = -1
 
 @dataclass(frozen=True, slots=True)
 class FenceRow:
-    """What the database knows of one query and the table."""
+    """The row of one query and table."""
 
     batch_id: int
     digest: str
     version: int
-    """How many commits the query has made to the table."""
+    """Number of commits that the query has made to the table."""
     table_oid: str
 
     @property
@@ -51,7 +51,7 @@ _ROW = "SELECT batch_id, digest, version, table_oid FROM {fence} WHERE query_id 
 
 
 def _sql(address: PostgresAddress) -> str:
-    """The fence in a statement with parameters, for which a percent sign is doubled."""
+    """The fence table's name for a statement with parameters, in which percent signs are doubled."""
     return address.fence_sql.replace("%", "%%")
 
 
@@ -74,10 +74,10 @@ def read(cursor: Cursor, address: PostgresAddress, query_id: str) -> FenceRow | 
 
 
 def lock(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) -> FenceRow:
-    """The query's row, which no other transaction changes before this one ends; made if there is none.
+    """Lock the query's row until this transaction ends; insert it if there is none.
 
-    It waits for a transaction that holds it, and then reads what that one has left. That is so for a row that
-    is only being inserted, too.
+    Waits for another transaction that holds the row, including one that is inserting it, and then reads its
+    result.
     """
     cursor.execute(
         f"INSERT INTO {_sql(address)} "
@@ -103,20 +103,20 @@ def update(cursor: Cursor, address: PostgresAddress, batch: Batch, oid: str, ori
 
 
 def _prune(cursor: Cursor, address: PostgresAddress) -> None:
-    """Delete the rows of earlier batch writes, for which nobody asks any more, if the user has the right."""
+    """Delete the rows of old batch writes, which are no longer read, if the user may do so."""
     right = cursor.execute("SELECT has_table_privilege(%s, 'DELETE')", (address.fence_sql,)).fetchone()
     if right == (True,):
         fence = _sql(address)
         cursor.execute(
             f"DELETE FROM {fence} WHERE (query_id, table_name) IN (SELECT query_id, table_name FROM {fence} "
             "WHERE query_id LIKE %s AND table_name = %s AND committed_at < now() - interval '7 days' "
-            "FOR UPDATE SKIP LOCKED)",  # another batch write may be at it
+            "FOR UPDATE SKIP LOCKED)",  # another batch write may be doing this
             (f"{BATCH_WRITE_PREFIX}%", address.table),
         )
 
 
 def accept(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) -> None:
-    """Take the table with this OID for the one that the query wrote."""
+    """Accept the table with this OID as the one that the query wrote."""
     if is_there(cursor, address):
         cursor.execute(
             f"UPDATE {_sql(address)} SET table_oid = %s WHERE query_id = %s AND table_name = %s",

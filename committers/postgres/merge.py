@@ -1,4 +1,4 @@
-"""Many batches for a Postgres table as one manifest: one transaction moves them all. Pure, no I/O."""
+"""Merges many batches for a Postgres table into one manifest, which one transaction commits. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from ..contract import Manifest
 from .content import PostgresContent, build_manifest, decode
 
 TABLES_MAX = 500
-"""Staging tables of one delivery. Each takes up to three locks until the transaction ends, and the server has
-64 for each connection that it allows, 6,400 by default.
+"""Staging tables per delivery. Each takes up to three locks until the transaction ends, and the server has 64
+for each allowed connection, 6,400 by default.
 """
 BYTES_MAX = 1024**3
-"""Of the rows of one delivery, as text: what they take in the write-ahead log of one transaction, about."""
+"""Size limit of the rows of one delivery, as text: roughly their size in the write-ahead log of one
+transaction.
+"""
 
 
 def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """The longest beginning that can be one delivery: one table, and the same columns.
+    """Return the longest prefix that can be one delivery: same table, same columns.
 
-    Where the columns change in the middle of a backlog, a delivery ends and another begins. A delivery has at
-    most `TABLES_MAX` staging tables and `BYTES_MAX` bytes that are moved, unless one batch alone has more.
+    If the columns change within a backlog, one delivery ends there and the next begins. A delivery has at
+    most `TABLES_MAX` staging tables and moves at most `BYTES_MAX` bytes, unless a single batch has more.
     """
     taken: list[Manifest] = []
     shape, tables, size_bytes = None, 0, 0
@@ -36,9 +38,9 @@ def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:
 
 
 def merge(manifests: Sequence[Manifest]) -> Manifest:
-    """One manifest that does to the table what these do one after the other.
+    """Return one manifest with the same effect on the table as these, committed one after the other.
 
-    A batch that overwrites the table makes all before it needless.
+    A batch that overwrites the table makes all earlier ones unnecessary.
 
     Args:
         manifests: of consecutive pending batches of one stream, oldest first, all of one shape

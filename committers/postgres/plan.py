@@ -1,4 +1,4 @@
-"""What a batch is checked for before any row moves: the table, its columns, the rights of the user."""
+"""Checks made before any row is written: the table, its columns, the privileges of the user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CREATE_LOCK_KEY = 0x70656E73746F7067  # "penstopg" in ASCII
 class PostgresTableLayout:
     table_id: str
     columns: tuple[PostgresColumn, ...]
-    """The table's column for each of the query's, the new ones included."""
+    """The table's column for each column of the query, including new ones."""
     new_columns: tuple[str, ...]
     created: bool
 
@@ -50,13 +50,14 @@ class PlanOptions:
 def plan(
     cursor: Cursor, address: PostgresAddress, rows: pa.Schema, options: PlanOptions
 ) -> PostgresTableLayout:
-    """Creates the table if there is none, and the fence. Adds no column yet: the commit does.
+    """Plan a batch. Create the table if it does not exist, and the fence table. New columns are added by the
+    commit.
 
     Raises:
-        ConfigurationError: no table, and it is not to be created.
+        ConfigurationError: the table does not exist and may not be created.
         SchemaMismatchError: the columns do not fit.
-        TableNotSupportedError: rows cannot be committed to it.
-        AccessRefusedError: the user lacks a right.
+        TableNotSupportedError: rows cannot be committed to the table.
+        AccessRefusedError: the user lacks a privilege.
     """
     if not rows:
         raise SchemaMismatchError(
@@ -76,13 +77,12 @@ def plan(
 def _create(
     cursor: Cursor, address: PostgresAddress, rows: pa.Schema, options: PlanOptions
 ) -> PostgresTableState:
-    """The table, with the fence beside it. Processes that arrive meanwhile wait, then find both."""
+    """Create the table and the fence table. Other processes wait, then find both."""
     cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK_KEY,))
     if load_if_there(cursor, address) is None:
         if not options.create:
             raise ConfigurationError(
-                f"There is no Postgres table {address.uri}, and createTable=false. Create it, or correct "
-                "dbtable."
+                f"There is no Postgres table {address.uri}, and createTable=false. Create it, or fix dbtable."
             )
         cursor.execute(f"CREATE TABLE {address.sql} ({columns_sql(new_columns_of(rows, address))})")
     fence.create(cursor, address)
@@ -129,6 +129,6 @@ def _check_rights(
     ]
     if missing:
         raise AccessRefusedError(
-            f"The user of the Postgres table {address.uri} lacks rights: {'; '.join(missing)}. Nothing was "
-            "written. Grant them (docs/postgres.md), or give another user in url."
+            f"The user of the Postgres table {address.uri} lacks privileges: {'; '.join(missing)}. Nothing "
+            "was written. Grant them (docs/postgres.md), or use another user in url."
         )

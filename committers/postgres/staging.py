@@ -1,8 +1,7 @@
-"""Staging tables: the rows of one task attempt, durable and out of sight until their batch is committed.
+"""Staging tables: the rows of one task attempt, durable and invisible until their batch is committed.
 
-Their names and comments say to which query and batch they belong, so that clean-up finds those that nothing
-needs.
-Importable on executors.
+Their names and comments identify query and batch, so that clean-up finds unneeded ones. Importable on
+executors.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _NAME = re.compile(rf"{PREFIX}([0-9a-f]{{12}})_(\d{{1,19}})_\d{{1,10}}_[0-9a-f]{
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """A staging table that a task attempt has filled."""
+    """A staging table filled by a task attempt."""
 
     schema: str
     name: str
     rows: int
     size_bytes: int
-    """Of the rows as text."""
+    """Size of the rows as text."""
 
     @property
     def sql(self) -> str:
@@ -41,39 +40,39 @@ class StagingTable:
 
     @property
     def path(self) -> str:
-        """Its name for people and for clean-up."""
+        """Name for display and for clean-up."""
         return f"{self.schema}.{self.name}"
 
 
 StagingTables: TypeAlias = tuple[StagingTable, ...]
-"""The payload: of one task one table, or none if it had no rows."""
+"""The payload: one table per task, or none if it had no rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingName:
-    """What the name of a staging table says."""
+    """Parsed name of a staging table."""
 
     query_hash: str
     batch_id: int
 
     @classmethod
     def parse(cls, path: str) -> StagingName | None:
-        """None if the name is not one of a staging table."""
+        """None if it is not the name of a staging table."""
         match = _NAME.fullmatch(path.rpartition(".")[2])
         return None if match is None else cls(match[1], int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class StagingComment:
-    """What the comment of a staging table says."""
+    """Parsed comment of a staging table."""
 
     staged_at: datetime
-    """By the clock of the server."""
+    """By the server's clock."""
     query_id: str
 
     @classmethod
     def parse(cls, comment: str) -> StagingComment | None:
-        """None if the comment is not one of a staging table."""
+        """None if it is not the comment of a staging table."""
         match = _COMMENT.fullmatch(comment)
         try:
             return None if match is None else cls(datetime.fromisoformat(match[1]), match[2])
@@ -85,19 +84,19 @@ class StagingComment:
 
 
 def query_hash(query_id: str, table_sql: str) -> str:
-    """The part of the name that says which query stages for which table."""
+    """The part of the name that identifies query and table."""
     return _hash(f"{query_id} {table_sql}", 12)
 
 
 def staging_name(attempt: AttemptId, table_sql: str) -> str:
-    """At most 63 bytes, and different for each attempt."""
+    """At most 63 bytes, and unique for each attempt."""
     own = _hash(f"{attempt.run_id} {attempt.attempt}", 10)
     stream = query_hash(attempt.query_id, table_sql)
     return f"{PREFIX}{stream}_{attempt.batch_id}_{attempt.partition}_{own}"
 
 
 def staging_path(query_id: str, schema: str, name: str) -> str:
-    """A staging table as clean-up names it. A query id has no slash."""
+    """The path of a staging table for clean-up. A query id contains no slash."""
     return f"{query_id}/{schema}.{name}"
 
 
@@ -106,13 +105,13 @@ def _hash(text: str, chars: int) -> str:
 
 
 def missing_tables(cursor: Cursor, staged: StagingTables) -> list[str]:
-    """Which of them are not there."""
+    """The missing ones among these tables."""
     there = _there(cursor, [table.sql for table in staged])
     return [table.path for table, is_there in zip(staged, there, strict=True) if not is_there]
 
 
 def drop(cursor: Cursor, tables: Sequence[str]) -> int:
-    """Drop the tables, by their names in SQL, that are there; how many there were."""
+    """Drop the existing ones among these tables, given by their SQL names; return their number."""
     there = sum(_there(cursor, tables))
     if there:
         cursor.execute(f"DROP TABLE IF EXISTS {', '.join(tables)}")

@@ -1,4 +1,4 @@
-"""A Postgres table as the database has it now, and how the columns of a query fit it."""
+"""The current state of a Postgres table, and how the columns of a query match it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class PostgresColumn:
     name: str
     sql_type: str
-    """As `format_type` spells it."""
+    """As formatted by `format_type`."""
     is_required: bool = False
     """NOT NULL."""
     is_filled: bool = False
-    """Postgres has a value if none is given: a default, an identity or an expression."""
+    """Postgres fills the column if no value is given: a default, an identity or an expression."""
     is_computed: bool = False
-    """Postgres takes no value: GENERATED ALWAYS."""
+    """Postgres accepts no value: GENERATED ALWAYS."""
 
     def __str__(self) -> str:
         return self.sql_type
@@ -43,7 +43,7 @@ class PostgresTableState:
     """Why rows cannot be committed to it; empty if they can."""
     owner: str = ""
     delete_trigger: str = ""
-    """A trigger that may keep rows from being deleted, and its table."""
+    """A trigger that may prevent rows from being deleted, and its table."""
 
 
 _TABLE = """
@@ -84,7 +84,7 @@ FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped O
 
 
 def load_if_there(cursor: Cursor, address: PostgresAddress) -> PostgresTableState | None:
-    """The table; None if there is none."""
+    """Load the table; None if it does not exist."""
     row = cursor.execute(_TABLE, (address.schema, address.table)).fetchone()
     if row is None:
         return None
@@ -101,8 +101,8 @@ def check_supported(table: PostgresTableState, address: PostgresAddress, *, over
     problem = table.unsupported
     if overwrite and table.delete_trigger and not problem:
         problem = (
-            f"its rows are to be replaced, and the trigger {table.delete_trigger} runs BEFORE DELETE and may "
-            "keep them: disable it, or append"
+            f"the trigger {table.delete_trigger} runs BEFORE DELETE and may keep rows that are to be "
+            "replaced: disable it, or append"
         )
     if problem:
         raise TableNotSupportedError(
@@ -115,35 +115,36 @@ def check_same_table(
 ) -> None:
     """
     Raises:
-        TableChangedError: there is none, or another one than that with `table_id`.
+        TableChangedError: it does not exist, or has another OID than `table_id`.
     """
     if table is None:
         raise TableChangedError(
-            f"There is no Postgres table {address.uri} any more: it was dropped or renamed under the "
-            "stream. Nothing was committed. Put the table back, or start the query with a new checkpoint to "
-            "write a new table from the beginning."
+            f"The Postgres table {address.uri} no longer exists: it was dropped or renamed while the stream "
+            "used it. Nothing was committed. Restore the table, or start the query with a new checkpoint "
+            "to write a new table from the beginning."
         )
     if table_id not in (None, table.oid):
         raise TableChangedError(
-            f"The Postgres table {address.uri} was dropped and created again under the stream: its OID is "
-            f"{table.oid}, the stream wrote {table_id}. Nothing was committed. Start the query with a new "
-            "checkpoint to write the new table from the beginning; or, if it was put back from a dump, "
-            "accept it as it is:\n    penstock recover --accept-table"
+            f"The Postgres table {address.uri} was dropped and re-created: its OID is {table.oid}, but the "
+            f"stream wrote to {table_id}. Nothing was committed. Start the query with a new checkpoint to "
+            "write the new table from the beginning; or, if it was restored from a dump, accept it:\n"
+            "    penstock recover --accept-table"
         )
 
 
 def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[PostgresColumn, ...]:
-    """Columns for a new table, or new ones for an old table: all nullable, Spark's flags are hints.
+    """Columns for a new table, or new columns of a table: all nullable, because Spark's flags are only
+    hints.
 
     Raises:
-        SchemaMismatchError: names the columns that Postgres has no type or no name for.
+        SchemaMismatchError: names the columns whose type or name Postgres does not support.
     """
     columns, problems = [], []
     for field in rows:
         kind = sql_type(field.type)
         if kind is None:
             problems.append(
-                f"{field.name!r} is {field.type}, which Postgres cannot hold without loss: write "
+                f"{field.name!r} is {field.type}, which Postgres cannot store without loss: write "
                 f"to_json({quoted_in_spark(field.name)}) instead"
             )
         elif len(field.name.encode()) > IDENTIFIER_BYTES_MAX:
@@ -157,10 +158,10 @@ def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[PostgresC
 
 @dataclass(frozen=True, slots=True)
 class PostgresMatch:
-    """How the columns of a query lie over those of a table."""
+    """How the columns of a query match those of a table."""
 
     columns: tuple[PostgresColumn, ...]
-    """The table's column for each of the query's, the new ones included."""
+    """The table's column for each column of the query, including new ones."""
     new: tuple[PostgresColumn, ...]
 
 
@@ -168,31 +169,31 @@ _UNFILLED = "{columns} is NOT NULL in the table, has no default, and is missing 
 _QUERY: Mapping[DifferenceKind, str] = {
     **QUERY,
     DifferenceKind.REQUIRED: _UNFILLED,
-    DifferenceKind.TYPE: "{columns} is {table} in the table, which does not hold {given} without loss",
-    DifferenceKind.MERGED: "{names} are both {columns} in the table: leave one out",
-    DifferenceKind.AMBIGUOUS: "{names} may be each of {columns} in the table: use the very name",
+    DifferenceKind.TYPE: "{columns} is {table} in the table, which cannot store {given} without loss",
+    DifferenceKind.MERGED: "{names} both match {columns} in the table: leave one out",
+    DifferenceKind.AMBIGUOUS: "{names} matches each of {columns} in the table: use the exact name",
 }
 _STAGED: Mapping[DifferenceKind, str] = {
     DifferenceKind.REQUIRED: _UNFILLED,
-    DifferenceKind.TYPE: "{columns} is {table} now; the rows were staged as {given}",
+    DifferenceKind.TYPE: "{columns} is now {table}; the rows were staged as {given}",
 }
 
 
 def match(
     rows: pa.Schema, table: PostgresTableState, address: PostgresAddress, *, evolve: bool
 ) -> PostgresMatch:
-    """Columns by name: the very name, else without case, as Spark compares names.
+    """Match columns by the exact name, otherwise ignoring case, as Spark does.
 
     Raises:
-        SchemaMismatchError: says which columns do not fit and shows both schemas.
+        SchemaMismatchError: lists the columns that do not fit and shows both schemas.
     """
     given, wanted = _given(rows), _wanted(table)
     differences = list(compare(given, wanted, lambda kind, column: holds(column.sql_type, kind)))
     allowed = (
         {DifferenceKind.CASE, DifferenceKind.NEW} if evolve else {DifferenceKind.CASE}
-    )  # columns may differ by case only
+    )  # columns may differ only in case
     problems = list(problems_in((found for found in differences if found.kind not in allowed), _QUERY))
-    problems += [f"{name!r} is there twice" for name, count in Counter(rows.names).items() if count > 1]
+    problems += [f"{name!r} occurs twice" for name, count in Counter(rows.names).items() if count > 1]
     key = without_case(rows.names, (column.name for column in table.columns))
     by_key = {key(column.name): column for column in table.columns}
     problems += [
@@ -224,12 +225,14 @@ def _wanted(table: PostgresTableState) -> list[schema_diff.SchemaColumn[Postgres
 def columns_to_add(
     staged: Sequence[tuple[str, str]], new: Sequence[str], table: PostgresTableState, address: PostgresAddress
 ) -> list[tuple[str, str]]:
-    """Which columns of the staging tables the table has yet to get.
+    """Columns of the staging tables that the table does not have yet.
 
-    A column of the table may be wider by now than when the rows were staged, such as bigint for integer.
+    A column of the table may have been widened since the rows were staged, for example from integer to
+    bigint.
 
     Raises:
-        SchemaMismatchError: the table was altered since the batch was planned, and cannot take its rows.
+        SchemaMismatchError: the table was altered since the batch was planned, and no longer accepts its
+            rows.
     """
     given = [schema_diff.SchemaColumn(name, kind) for name, kind in staged]
     differences = list(compare(given, _wanted(table), _takes_staged, key=by_name))
@@ -239,10 +242,12 @@ def columns_to_add(
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise SchemaMismatchError(
-            f"The Postgres table {address.uri} was altered since the rows were staged, and can no longer "
-            f"take them:\n{lines}\nThe batch did not land. Alter the table back, or give it columns that "
-            "take the rows. If Spark waits for the batch, start the query again, which writes it for the new "
-            "columns; if a delivery process delivers it: penstock retry."
+            f"The Postgres table {address.uri} was altered since the rows were staged, and no longer "
+            "accepts them:\n"
+            f"{lines}\n"
+            "The batch was not committed. Undo the change, or add columns that accept the rows. Coupled "
+            "query: start it again, which writes the batch for the new columns. Decoupled: run penstock "
+            "retry."
         )
     return [(column.name, column.type) for column in added]
 

@@ -1,4 +1,4 @@
-"""Arrow types and the types of Postgres that hold them without loss."""
+"""Arrow types and the Postgres types that store them without loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SQL_TYPES = {
     pa.timestamp("us", "UTC"): "timestamp with time zone",
     pa.timestamp("us"): "timestamp without time zone",
 }
-"""As Postgres' own `format_type` spells them."""
+"""In the form of Postgres' own `format_type`."""
 
 _CONVERTED_TO = {
     "smallint": {"integer", "bigint"},
@@ -29,36 +29,36 @@ _CONVERTED_TO = {
     "text": {"character varying"},
     "character varying": {"text"},
 }
-"""Types of which Postgres makes the second from the first by itself, without loss."""
+"""Pairs of types that Postgres converts implicitly and without loss."""
 _ALSO_READ_BY = {"text": {"uuid", "json", "jsonb"}}
-"""Types that read the text, or refuse it."""
+"""Types that parse the text form, or reject it."""
 _NAMES = {"numeric", *_SQL_TYPES.values()}.union(*_CONVERTED_TO.values(), *_ALSO_READ_BY.values())
 _STAGED = re.compile(rf"({'|'.join(sorted(_NAMES))}|numeric\(\d+,\d+\))(\[\])?")
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 
 
-def sql_type(kind: pa.DataType) -> str | None:
-    """The type of a new column; None if Postgres has none that holds it without loss."""
-    if pa.types.is_decimal128(kind):
-        return f"numeric({kind.precision},{kind.scale})"
-    if pa.types.is_list(kind) and not pa.types.is_nested(kind.value_type):
-        element = sql_type(kind.value_type)
+def sql_type(data_type: pa.DataType) -> str | None:
+    """The type of a new column; None if Postgres has no type that stores it without loss."""
+    if pa.types.is_decimal128(data_type):
+        return f"numeric({data_type.precision},{data_type.scale})"
+    if pa.types.is_list(data_type) and not pa.types.is_nested(data_type.value_type):
+        element = sql_type(data_type.value_type)
         return f"{element}[]" if element else None
-    return _SQL_TYPES.get(kind)
+    return _SQL_TYPES.get(data_type)
 
 
-def holds(column: str, kind: pa.DataType) -> bool:
-    """True if a column of the SQL type takes every value of the Arrow type as it is, or refuses it."""
-    own = sql_type(kind)
+def holds(column: str, data_type: pa.DataType) -> bool:
+    """True if a column of the SQL type stores every value of the Arrow type unchanged, or rejects it."""
+    own = sql_type(data_type)
     if own is None:
         return False
     if own.endswith("[]") and column.endswith("[]"):
-        return holds(column[:-2], kind.value_type)
+        return holds(column[:-2], data_type.value_type)
     return takes(column, own) or column in _ALSO_READ_BY.get(own, ())
 
 
 def takes(column: str, staged: str) -> bool:
-    """True if Postgres puts every value of the second SQL type into a column of the first one as it is."""
+    """True if Postgres stores every value of the second SQL type unchanged in a column of the first one."""
     if staged == column:
         return True
     if staged.endswith("[]"):
@@ -72,20 +72,20 @@ def takes(column: str, staged: str) -> bool:
 
 
 def is_staged_as(column: str) -> bool:
-    """True if the SQL type is one that `holds` can have accepted."""
+    """True if `holds` can have accepted the SQL type."""
     return _STAGED.fullmatch(column) is not None
 
 
-def text_type(column: str, kind: pa.DataType) -> pa.DataType:
-    """The Arrow type whose texts are the same values in a column that `holds` the type.
+def text_type(column: str, data_type: pa.DataType) -> pa.DataType:
+    """The Arrow type to format values with, so that a column that `holds` the type reads the same values.
 
-    The shortest text of a float is another number if it is read as a double.
+    The shortest text of a float gives another number when it is read as a double.
     """
     if column == "double precision":
         return pa.float64()
     if column.endswith("[]"):
-        return pa.list_(text_type(column[:-2], kind.value_type))
-    return kind
+        return pa.list_(text_type(column[:-2], data_type.value_type))
+    return data_type
 
 
 def _numeric(column: str) -> tuple[int, int] | None:

@@ -1,8 +1,8 @@
-"""Manifests with their contents, checked against the checksums written with them.
+"""Reads manifests with their content and verifies the checksums.
 
-What clean-up has to know comes from here: which files a batch or a delivery may still need. A batch that went
-into the table with a delivery names files by its own manifest until the sources of the delivery are removed;
-one of a delivery that did not rewrite its files names none: the delivery's manifest has them.
+Clean-up uses this module to find out which files a batch or a delivery may still need. A batch that was
+committed in a delivery with rewritten files is listed with its own files until these source files are
+removed. If the delivery did not rewrite files, only the manifest of the delivery lists them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ _BATCHES = sa.select(manifests, contents.c.content, deliveries.c.sources_removed
         sa.and_(contents.c.stream_id == manifests.c.stream_id, contents.c.batch_id == manifests.c.batch_id),
     ).outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
 )
-"""Manifests with their content, which is NULL where it got lost, or went with the delivery's sources."""
+"""Manifests joined with their content. The content is NULL if it is lost or was deleted with the source files
+of a delivery.
+"""
 
 _HAS_NAMES = sa.case(
     (deliveries.c.state == ManifestState.COMMITTED.value, deliveries.c.is_compacted), else_=sa.true()
 )
-"""False for a batch whose files the manifest of its delivery names."""
+"""False if the files of the batch are listed by the manifest of its delivery."""
 
 
 def of_batch(database: Database, stream: StreamKey, batch_id: int) -> Manifest | None:
-    """The batch's own manifest; None if there is none, or its content went with the delivery's sources.
+    """Return the batch's own manifest; None if there is none or if its content was deleted with the source
+    files.
 
     Raises:
-        ManifestCorruptError: the content is not what was written.
+        ManifestCorruptError: the content does not match its checksum.
     """
     query = _BATCHES.where(queries.of_stream(stream), manifests.c.batch_id == batch_id)
     with database.read() as connection:
@@ -48,23 +51,24 @@ def of_batch(database: Database, stream: StreamKey, batch_id: int) -> Manifest |
 
 
 def in_state(database: Database, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
-    """The batches' own manifests in ascending order, then those of deliveries, with `merged` left empty.
+    """Yield the batches' own manifests in ascending order, then those of deliveries, with `merged` left
+    empty.
 
-    One in memory, and no transaction held between two.
+    Only one manifest is in memory at a time, and no transaction stays open between two of them.
 
     Raises:
-        ManifestCorruptError: the content is not what was written.
+        ManifestCorruptError: the content does not match its checksum.
     """
     is_in_state = IS_PREPARED if state is ManifestState.PREPARED else manifests.c.state == state.value
     if state is ManifestState.COMMITTED:
         is_in_state = sa.and_(is_in_state, _HAS_NAMES, deliveries.c.sources_removed_at.is_(None))
     yield from _own(database, stream, is_in_state)
-    if state is not ManifestState.ABORTED:  # no name of an abandoned delivery matters
+    if state is not ManifestState.ABORTED:  # files of an abandoned delivery are not needed
         yield from _of_deliveries(database, stream, state)
 
 
 def of_delivery(database: Database, delivery: DeliveryRecord) -> Iterator[Manifest]:
-    """The own manifests of the batches of a delivery, oldest first, until its sources are removed."""
+    """Yield the own manifests of a delivery's batches, oldest first, until its source files are removed."""
     in_range = manifests.c.batch_id.between(delivery.first_batch_id, delivery.last_batch_id)
     is_its = sa.and_(in_range, manifests.c.delivery_id == delivery.delivery_id)
     yield from _own(database, delivery.stream, sa.and_(is_its, deliveries.c.sources_removed_at.is_(None)))
@@ -84,7 +88,9 @@ def _of_deliveries(database: Database, stream: StreamKey, state: ManifestState) 
 
 
 def _one_by_one(database: Database, query: sa.Select[Any], number: sa.Column[int]) -> Iterator[Row[Any]]:
-    """By ascending number, each in a transaction of its own: contents are large, and callers take time."""
+    """Yield rows in ascending order, each read in its own transaction: contents are large and callers are
+    slow.
+    """
     query, after = query.order_by(number).limit(1), sa.true()
     while True:
         with database.read() as connection:
@@ -96,7 +102,7 @@ def _one_by_one(database: Database, query: sa.Select[Any], number: sa.Column[int
 
 
 def checked(database: Database, stream: StreamKey, row: Row[Any]) -> Manifest:
-    """A batch's own manifest."""
+    """Return a batch's own manifest after verifying its checksum."""
     if not _is_whole(row):
         raise _corrupt(database, stream, f"batch {row.batch_id} ({row.state})", row)
     return _manifest(Batch(stream, row.batch_id, row.digest), row, ())
@@ -105,7 +111,7 @@ def checked(database: Database, stream: StreamKey, row: Row[Any]) -> Manifest:
 def checked_delivery(
     database: Database, stream: StreamKey, row: Row[Any], merged: tuple[Batch, ...] = ()
 ) -> Manifest:
-    """The manifest of a delivery."""
+    """Return the manifest of a delivery after verifying its checksum."""
     if not _is_whole(row):
         batches = f"batches {row.first_batch_id} to {row.last_batch_id}"
         raise _corrupt(database, stream, f"delivery {row.id} ({batches}, {row.state})", row)
@@ -136,9 +142,9 @@ def _is_whole(row: Row[Any]) -> bool:
 
 
 def _corrupt(database: Database, stream: StreamKey, what: str, row: Row[Any]) -> ManifestCorruptError:
-    problem = "its content is gone" if row.content is None else "its content is not what was written"
+    problem = "its content is missing" if row.content is None else "its content does not match its checksum"
     return ManifestCorruptError(
         f"The manifest of {what} of the stream {stream} in the store {database.name} is damaged: {problem}. "
-        "Restore the store from a backup, then start the query again; until then run no clean-up, which "
-        "could not tell which files the manifest names."
+        "Restore the store from a backup, then start the query again. Do not run `penstock gc` until then: "
+        "it cannot know which files the manifest lists."
     )

@@ -1,4 +1,4 @@
-"""The database under the manifest store: opening, engine settings per dialect, transactions, errors.
+"""The database of the manifest store: connecting, engine settings per dialect, transactions, errors.
 
 Runs on the driver, in the delivery process and in the command line.
 """
@@ -35,32 +35,34 @@ from ..postgres_timeouts import LOCK_TIMEOUT_S, connection_settings, set_timeout
 from .tables import SCHEMA_VERSIONS, VERSION_TABLE
 
 Clock = Callable[[], datetime]
-"""The time now, with a time zone."""
+"""Returns the current time, with a time zone."""
 
 SUPPORTED = "sqlite:////path/to/store.db or postgresql+psycopg://user:password@host/database"
 
 FILE_MODE = 0o600
-"""Of a new SQLite store: manifests hold minima and maxima of columns, which are data."""
+"""File mode of a new SQLite store. Manifests contain minimum and maximum values of columns, which are user
+data.
+"""
 
 _FAILURES = (exc.DBAPIError, exc.TimeoutError)
 _TRANSIENT_SQLITE_ERRORS = ("database is locked", "disk I/O error", "database or disk is full")
 _UPGRADE_LOCK_KEY = 0x70656E73746F636B  # "penstock" in ASCII: the key of the Postgres advisory lock
-_upgrade_lock = threading.Lock()  # Alembic's `op` and `context` are globals of the process
+_upgrade_lock = threading.Lock()  # Alembic's `op` and `context` are global to the process
 
 
 class Database:
-    """One database with the store's tables in their newest schema version. Safe to share among threads."""
+    """One database with the store's tables in the newest schema version. Safe to share among threads."""
 
     def __init__(self, url: str, *, must_exist: bool = False, in_memory: bool = False) -> None:
-        """Connect, and create or upgrade the tables where needed.
+        """Connect, and create or upgrade the tables if needed.
 
         Args:
-            must_exist: a database without a store is an error, and stays as it is
-            in_memory: take the URL of a SQLite database in memory, which is an error otherwise
+            must_exist: raise an error, and create nothing, if the database has no store
+            in_memory: accept the URL of an in-memory SQLite database
 
         Raises:
-            ConfigurationError: wrong URL, missing driver, unreachable, not permitted, or the tables are of
-                a newer version of Penstock.
+            ConfigurationError: the URL is wrong, the driver is missing, the server is unreachable,
+                permissions are missing, or the tables were created by a newer version of Penstock.
         """
         parsed = _parsed(url)
         self.name = _displayed(parsed)
@@ -86,13 +88,14 @@ class Database:
     def has_same_file(self) -> bool:
         """False if the file of a SQLite store was deleted or replaced since it was opened.
 
-        Open connections then go on with the file that is gone. The number of an open file is not given to
-        another one.
+        Open connections keep using the deleted file. The inode number of an open file is not reused.
         """
         return self._file is not None and self._file == self._file_now()
 
     def _file_now(self) -> tuple[int, int] | None:
-        """Device and inode of the file of a SQLite store; None if there is no file, zeros without one."""
+        """Device and inode of the SQLite file; None if the file does not exist, zeros if the store is not a
+        file.
+        """
         path = _path_of(self.engine.url)
         if path is None:
             return 0, 0
@@ -103,7 +106,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that changes nothing.
+        """Open a read-only transaction.
 
         Raises:
             RetryableError: the database did not answer.
@@ -118,12 +121,12 @@ class Database:
 
     @contextmanager
     def write(self, unless_committed: type[PenstockError] = RetryableError) -> Iterator[Connection]:
-        """A transaction that is committed when the block ends without an exception.
+        """Open a transaction that is committed if the block ends without an exception.
 
         Raises:
-            RetryableError: nothing was written. `unless_committed` names another class for callers to
-                whom the failure of the database leaves more open than that.
-            CommitStateUnknownError: the answer to the database's own COMMIT was lost.
+            RetryableError: nothing was written. `unless_committed` replaces this class for callers that
+                cannot be sure of that.
+            CommitStateUnknownError: the database did not answer the COMMIT.
             ManifestCorruptError: the database itself is damaged.
         """
         kind = unless_committed
@@ -136,22 +139,24 @@ class Database:
             raise
 
     def _raise_for(self, error: exc.DBAPIError | exc.TimeoutError, kind: type[PenstockError]) -> None:
-        """Raise what the error means to the caller. An error in our own SQL stays what it is."""
+        """Raise the Penstock error for a database error. Return if the error is a bug in our own SQL."""
         if type(error) is exc.DatabaseError:
             raise ManifestCorruptError(
-                f"The manifest store {self.name} is damaged: {_said(error)}. "
+                f"The manifest store {self.name} is damaged: {_message(error)}. "
                 "Restore it from a backup, then start the query again."
             ) from error
         is_outage = isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError))
-        is_outage = is_outage or cause_of(error) is ErrorCause.OUTAGE  # a standby that is not promoted yet
+        is_outage = (
+            is_outage or cause_of(error) is ErrorCause.OUTAGE
+        )  # for example a standby that is not promoted yet
         if not is_outage and not (isinstance(error, exc.DBAPIError) and error.connection_invalidated):
             return
         wrote = (
-            "Nothing was written" if kind is RetryableError else "It may have recorded the last step or not"
+            "Nothing was written" if kind is RetryableError else "The last step may or may not be recorded"
         )
         raise (retryable(error) if kind is RetryableError else kind)(
-            f"The manifest store {self.name} failed: {_said(error)}. {wrote}. "
-            f"Check that it can be reached. {NEXT_TRY}"
+            f"The manifest store {self.name} failed: {_message(error)}. {wrote}. Check that the store can be "
+            f"reached. {NEXT_TRY}"
         ) from error
 
     # Schema -----------------------------------------------------------------------------------------
@@ -168,13 +173,13 @@ class Database:
             self.close()
             if self._is_sqlite and any(passing in str(error) for passing in _TRANSIENT_SQLITE_ERRORS):
                 raise RetryableError(
-                    f"The manifest store {self.name} cannot be opened now: {_said(error)}. Either the disk "
-                    "is full, or another process holds the store: a driver that was stopped in the middle of "
-                    f"a transaction. Make room, or end that process. {NEXT_TRY}"
+                    f"The manifest store {self.name} cannot be opened now: {_message(error)}. The disk is "
+                    "full, or another process holds a lock on the store, for example a driver that was "
+                    f"stopped inside a transaction. Free disk space or end that process. {NEXT_TRY}"
                 ) from error
             is_outage = not self._is_sqlite and cause_of(error) is ErrorCause.OUTAGE
             raise (StoreUnreachableError if is_outage else ConfigurationError)(
-                f"The manifest store {self.name} cannot be opened: {_said(error)}. {self._hint()}"
+                f"The manifest store {self.name} cannot be opened: {_message(error)}. {self._hint()}"
             ) from error
         except PenstockError:
             self.close()
@@ -182,14 +187,15 @@ class Database:
 
     def _no_store(self) -> ConfigurationError:
         return ConfigurationError(
-            f"There is no manifest store at {self.name}. Check the name: a store is created by the first "
+            f"There is no manifest store at {self.name}. Check the name. A store is created by the first "
             "start of a query that uses it."
         )
 
     def _hint(self) -> str:
         if self._is_sqlite:
             return (
-                "Check that it is a Penstock store, and that this user may write the file and its directory."
+                "Check that this is a Penstock store, and that this user may write to the file and "
+                "its directory."
             )
         return (
             "Check host, port, database, user and password, and that the user may create tables "
@@ -197,7 +203,9 @@ class Database:
         )
 
     def _schema_version(self, connection: Connection) -> str | None:
-        """The database's version; None if it has no tables yet, an error if this code does not know it."""
+        """Return the schema version; None if the tables do not exist yet. Raise an error for an unknown
+        version.
+        """
         if not sa.inspect(connection).has_table(VERSION_TABLE):
             return None
         version = connection.scalar(sa.select(sa.column("version_num")).select_from(sa.table(VERSION_TABLE)))
@@ -209,7 +217,7 @@ class Database:
         return str(version)
 
     def _upgrade(self) -> None:
-        """Bring the tables to the newest version. Processes that arrive meanwhile wait, then find it done."""
+        """Upgrade the tables to the newest version. Other processes wait until the upgrade is done."""
         with _upgrade_lock, self._writer.begin() as connection:
             if not self._is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK_KEY)))
@@ -218,7 +226,9 @@ class Database:
 
 
 def _run_migrations(connection: Connection) -> None:
-    """Alembic takes scripts from a real directory only, and the package may be inside a zip: copy them."""
+    """Run Alembic on a copy of the scripts: it needs a real directory, and the package may be inside a zip
+    file.
+    """
     from alembic import command
     from alembic.config import Config
 
@@ -238,18 +248,18 @@ def _run_migrations(connection: Connection) -> None:
 
 
 def _parsed(url: str) -> URL:
-    """The URL with its driver. Errors show nothing of a URL that cannot be read: it may have a password."""
+    """Parse the URL and set its driver. Errors do not show an unreadable URL: it may contain a password."""
     try:
         parsed = sa.make_url(url)
     except (exc.ArgumentError, ValueError):
         raise ConfigurationError(
-            f"The store URL cannot be read. Write it as {SUPPORTED}, with special characters of the "
-            "password percent-encoded (@ as %40, / as %2F)."
+            f"The store URL cannot be parsed. Write it as {SUPPORTED}, and percent-encode special "
+            "characters in the password (@ as %40, / as %2F)."
         ) from None
     is_file = parsed.get_backend_name() == "sqlite"
     if "@" in (parsed.host or "") or (not is_file and "@" in (parsed.database or "")):
         raise ConfigurationError(
-            "The store URL has an @ or / in its user or password: percent-encode special characters there "
+            "The store URL has an @ or / in its user or password. Percent-encode special characters there "
             "(@ as %40, / as %2F)."
         )
     if parsed.drivername in ("postgres", "postgresql"):
@@ -265,7 +275,7 @@ def _parsed(url: str) -> URL:
 
 
 def _path_of(url: URL) -> Path | None:
-    """The file of a SQLite database; None for databases in memory and on servers."""
+    """Return the file of a SQLite database; None for in-memory databases and servers."""
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return None
     name = str(url.database)
@@ -273,28 +283,28 @@ def _path_of(url: URL) -> Path | None:
 
 
 def has_file(url: URL) -> bool:
-    """False if the file of a SQLite database is not there."""
+    """Return False if the file of a SQLite database does not exist."""
     path = _path_of(url)
     return path is None or path.is_file()
 
 
 def displayed_url(url: str) -> str:
-    """The URL without its secrets: the name of the store.
+    """Return the URL without its secrets: the name of the store.
 
     Raises:
-        ConfigurationError: it cannot be read.
+        ConfigurationError: the URL cannot be parsed.
     """
     return _displayed(_parsed(url))
 
 
 def _displayed(url: URL) -> str:
-    """Without the password, and without the query, in which drivers take passwords too."""
+    """Remove the password and the query parameters, which may contain passwords too."""
     shown = {key: value for key, value in url.query.items() if key in ("host", "port")}
     return url.set(query=shown).render_as_string(hide_password=True)
 
 
-def _said(error: Exception) -> str:
-    """The driver's own words, on one line, without the statement and its parameters."""
+def _message(error: Exception) -> str:
+    """The driver's message on one line, without the statement and its parameters."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
     return " ".join(str(original).split()).rstrip(".")
 
@@ -303,7 +313,7 @@ def _said(error: Exception) -> str:
 
 
 def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
-    # isolation_level None: the driver begins no transactions of its own, `begin` below does.
+    # isolation_level None: the driver starts no transactions itself, `begin` below does.
     connect_args: dict[str, Any] = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None}
     if in_memory:
         connect_args["check_same_thread"] = False
@@ -317,14 +327,16 @@ def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA fullfsync=ON")
         connection.execute("PRAGMA foreign_keys=ON")
-        # Written into the file once. Fails while another process uses the file, and the next connection
-        # tries again: until then the store is as durable, but its readers wait for its writers.
+        # Stored in the database file. It fails while another process uses the file, and the next connection
+        # tries again. Until then the store is as durable, but readers wait for writers.
         with suppress(sqlite3.OperationalError):
             connection.execute("PRAGMA journal_mode=WAL")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        """Take the write lock at once: who reads first and writes later fails if another one came between."""
+        """Take the write lock at once. A transaction that reads first and writes later fails if another one
+        writes in between.
+        """
         writes = connection.get_execution_options().get("penstock_writes")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -332,11 +344,11 @@ def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
 
 
 def _make_file_of(url: URL) -> None:
-    """Make the file of a new store. SQLite gives its other files the same mode."""
+    """Create the file of a new store. SQLite gives its other files the same mode."""
     if url.database in (None, "", ":memory:") or "mode" in url.query:
         raise ConfigurationError(
-            f"The store {_displayed(url)} is not a file: manifests must survive this process. "
-            "Use sqlite:////path/to/store.db"
+            f"The store {_displayed(url)} is not a file, but manifests must survive this process. Use "
+            "sqlite:////path/to/store.db"
         )
     path = _path_of(url)
     assert path is not None
@@ -345,10 +357,10 @@ def _make_file_of(url: URL) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"The directory {folder} of the manifest store cannot be created: {error.strerror}. "
-            "Choose another with the option `store`, or let this user write there."
+            f"The directory {folder} of the manifest store cannot be created: {error.strerror}. Choose "
+            "another directory with the option `store`, or give this user write permission."
         ) from error
-    with suppress(OSError):  # SQLite says what is wrong
+    with suppress(OSError):  # SQLite reports the error
         os.close(os.open(path, os.O_CREAT | os.O_RDONLY, FILE_MODE))
 
 
@@ -356,7 +368,8 @@ def _postgres_engine(url: URL) -> Engine:
     name = {} if "application_name" in url.query else {"application_name": "penstock"}
     engine = sa.create_engine(
         url,
-        # `prepare` takes a lock and then reads what its holders before wrote: only READ COMMITTED shows it.
+        # `prepare` takes a lock and then reads what earlier holders of the lock wrote: this needs READ
+        # COMMITTED.
         isolation_level="READ COMMITTED",
         connect_args={**connection_settings(url), **name},
         pool_size=1,

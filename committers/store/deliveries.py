@@ -1,6 +1,6 @@
-"""Deliveries in the store: who may deliver a stream, what is on its way into the table, how it is going.
+"""Leases, deliveries and delivery state in the store.
 
-Runs in the delivery process, the command line and, for the backlog, on the driver.
+Runs in the delivery process and the command line. The driver uses it for the backlog.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from .tables import IS_PREPARED, IS_UNFINISHED, deliveries, leases, manifests, s
 
 
 class SqlDeliveries(SqlOperatorActions):
-    """`DeliveryStore` on SQLite and Postgres, and the decisions of operators.
+    """`DeliveryStore` on SQLite and Postgres, including operator actions.
 
-    Every method is one short database transaction that takes the lock on the stream's row first, unless it
-    says otherwise. Any may raise `RetryableError` when the database does not answer, or does not know the
-    stream; those that write may raise `CommitStateUnknownError` when the answer to its COMMIT got lost.
+    Each method is one short database transaction that locks the stream's row first, unless its docstring says
+    otherwise. Methods raise `RetryableError` if the database does not answer or does not know the stream.
+    Methods that write raise `CommitStateUnknownError` if the database does not answer the COMMIT.
     """
 
     # Leases -----------------------------------------------------------------------------------------
 
     def acquire(self, stream: StreamKey, holder: str, seconds: float) -> Lease | None:
-        """The lease if nobody else holds it, or the one who did let it expire; None otherwise.
+        """Return a lease if the stream is free or the other holder's lease has expired; None otherwise.
 
-        Whoever holds it already keeps its fence, and the time counts anew.
+        A process that already holds the lease keeps its fence, and the lease is extended.
 
-        Time is that of this process's clock. If the clocks of two processes differ, both may hold the lease
-        for a while: the one with the lower fence is refused by the store, and of two commits the table takes
-        one. So clocks that are wrong cost work, and neither rows nor order. A lease that ends later than
-        the longest one could counts as expired.
+        Expiry is measured with the clock of this process. If the clocks of two processes differ, both may
+        hold the lease for a while. The store then rejects the one with the lower fence, and the table accepts
+        only one of two commits. So wrong clocks cost work, but no rows and no ordering. A lease whose expiry
+        is further away than the longest possible lease counts as expired.
         """
         query = sa.select(leases).join(streams).where(queries.is_stream(stream))
-        with self._database.read() as connection:  # the usual case of a standby, without a lock
+        with self._database.read() as connection:  # the usual case of a standby process: no lock needed
             row = connection.execute(query).one_or_none()
         if delivery_queries.is_held_by_another(row, holder, self._clock()):
             return None
@@ -61,10 +61,10 @@ class SqlDeliveries(SqlOperatorActions):
         return lease
 
     def renew(self, lease: Lease, seconds: float) -> Lease:
-        """The lease, to expire later. One that has expired is renewed too, if nobody has taken it.
+        """Extend the lease. An expired lease is extended too, if no other process has taken it.
 
         Raises:
-            FencedError: another process holds the stream now, or the lease was released.
+            FencedError: another process holds the lease, or it was released.
         """
         with self._database.write() as connection:
             stream_id = self._lock(connection, lease.stream)
@@ -74,7 +74,7 @@ class SqlDeliveries(SqlOperatorActions):
         return renewed
 
     def release(self, lease: Lease) -> None:
-        """Let others have it at once. Idempotent; nothing happens if it is lost already."""
+        """Release the lease at once. Idempotent; does nothing if the lease is already lost."""
         with self._database.write() as connection:
             stream_id = queries.lock_stream(connection, lease.stream)
             if stream_id is not None:
@@ -86,12 +86,14 @@ class SqlDeliveries(SqlOperatorActions):
         """Make a delivery durable before its commit.
 
         Raises:
-            FencedError: another process holds the stream now.
-            RetryableError: one of its batches is not PREPARED any more, or part of another delivery; or it
-                leaves out a PREPARED batch that comes before its last one.
+            FencedError: another process holds the lease.
+            RetryableError: one of its batches is no longer PREPARED or is part of another delivery; or the
+                delivery leaves out a PREPARED batch before its last one.
         """
         if manifest.batches[-1] != manifest.batch or manifest.batch.stream != lease.stream:
-            raise ValueError("a delivery is of batches of the lease's stream, and is named after the last")
+            raise ValueError(
+                "a delivery consists of batches of the lease's stream, and carries the id of the last batch"
+            )
         with self._database.write() as connection:
             stream_id, now = self._lock(connection, lease.stream), self._clock()
             delivery_queries.check_lease(connection, stream_id, lease)
@@ -104,16 +106,17 @@ class SqlDeliveries(SqlOperatorActions):
         return Delivery(delivery_id, whole, trigger, is_compacted, now)
 
     def unfinished(self, stream: StreamKey) -> Delivery | None:
-        """The stream's delivery that was prepared, and neither finished nor abandoned. There is one at most.
+        """Return the stream's PREPARED delivery, if there is one. A stream has at most one.
 
         Raises:
-            ManifestCorruptError: the content, or the list of batches, is not what was written.
+            ManifestCorruptError: the content or the list of batches is damaged.
         """
         query = sa.select(deliveries.c.id).where(queries.is_delivery_of(stream), IS_UNFINISHED)
-        with self._database.read() as connection:  # the usual case: none
+        with self._database.read() as connection:  # the usual case: there is none
             if connection.scalar(query) is None:
                 return None
-        with self._database.write() as connection:  # for its lock: the delivery and its batches as they fit
+        # The lock makes the delivery and its batches consistent.
+        with self._database.write() as connection:
             stream_id = self._lock(connection, stream)
             row = delivery_queries.find_unfinished(connection, stream_id)
             if row is None:
@@ -122,17 +125,19 @@ class SqlDeliveries(SqlOperatorActions):
         if len(batches) != row.batches:
             raise ManifestCorruptError(
                 f"Delivery {row.id} of the stream {stream} in the store {self._database.name} is damaged: "
-                f"{len(batches)} of its {row.batches} batches are there. Restore the store from a backup."
+                f"only {len(batches)} of its {row.batches} batches are recorded. Restore the store from a "
+                "backup."
             )
         manifest = contents.checked_delivery(self._database, stream, row, batches)
         return Delivery(row.id, manifest, row.trigger, row.is_compacted, row.prepared_at)
 
     def finish(self, delivery: Delivery, table_version: int | None) -> bool:
-        """The table holds the delivery: it and its batches are COMMITTED. False if it was not PREPARED.
+        """Mark the delivery and its batches COMMITTED. Return False if the delivery was not PREPARED.
 
         Raises:
-            CommitStateUnknownError: the database failed, when the table may hold the delivery already.
-                Nothing may be deleted; the next round finds the delivery unfinished, and the table tells.
+            CommitStateUnknownError: the database failed, and the table may already contain the delivery. Do
+                not delete anything. The next round finds the unfinished delivery and checks the table's
+                token.
         """
         manifest = delivery.manifest
         with self._database.write(unless_committed=CommitStateUnknownError) as connection:
@@ -147,7 +152,7 @@ class SqlDeliveries(SqlOperatorActions):
         return True
 
     def abandon(self, delivery: Delivery, reason: str) -> bool:
-        """Its batches are free for another delivery. False if it was not PREPARED."""
+        """Free the batches for another delivery. Return False if the delivery was not PREPARED."""
         with self._database.write() as connection:
             values = {"state": DeliveryPhase.ABANDONED.value, "reason": queries.storable(reason)}
             ended = self._ended(connection, delivery, values)
@@ -159,7 +164,7 @@ class SqlDeliveries(SqlOperatorActions):
     def _ended(
         self, connection: sa.Connection, delivery: Delivery, values: Mapping[str, object]
     ) -> sa.Row[tuple[object, ...]] | None:
-        """The delivery after it was PREPARED; None if it was not."""
+        """Finish a PREPARED delivery and return its row; None if it was not PREPARED."""
         stream_id = queries.lock_stream(connection, delivery.manifest.batch.stream)
         if stream_id is None:
             return None
@@ -168,7 +173,7 @@ class SqlDeliveries(SqlOperatorActions):
             connection, stream_id, delivery.delivery_id, checksum, finished_at=now, **values
         )
 
-    # How it is going --------------------------------------------------------------------------------
+    # Delivery state ---------------------------------------------------------------------------------
 
     def state(self, stream: StreamKey) -> DeliveryState:
         with self._database.read() as connection:
@@ -176,10 +181,11 @@ class SqlDeliveries(SqlOperatorActions):
         return DeliveryState() if row is None else queries.to_delivery_state(row)
 
     def set_state(self, lease: Lease, state: DeliveryState) -> None:
-        """Note how it is going, and park the stream if the state says so. Only `retry` ends that.
+        """Store the delivery state, and park the stream if the state says so. Only `retry` unparks a
+        stream.
 
         Raises:
-            FencedError: another process holds the stream now.
+            FencedError: another process holds the lease.
         """
         values = {
             "tries": state.tries,
@@ -196,12 +202,14 @@ class SqlDeliveries(SqlOperatorActions):
             stream_id = self._lock(connection, lease.stream)
             delivery_queries.check_lease(connection, stream_id, lease)
             queries.update_stream(connection, stream_id, values)
-            if state.parked_at is not None:  # an operator may have parked it meanwhile
+            if state.parked_at is not None:  # an operator may have parked the stream in the meantime
                 is_free = (streams.c.id == stream_id, streams.c.parked_at.is_(None))
                 connection.execute(sa.update(streams).where(*is_free).values(parked))
 
     def backlog(self, stream: StreamKey, before: int | None = None) -> Backlog:
-        """All PREPARED batches, or those before a batch, also those in an unfinished delivery. No lock."""
+        """All PREPARED batches (or those before `before`), including those in an unfinished delivery. Takes
+        no lock.
+        """
         chosen = queries.of_stream(stream)
         if before is not None:
             chosen = sa.and_(chosen, manifests.c.batch_id < before)
@@ -209,15 +217,16 @@ class SqlDeliveries(SqlOperatorActions):
             return queries.backlog(connection, chosen)
 
     def wait(self, stream: StreamKey, since: datetime | None) -> None:
-        """Show that the query waits for its backlog to shrink; None: that it goes on."""
+        """Record since when the query waits for its backlog to shrink; None: it does not wait."""
         with self._database.write() as connection:
             stream_id = self._lock(connection, stream)
             queries.update_stream(connection, stream_id, {"waiting_since": since})
 
     def deliverable(self, stream: StreamKey) -> Sequence[ManifestRecord]:
-        """PREPARED batches in no delivery, in ascending order, up to one that waits for its replay.
+        """PREPARED batches that are in no delivery, in ascending order, up to the first one that waits for
+        its replay.
 
-        Without a lock.
+        Takes no lock.
         """
         is_free = (queries.of_stream(stream), IS_PREPARED, manifests.c.delivery_id.is_(None))
         query = sa.select(manifests).where(*is_free).order_by(manifests.c.batch_id)
@@ -227,16 +236,16 @@ class SqlDeliveries(SqlOperatorActions):
         return [queries.to_record(stream, row) for row in rows if gap is None or row.batch_id < gap]
 
     def recent(self, stream: StreamKey, limit: int) -> Sequence[DeliveryRecord]:
-        """The newest deliveries, whatever became of them, newest first. Without a lock."""
+        """The newest deliveries in any state, newest first. Takes no lock."""
         query = delivery_queries.RECORDS.where(queries.is_delivery_of(stream))
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(deliveries.c.id.desc()).limit(limit)).all()
         return [delivery_queries.to_record(stream, row) for row in rows]
 
-    # What is left to clean up -----------------------------------------------------------------------
+    # Clean-up ---------------------------------------------------------------------------------------
 
     def with_sources(self, stream: StreamKey) -> Sequence[DeliveryRecord]:
-        """COMMITTED deliveries that replaced files that are not removed yet, oldest first. Without a lock."""
+        """COMMITTED deliveries whose source files are not removed yet, oldest first. Takes no lock."""
         has_sources = (deliveries.c.is_compacted, deliveries.c.sources_removed_at.is_(None))
         is_committed = deliveries.c.state == DeliveryPhase.COMMITTED.value
         query = delivery_queries.RECORDS.where(queries.is_delivery_of(stream), is_committed, *has_sources)
@@ -245,20 +254,22 @@ class SqlDeliveries(SqlOperatorActions):
         return [delivery_queries.to_record(stream, row) for row in rows]
 
     def sources(self, delivery: DeliveryRecord) -> Iterator[Manifest]:
-        """The own manifests of a delivery's batches, oldest first, until their sources are removed.
+        """Yield the own manifests of a delivery's batches, oldest first, until its source files are
+        removed.
 
-        One in memory, and no transaction held between two.
+        Only one manifest is in memory at a time, and no transaction stays open between two of them.
 
         Raises:
-            ManifestCorruptError: the content is not what was written.
+            ManifestCorruptError: the content does not match its checksum.
         """
         return contents.of_delivery(self._database, delivery)
 
     def manifest(self, delivery: DeliveryRecord) -> Manifest | None:
-        """What the delivery commits, with `merged` left empty; None if it was pruned. Without a lock.
+        """Return the manifest that the delivery commits, with `merged` left empty; None if it was pruned.
+        Takes no lock.
 
         Raises:
-            ManifestCorruptError: the content is not what was written.
+            ManifestCorruptError: the content does not match its checksum.
         """
         query = sa.select(deliveries).where(deliveries.c.id == delivery.delivery_id)
         with self._database.read() as connection:
@@ -266,9 +277,10 @@ class SqlDeliveries(SqlOperatorActions):
         return None if row is None else contents.checked_delivery(self._database, delivery.stream, row)
 
     def sources_removed(self, delivery_id: int) -> None:
-        """The files that the delivery has replaced are gone: forget the contents that name them. Idempotent.
+        """Record that the source files of a delivery are deleted, and delete the contents that list them.
+        Idempotent.
 
-        Nothing happens to a delivery that is not COMMITTED, or has replaced nothing.
+        Does nothing if the delivery is not COMMITTED or did not rewrite files.
         """
         is_it = (deliveries.c.id == delivery_id, deliveries.c.is_compacted)
         is_due = (
@@ -287,16 +299,18 @@ class SqlDeliveries(SqlOperatorActions):
     def prune(
         self, stream: StreamKey, older_than: datetime, keep: int, batches_max: int | None = None
     ) -> int:
-        """Forget batches finished before `older_than`, and all but the newest `keep`; how many went.
+        """Delete the records of finished batches beyond the age and count limits; return how many were
+        deleted.
 
-        Whichever of the two comes first: a busy stream keeps `keep` records, a quiet one those of a while.
-        Their deliveries go with them, abandoned ones and taken-over runs by their age; a run that comes back
-        after that is taken for a new one. What stays in any case: PREPARED batches, the newest record of the
-        stream, unfinished deliveries, and those whose sources are not removed, with their batches.
+        A record is deleted if it was finished before `older_than` or if there are more than `keep` newer
+        ones. Records of deliveries are deleted with their batches; abandoned deliveries and superseded runs
+        are deleted by age. A superseded run that returns after that counts as new. These records are always
+        kept: PREPARED batches, the newest record of the stream, unfinished deliveries, and deliveries whose
+        source files are not removed yet, with their batches.
 
-        In several transactions, each of them short, and none needed by the next.
+        Uses several short, independent transactions.
 
         Args:
-            batches_max: end once so many have gone, about; None for no bound
+            batches_max: stop after about this many batches; None: no limit
         """
         return pruning.prune(self._database, stream, older_than, keep, batches_max)

@@ -1,4 +1,4 @@
-"""The SQL of deliveries and leases. Everything here runs inside a transaction that holds the stream's row."""
+"""SQL of deliveries and leases. Callers hold a transaction that has locked the stream's row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeliveryPhase(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord:
-    """What the store knows of one delivery, without the content."""
+    """A delivery as recorded in the store, without its content."""
 
     delivery_id: int
     stream: StreamKey
@@ -57,18 +57,18 @@ class DeliveryRecord:
     rows: int
     size_bytes: int
     source_files: int
-    """Of the batches' own manifests."""
+    """Files listed by the batches' own manifests."""
     source_bytes: int
     oldest_event_at: datetime | None
     oldest_prepared_at: datetime
     """When the oldest of its batches was prepared."""
     fence: int
-    """Of the lease that it was prepared under."""
+    """Fence of the lease under which the delivery was prepared."""
     prepared_at: datetime
     finished_at: datetime | None
     table_version: int | None
     reason: str
-    """Why it was abandoned."""
+    """Why the delivery was abandoned."""
     sources_removed_at: datetime | None
 
 
@@ -134,20 +134,20 @@ def release_lease(connection: Connection, stream_id: int, lease: Lease) -> None:
 
 
 def check_lease(connection: Connection, stream_id: int, lease: Lease) -> None:
-    """One that has expired, and that nobody has taken since, still holds.
+    """Check that the lease is valid. An expired lease is valid as long as no other process has taken it.
 
     Raises:
-        FencedError: another process has taken over, or the lease was released.
+        FencedError: another process holds the lease, or it was released.
     """
     row = find_lease(connection, stream_id)
     if row is not None and (row.holder, row.fence) == (lease.holder, lease.fence) and row.expires_at:
         return
     now_held = (
-        f"{row.holder} has it since" if row is not None and row.fence > lease.fence else "it was released"
+        f"{row.holder} holds it now" if row is not None and row.fence > lease.fence else "it was released"
     )
     raise FencedError(
-        f"{lease.holder} does not hold the lease on {lease.stream} any more: {now_held}. "
-        "Nothing was written, and nothing has to be done: whoever holds the lease delivers the stream."
+        f"{lease.holder} no longer holds the lease on {lease.stream}: {now_held}. Nothing was written. No "
+        "action is needed: the process that holds the lease delivers the stream."
     )
 
 
@@ -155,55 +155,58 @@ def check_lease(connection: Connection, stream_id: int, lease: Lease) -> None:
 
 
 def find_gap(connection: Connection, of_stream: sa.ColumnElement[bool]) -> int | None:
-    """The first batch that was given up for its replay and is not prepared anew; None if there is none.
+    """Return the first batch that was aborted to be replayed and is not prepared again; None if there is
+    none.
 
-    What an operator has given up is none, nor is what the table has passed.
+    Batches that an operator has skipped or aborted do not count, nor do batches behind the table's token.
     """
-    landed = sa.select(sa.func.max(manifests.c.batch_id)).where(
+    last_committed = sa.select(sa.func.max(manifests.c.batch_id)).where(
         of_stream, manifests.c.state == ManifestState.COMMITTED.value
     )
     query = sa.select(sa.func.min(manifests.c.batch_id)).where(
         of_stream,
         manifests.c.state == ManifestState.ABORTED.value,
         sa.func.coalesce(manifests.c.aborted_by, AbortedBy.REPLAY.value) == AbortedBy.REPLAY.value,
-        manifests.c.batch_id > sa.func.coalesce(landed.scalar_subquery(), -1),
+        manifests.c.batch_id > sa.func.coalesce(last_committed.scalar_subquery(), -1),
     )
     gap: int | None = connection.scalar(query)
     return gap
 
 
 def check_deliverable(connection: Connection, stream_id: int, given: Sequence[Batch]) -> Sequence[Row[Any]]:
-    """The records of the batches, all PREPARED and free, with no PREPARED batch before or between them, nor
-    one that waits for its replay.
+    """Return the records of the batches after checking that they can be delivered together.
 
-    That nothing is left out matters as much: the table's token will be past it, and whatever the token has
-    passed counts as delivered.
+    They must be PREPARED and in no delivery. No PREPARED batch and no batch that waits for its replay may be
+    left out before the last one: every batch behind the table's token counts as delivered.
 
     Raises:
-        RetryableError: it is not so.
+        RetryableError: one of these conditions does not hold.
     """
     query = sa.select(manifests).where(manifests.c.stream_id == stream_id, IS_PREPARED)
     query = query.where(manifests.c.batch_id <= given[-1].batch_id)
     rows = connection.execute(query.order_by(manifests.c.batch_id)).all()
     if taken := [row for row in rows if row.delivery_id is not None]:
         raise RetryableError(
-            f"Batch {taken[0].batch_id} of {given[0].stream} is part of delivery {taken[0].delivery_id}, "
-            "which is not finished. It comes first; the next round goes on with it."
+            f"Batch {taken[0].batch_id} of {given[0].stream} is part of the unfinished delivery "
+            f"{taken[0].delivery_id}. The next round finishes that delivery first."
         )
     gap = find_gap(connection, manifests.c.stream_id == stream_id)
     if gap is not None and gap < given[-1].batch_id:
         raise RetryableError(
-            f"Batch {gap} of {given[0].stream} was given up for its replay, and comes first. The next round "
-            "looks anew."
+            f"Batch {gap} of {given[0].stream} waits for its replay and must be delivered first. The next "
+            "round checks again."
         )
     found = {row.batch_id: row.digest for row in rows}
-    wanted = {batch.batch_id: batch.digest for batch in given}
-    if found != wanted:
-        other = min(batch_id for batch_id, _ in found.items() ^ wanted.items())
-        problem = "is not pending any more" if other in wanted else "is pending too, and comes first"
+    expected = {batch.batch_id: batch.digest for batch in given}
+    if found != expected:
+        other = min(batch_id for batch_id, _ in found.items() ^ expected.items())
+        problem = (
+            "is no longer pending" if other in expected else "is pending too and must be delivered first"
+        )
         raise RetryableError(
             f"Batch {other} of {given[0].stream} {problem}: the stream has changed since the delivery of "
-            f"batches {given[0].batch_id} to {given[-1].batch_id} was planned. The next round looks anew."
+            f"batches {given[0].batch_id} to {given[-1].batch_id} was planned. The next round plans it "
+            "again."
         )
     return rows
 
@@ -216,7 +219,7 @@ def put_delivery(
     now: datetime,
     **given: Any,
 ) -> int:
-    """Insert a delivery, PREPARED, and put its batches into it; its id."""
+    """Insert a PREPARED delivery and assign its batches to it; return its id."""
     result = connection.execute(
         sa.insert(deliveries).values(
             stream_id=stream_id,
@@ -256,7 +259,7 @@ def find_unfinished(connection: Connection, stream_id: int) -> Row[Any] | None:
 
 
 def batches_of(connection: Connection, stream: StreamKey, delivery: Row[Any]) -> tuple[Batch, ...]:
-    """Whatever their state is, oldest first."""
+    """The batches of a delivery in any state, oldest first."""
     query = sa.select(manifests.c.batch_id, manifests.c.digest).where(*_in(delivery))
     rows = connection.execute(query.order_by(manifests.c.batch_id))
     return tuple(Batch(stream, row.batch_id, row.digest) for row in rows)
@@ -265,10 +268,12 @@ def batches_of(connection: Connection, stream: StreamKey, delivery: Row[Any]) ->
 def end_delivery(
     connection: Connection, stream_id: int, delivery_id: int, checksum: str, **values: Any
 ) -> Row[Any] | None:
-    """Compare-and-set of a PREPARED delivery; None if it was not so."""
+    """Finish a PREPARED delivery (compare-and-set) and return its row; None if it was not PREPARED."""
     is_it = sa.and_(deliveries.c.id == delivery_id, deliveries.c.stream_id == stream_id)
     is_prepared = deliveries.c.state == DeliveryPhase.PREPARED.value
-    is_same = deliveries.c.content_sha256 == checksum  # the id is another's if the store was replaced
+    is_same = (
+        deliveries.c.content_sha256 == checksum
+    )  # if the store was replaced, the id may belong to another delivery
     update = sa.update(deliveries).where(is_it, is_prepared, is_same).values(values)
     if connection.execute(update).rowcount != 1:
         return None
@@ -276,7 +281,7 @@ def end_delivery(
 
 
 def commit_batches(connection: Connection, delivery: Row[Any]) -> None:
-    """Mark the delivery's batches COMMITTED, and count them; but for those that were marked on their own."""
+    """Mark the delivery's batches COMMITTED and count them, except those that were marked individually."""
     are_pending = (*_in(delivery), IS_PREPARED)
     sums = (sa.func.count(), sa.func.sum(manifests.c.rows), sa.func.sum(manifests.c.size_bytes))
     batches, rows, size_bytes = connection.execute(sa.select(*sums).where(*are_pending)).one()
@@ -300,14 +305,14 @@ def free_batches(connection: Connection, delivery: Row[Any]) -> None:
 
 
 def delete_contents(connection: Connection, delivery: Row[Any]) -> None:
-    """Of the delivery's batches, not its own."""
+    """Deletes the contents of the delivery's batches, not the content of the delivery."""
     ids = sa.select(manifests.c.batch_id).where(*_in(delivery))
     is_its = (contents.c.stream_id == delivery.stream_id, contents.c.batch_id.in_(ids))
     connection.execute(sa.delete(contents).where(*is_its))
 
 
 def _in(delivery: Row[Any]) -> tuple[sa.ColumnElement[bool], ...]:
-    """By the range of batch ids first, which the primary key finds."""
+    """The range of batch ids comes first because the primary key covers it."""
     return (
         manifests.c.stream_id == delivery.stream_id,
         manifests.c.batch_id.between(delivery.first_batch_id, delivery.last_batch_id),
@@ -315,7 +320,7 @@ def _in(delivery: Row[Any]) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-# Decisions ------------------------------------------------------------------------------------------
+# Operator actions -----------------------------------------------------------------------------------
 
 
 def put_operator_actions(
@@ -327,6 +332,6 @@ def put_operator_actions(
     why: str,
     batch_ids: Sequence[int | None] = (None,),
 ) -> None:
-    said = {"stream_id": stream_id, "at": now, "who": queries.storable(who), "what": what}
-    rows = [{**said, "batch_id": batch_id, "why": queries.storable(why)} for batch_id in batch_ids]
+    common = {"stream_id": stream_id, "at": now, "who": queries.storable(who), "what": what}
+    rows = [{**common, "batch_id": batch_id, "why": queries.storable(why)} for batch_id in batch_ids]
     connection.execute(sa.insert(operator_actions), rows)

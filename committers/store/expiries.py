@@ -1,7 +1,7 @@
-"""What the store knows of expired snapshots: the files that go once nobody reads these snapshots any more.
+"""Records of expired Iceberg snapshots: the files to delete after the grace period.
 
-Written down before the snapshots are removed from the table, so that no crash leaves files that nobody knows.
-To the store the content, which names the files, is opaque.
+A record is written before the snapshots are removed from the table, so that a crash leaves no unknown files.
+The store does not interpret the content, which lists the files.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from .tables import expiries
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Snapshots of one table that are removed in one commit, and what can be deleted some time after it."""
+    """Snapshots of one table that are removed in one commit, and the files to delete some time later."""
 
     expiry_id: str
-    """Unique."""
+    """Unique id."""
     table_uri: str
-    """For people."""
+    """Address of the table, for display only."""
     table_id: str
     content: bytes = field(repr=False)
     planned_at: datetime
     expired_at: datetime | None = None
-    """Since when the snapshots are known to be gone; None if the commit may not have landed."""
+    """When the snapshots were known to be removed; None if the commit may not have succeeded."""
     deleted: int = 0
-    """How many of the files are deleted, in the order in which the content lists them."""
+    """How many files are deleted, in the order of the content."""
 
 
 class SqlExpiries:
-    """The expiries of all tables. Every method is one short database transaction.
+    """Expiry records of all tables. Each method is one short database transaction.
 
-    Any method may raise `RetryableError` when the database does not answer; those that write may raise
-    `CommitStateUnknownError` when the answer to the database's own COMMIT got lost.
+    Methods raise `RetryableError` if the database does not answer. Methods that write raise
+    `CommitStateUnknownError` if the database does not answer the COMMIT.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def put(self, expiry: Expiry) -> None:
-        """Write down an expiry, or what has become of it. Idempotent."""
+        """Insert or update an expiry record. Idempotent."""
         values = {
             "id": expiry.expiry_id,
             "table_uri": expiry.table_uri,
@@ -68,24 +68,26 @@ class SqlExpiries:
             )
 
     def add_deleted(self, expiry: Expiry, deleted: int) -> None:
-        """The first `deleted` files are gone. Never goes back: another process may be further on."""
+        """Record that the first `deleted` files are deleted. The number never decreases: another process may
+        be ahead.
+        """
         is_less = sa.and_(expiries.c.id == expiry.expiry_id, expiries.c.deleted < deleted)
         with self._database.write() as connection:
             connection.execute(sa.update(expiries).where(is_less).values(deleted=deleted))
 
     def remove(self, expiry: Expiry) -> None:
-        """Forget an expiry. Idempotent."""
+        """Delete an expiry record. Idempotent."""
         with self._database.write() as connection:
             connection.execute(sa.delete(expiries).where(expiries.c.id == expiry.expiry_id))
 
     def of_table(self, table_id: str, expired_before: datetime | None = None) -> Sequence[Expiry]:
-        """The table's expiries in the order in which they were planned.
+        """The table's expiry records in the order in which they were planned.
 
         Args:
-            expired_before: leave out those that are known to be expired, but not for so long
+            expired_before: leave out those that expired later than this
 
         Raises:
-            ManifestCorruptError: the content is not what was written.
+            ManifestCorruptError: the content does not match its checksum.
         """
         query = sa.select(expiries).where(expiries.c.table_id == table_id)
         if expired_before is not None:
@@ -97,8 +99,9 @@ class SqlExpiries:
     def _checked(self, row: Row[Any]) -> Expiry:
         if _sha256(row.content) != row.content_sha256:
             raise ManifestCorruptError(
-                f"The expiry {row.id} of the table {row.table_uri} in the store {self._database.name} is "
-                "damaged: its content is not what was written. Restore the store from a backup."
+                f"The expiry record {row.id} of the table {row.table_uri} in the store "
+                f"{self._database.name} is damaged: its content does not match its checksum. Restore the "
+                "store from a backup."
             )
         return Expiry(
             expiry_id=row.id,

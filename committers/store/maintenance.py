@@ -1,4 +1,6 @@
-"""When which step of a table's maintenance was done last, so that intervals outlive a delivery process."""
+"""When each maintenance step of a table was last done, so that intervals survive a restart of the delivery
+process.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ from .tables import maintenance, streams
 
 
 class SqlMaintenance:
-    """The steps of all streams. Every method is one short database transaction.
+    """Maintenance steps of all streams. Each method is one short database transaction.
 
-    Any method may raise `RetryableError` when the database does not answer; `note` may raise
-    `CommitStateUnknownError` when the answer to the database's own COMMIT got lost.
+    Methods raise `RetryableError` if the database does not answer. `note` raises `CommitStateUnknownError` if
+    the database does not answer the COMMIT.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def done(self, stream: StreamKey) -> Mapping[str, datetime]:
-        """When each step was done last; without those that never were."""
+        """When each step was last done; steps that were never done are left out."""
         query = sa.select(maintenance.c.step, maintenance.c.done_at).join(streams)
         with self._database.read() as connection:
             return {
@@ -33,10 +35,10 @@ class SqlMaintenance:
             }
 
     def note(self, stream: StreamKey, step: str, at: datetime) -> None:
-        """The step was done.
+        """Record that a step was done.
 
         Raises:
-            RetryableError: the stream is not known.
+            RetryableError: the store does not know the stream.
         """
         with self._database.write() as connection:
             insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert

@@ -1,4 +1,4 @@
-"""What operators decide about a stream's deliveries, and their words, which the store keeps for good.
+"""Operator actions on a stream's deliveries: park, retry, skip, abort. The store keeps a record of each.
 
 Runs in the command line.
 """
@@ -21,22 +21,22 @@ from .tables import IS_PREPARED, manifests, operator_actions, streams
 
 @dataclass(frozen=True, slots=True)
 class OperatorAction:
-    """An operator's word."""
+    """One recorded operator action."""
 
     at: datetime
     who: str
     what: str
     """`park`, `retry`, `skip` or `abort`."""
     batch_id: int | None
-    """None if it is about the stream."""
+    """None if the action concerns the whole stream."""
     why: str
 
 
 class SqlOperatorActions:
-    """Every method is one short database transaction; errors as in `SqlManifestStore`.
+    """Each method is one short database transaction; errors as in `SqlManifestStore`.
 
     Raises:
-        RetryableError: also if the store does not know the stream.
+        RetryableError: the store does not know the stream.
     """
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -44,15 +44,17 @@ class SqlOperatorActions:
         self._clock = clock
 
     def park(self, stream: StreamKey, who: str, why: str) -> None:
-        """Deliver nothing of the stream until `retry`. A delivery whose commit is on its way still lands."""
+        """Stop deliveries of the stream until `retry`. A commit that is already being sent may still
+        succeed.
+        """
         with self._database.write() as connection:
             stream_id, now = self._lock(connection, stream), self._clock()
-            said = {"parked_by": queries.storable(who), "parked_why": queries.storable(why)}
-            queries.update_stream(connection, stream_id, {"parked_at": now, **said})
+            parked = {"parked_by": queries.storable(who), "parked_why": queries.storable(why)}
+            queries.update_stream(connection, stream_id, {"parked_at": now, **parked})
             delivery_queries.put_operator_actions(connection, stream_id, now, who, "park", why)
 
     def retry(self, stream: StreamKey, who: str, why: str) -> None:
-        """Deliver again at once, with all tries. The error is shown until something is delivered."""
+        """Resume deliveries at once, with all tries. The last error is shown until something is delivered."""
         values = {"tries": 0, "retry_at": None, "parked_at": None, "parked_by": "", "parked_why": ""}
         with self._database.write() as connection:
             stream_id, now = self._lock(connection, stream), self._clock()
@@ -62,15 +64,16 @@ class SqlOperatorActions:
     def skip(
         self, stream: StreamKey, batch_id: int, who: str, why: str, *, expected: Batch | None = None
     ) -> bool:
-        """Give a PREPARED batch up for good: its rows never get into the table. False if it is not PREPARED.
+        """Abort a PREPARED batch for good: its rows are never added to the table. Return False if it is not
+        PREPARED.
 
-        The caller has looked at the table: a batch that it holds already is not to be given up.
+        The caller must have checked that the table does not contain the batch.
 
         Args:
-            seen: false also if other rows than these have come under the batch id since
+            expected: also return False if the batch id has other rows by now
 
         Raises:
-            RetryableError: the batch is in a delivery that may land.
+            RetryableError: the batch is in an unfinished delivery.
         """
         with self._database.write() as connection:
             stream_id, now = self._lock(connection, stream), self._clock()
@@ -95,14 +98,14 @@ class SqlOperatorActions:
         *,
         expected: Collection[Batch] | None = None,
     ) -> Sequence[ManifestRecord]:
-        """Give up all PREPARED batches after this one; which they were, in ascending order.
+        """Abort all PREPARED batches after `after_batch`; return them in ascending order.
 
         Args:
-            seen: that they have to be, or nothing is given up
+            expected: abort nothing if the PREPARED batches are not exactly these
 
         Raises:
-            RetryableError: one of them is in a delivery that may land, or they are others than were seen;
-                nothing was given up.
+            RetryableError: one of them is in an unfinished delivery, or they are not the expected ones.
+                Nothing was aborted.
         """
         are_chosen = (IS_PREPARED, manifests.c.batch_id > after_batch)
         with self._database.write() as connection:
@@ -112,8 +115,8 @@ class SqlOperatorActions:
             records = [queries.to_record(stream, row) for row in connection.execute(query)]
             if expected is not None and {record.batch for record in records} != set(expected):
                 raise RetryableError(
-                    f"Other batches of {stream} wait to be delivered than a moment ago: it was delivered, or "
-                    "a query has prepared more. Nothing was given up. Look again: penstock status"
+                    f"The pending batches of {stream} have changed: some were delivered, or a query has "
+                    "prepared more. Nothing was aborted. Check again with: penstock status"
                 )
             for record in records:
                 if record.delivery_id is not None:
@@ -128,7 +131,7 @@ class SqlOperatorActions:
         return [replace(one, **aborted, reason=str(values["reason"])) for one in records]  # type: ignore[arg-type]
 
     def operator_actions(self, stream: StreamKey) -> Sequence[OperatorAction]:
-        """All of them, oldest first."""
+        """All operator actions of the stream, oldest first."""
         query = (
             sa.select(operator_actions)
             .join(streams)
@@ -145,7 +148,7 @@ class SqlOperatorActions:
 
 def _being_delivered(stream: StreamKey, batch_id: int, delivery_id: int) -> RetryableError:
     return RetryableError(
-        f"Batch {batch_id} of {stream} is part of delivery {delivery_id}, which is not finished and may land "
-        "at any time. Nothing was given up. Let a delivery process finish it (`penstock deliver --once`), "
-        "then try again; `penstock park` keeps it from starting another."
+        f"Batch {batch_id} of {stream} is part of the unfinished delivery {delivery_id}, which may be "
+        "committed at any time. Nothing was aborted. Let a delivery process finish it (`penstock deliver "
+        "--once`), then try again. `penstock park` prevents the next delivery."
     )

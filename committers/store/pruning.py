@@ -1,8 +1,8 @@
-"""Forgetting what is long done: records of batches, deliveries and runs.
+"""Deletes old records of batches, deliveries and runs.
 
-Runs in the delivery process and, where there is nothing to deliver, after a commit now and then. Without it
-a store grows for as long as its query runs. Nothing of it decides about rows any more: what is in the table,
-the table knows.
+Runs in the delivery process. For coupled queries it also runs after some commits. Without pruning the store
+would grow for as long as the query runs. Pruned records are no longer needed to decide about rows: the
+table's token covers them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .delivery_queries import DeliveryPhase
 from .tables import contents, deliveries, manifests, runs, streams
 
 BATCHES_AT_ONCE = 1000
-"""In one transaction: the query waits for it if it prepares a batch meanwhile."""
+"""Batches deleted in one transaction. A query that prepares a batch at the same time waits for it."""
 
 
 def prune(
     database: Database, stream: StreamKey, older_than: datetime, keep: int, batches_max: int | None = None
 ) -> int:
-    """Forget batches that were finished before `older_than`, and all but the newest `keep`; how many went.
+    """Delete finished batches beyond the age and count limits; return how many were deleted.
 
-    See `SqlDeliveries.prune` for what stays in any case.
+    See `SqlDeliveries.prune` for the records that are always kept.
     """
     pruned = 0
     while batches_max is None or pruned < batches_max:
@@ -61,7 +61,7 @@ def _prunable(connection: Connection, stream_id: int, older_than: datetime, keep
 
 
 def _is_unneeded() -> sa.ColumnElement[bool]:
-    """Not of an unfinished delivery, nor of one whose sources are still to be removed: by these manifests."""
+    """True unless the batch is in an unfinished delivery or in one whose source files are not removed yet."""
     is_done = deliveries.c.state != DeliveryPhase.PREPARED.value
     has_no_sources = sa.or_(sa.not_(deliveries.c.is_compacted), deliveries.c.sources_removed_at.is_not(None))
     return sa.or_(deliveries.c.id.is_(None), sa.and_(is_done, has_no_sources))
@@ -78,7 +78,7 @@ def _delete_batches(connection: Connection, stream_id: int, batch_ids: list[int]
 
 
 def _delete_deliveries(connection: Connection, stream_id: int, older_than: datetime) -> None:
-    """Those without a batch, and abandoned ones by their age."""
+    """Delete deliveries that have no batches left, and abandoned ones by age."""
     has_batches = (
         sa.exists()
         .where(manifests.c.stream_id == deliveries.c.stream_id)
@@ -95,9 +95,9 @@ def _delete_deliveries(connection: Connection, stream_id: int, older_than: datet
 
 
 def _delete_runs(connection: Connection, stream_id: int, older_than: datetime) -> None:
-    """Those that another has taken over from before `older_than`.
+    """Delete runs that were superseded before `older_than`.
 
-    When they claimed says nothing: a run that was taken over a minute ago may have claimed a year ago.
+    The time of their own claim does not matter: a run superseded a minute ago may have claimed a year ago.
     """
     is_old = (runs.c.stream_id == stream_id, runs.c.claimed_at < older_than)
     successor = sa.select(sa.func.max(runs.c.fence)).where(*is_old).scalar_subquery()

@@ -1,4 +1,4 @@
-"""The SQL of the manifest store. Everything here runs inside a transaction that the caller holds."""
+"""SQL of the manifest store. Callers hold the transaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .tables import IS_PREPARED, contents, deliveries, manifests, runs, streams
 
 REASON_CHARS_MAX = 4000
 
-# Statements of every batch are put together once: to do that costs as much as to run them.
+# Statements needed for every batch are built once: building them costs as much as running them.
 _BATCH = sa.bindparam("given_batch", type_=sa.BigInteger)
 _VERSION = sa.bindparam("given_version", type_=sa.BigInteger)
 _GIVEN_STREAM = sa.and_(
@@ -88,7 +88,9 @@ def _id_of(stream: StreamKey) -> sa.ScalarSelect[int]:
 
 
 def storable(reason: str) -> str:
-    """Reasons are other people's error messages: bounded, and without what Postgres or UTF-8 refuses."""
+    """Shorten the text and remove characters that Postgres or UTF-8 reject: reasons are often error messages
+    of other software.
+    """
     return reason[:REASON_CHARS_MAX].replace("\0", "").encode("utf-8", "replace").decode()
 
 
@@ -120,7 +122,7 @@ def put_stream(
     settings: str,
     now: datetime,
 ) -> None:
-    """Insert or update; a stream that has committed keeps the table that it has committed to."""
+    """Insert or update the stream. A stream that has committed keeps its table id."""
     insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     is_free = sa.and_(streams.c.table_version.is_(None), sa.literal(bool(table_id)))
     kept_table = sa.case((is_free, table_id), else_=streams.c.table_id)
@@ -157,23 +159,23 @@ def put_stream(
 
 
 def lock_stream(connection: Connection, stream: StreamKey) -> int | None:
-    """The stream's id, once no other transaction changes the stream any more; None if it is unknown.
+    """Lock the stream's row and return its id; None if the stream is unknown.
 
-    On SQLite the transaction has locked the whole database already.
+    On SQLite, the transaction has already locked the whole database.
     """
     return connection.scalar(_LOCK_STREAM, _named(stream))
 
 
 def lock_known_stream(connection: Connection, stream: StreamKey, store_name: str) -> int:
-    """`lock_stream`, where the stream has to be known.
+    """Same as `lock_stream`, for a stream that must be known.
 
     Raises:
-        RetryableError: it is not.
+        RetryableError: the stream is unknown.
     """
     stream_id = lock_stream(connection, stream)
     if stream_id is None:
         raise RetryableError(
-            f"The manifest store {store_name} does not know the stream {stream}: it was deleted or "
+            f"The manifest store {store_name} does not know the stream {stream}: the store was deleted or "
             "replaced while the query ran. Start the query again."
         )
     return stream_id
@@ -193,7 +195,7 @@ def current_run(connection: Connection, stream_id: int) -> Row[Any] | None:
 
 
 def holder(connection: Connection, stream: StreamKey) -> str | None:
-    """The run with the highest fence, without a lock."""
+    """The run with the highest fence. Takes no lock."""
     return connection.scalar(_HOLDER, _named(stream))
 
 
@@ -216,7 +218,7 @@ def find_manifest(connection: Connection, stream_id: int, batch_id: int) -> Row[
 
 
 def is_followed(connection: Connection, stream_id: int, batch_id: int) -> bool:
-    """Is a batch behind this one prepared, or committed?"""
+    """Return True if a later batch is prepared or committed."""
     behind = (manifests.c.stream_id == stream_id, manifests.c.batch_id > batch_id)
     are_kept = sa.exists().where(*behind, manifests.c.state != ManifestState.ABORTED.value)
     return bool(connection.scalar(sa.select(are_kept)))
@@ -230,7 +232,7 @@ def delete_manifest(connection: Connection, stream_id: int, batch_id: int) -> No
 def put_manifest(
     connection: Connection, stream_id: int, manifest: Manifest, checksum: str, run_id: str, now: datetime
 ) -> ManifestRecord:
-    """The new manifest, PREPARED, as the store has it now."""
+    """Insert a PREPARED manifest and return its record."""
     key = {"stream_id": stream_id, "batch_id": manifest.batch.batch_id}
     row = {
         **key,
@@ -269,7 +271,7 @@ def update_prepared(
     """Compare-and-set on (batch, digest, PREPARED).
 
     Args:
-        only_free: and on being in no delivery
+        only_free: also require that the batch is in no delivery
     """
     given = {"given_stream": stream_id, "given_batch": batch.batch_id, "given_digest": batch.digest}
     update = _UPDATE_FREE if only_free else _UPDATE_PREPARED
@@ -277,9 +279,9 @@ def update_prepared(
 
 
 def abort_from(connection: Connection, stream_id: int, batch_id: int, now: datetime, reason: str) -> bool:
-    """PREPARED -> ABORTED, of this batch and all after it; False if one of them is being delivered.
+    """Abort this batch and all later PREPARED ones; return False if one of them is being delivered.
 
-    An operator's word on those after it is void, too: they followed on rows that are not written.
+    This overrides operator actions on later batches: they followed rows that are now written again.
     """
     are_waiting = (manifests.c.stream_id == stream_id, IS_PREPARED, manifests.c.batch_id >= batch_id)
     taken = sa.select(sa.func.count()).where(*are_waiting, manifests.c.delivery_id.is_not(None))
@@ -292,13 +294,13 @@ def abort_from(connection: Connection, stream_id: int, batch_id: int, now: datet
         manifests.c.batch_id > batch_id,
         manifests.c.aborted_by == AbortedBy.SKIP.value,
     )
-    told = {key: values[key] for key in ("aborted_by", "reason")}
-    connection.execute(sa.update(manifests).where(*are_skipped).values(told))
+    changed = {key: values[key] for key in ("aborted_by", "reason")}
+    connection.execute(sa.update(manifests).where(*are_skipped).values(changed))
     return True
 
 
 def aborted(now: datetime, by: AbortedBy, reason: str) -> dict[str, Any]:
-    """The columns of a record that becomes ABORTED."""
+    """Column values of a record that becomes ABORTED."""
     return {
         "state": ManifestState.ABORTED.value,
         "aborted_by": by.value,
@@ -309,14 +311,16 @@ def aborted(now: datetime, by: AbortedBy, reason: str) -> dict[str, Any]:
 
 
 def count_committed(connection: Connection, stream_id: int, batch_id: int, table_version: int | None) -> None:
-    """Count a batch that was just marked COMMITTED, and note the version that holds it, where it is known."""
+    """Count a batch that was just marked COMMITTED, and store the table version that contains it, if
+    known.
+    """
     given = {"given_stream": stream_id, "given_batch": batch_id, "given_version": table_version}
     connection.execute(_COUNT_COMMITTED, given)
 
 
 def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:
-    # A driver of an earlier version that runs through the upgrade of the store sets only the state.
-    unsaid = AbortedBy.REPLAY if row.state == ManifestState.ABORTED.value else None
+    # A driver of an earlier version that is still running during the store's upgrade sets only the state.
+    default = AbortedBy.REPLAY if row.state == ManifestState.ABORTED.value else None
     return ManifestRecord(
         batch=Batch(stream, row.batch_id, row.digest),
         state=ManifestState(row.state),
@@ -331,7 +335,7 @@ def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:
         table_version=row.table_version,
         reason=row.reason,
         delivery_id=row.delivery_id,
-        aborted_by=unsaid if row.aborted_by is None else AbortedBy(row.aborted_by),
+        aborted_by=default if row.aborted_by is None else AbortedBy(row.aborted_by),
     )
 
 
@@ -341,13 +345,13 @@ def newest(connection: Connection, stream: StreamKey, limit: int) -> list[Manife
 
 
 def backlog(connection: Connection, is_of_stream: sa.ColumnElement[bool]) -> Backlog:
-    """All batches that are PREPARED, also those in a delivery."""
+    """All PREPARED batches, including those in a delivery."""
     sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in _COUNTED)
     query = sa.select(sa.func.count(), *sums, sa.func.min(manifests.c.prepared_at))
     batches, files, rows, size_bytes, oldest = connection.execute(
         query.where(is_of_stream, IS_PREPARED)
     ).one()
-    # Postgres adds up integers to a decimal.
+    # Postgres returns the sum of integers as a decimal.
     return Backlog(batches, int(files), int(rows), int(size_bytes), oldest)
 
 

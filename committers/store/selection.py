@@ -1,4 +1,4 @@
-"""Streams of a store by what a user calls them."""
+"""Finds streams by what the user typed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def short_id(query_id: str) -> str:
 
 
 def select(streams: Sequence[StreamStatus], text: str | None) -> list[StreamStatus]:
-    """The streams that a word of the user means, or all of them.
+    """Return the streams that match the user's text, or all of them.
 
-    A query's name or id, or a table's location, means all streams that have it; the beginning of an id
-    must mean one query.
+    A query name, a query id or a table location selects all streams that have it. A query id prefix must
+    match a single query.
 
     Raises:
-        ConfigurationError: none, or the beginning of several ids; the message lists the candidates.
+        ConfigurationError: no match, or an ambiguous prefix; the message lists the candidates.
     """
     if text is None:
         return list(streams)
@@ -31,27 +31,27 @@ def select(streams: Sequence[StreamStatus], text: str | None) -> list[StreamStat
         return exact
     begun = [stream for stream in streams if stream.key.query_id.startswith(text)]
     if not begun:
-        raise ConfigurationError(f"No stream {text!r} in the store.{_candidates(streams)}")
+        raise ConfigurationError(f"The store has no stream {text!r}.{_candidates(streams)}")
     if len({stream.key.query_id for stream in begun}) > 1:
-        raise ConfigurationError(f"{text!r} is the beginning of several query ids.{_candidates(begun)}")
+        raise ConfigurationError(f"{text!r} is the prefix of several query ids.{_candidates(begun)}")
     return begun
 
 
 def select_one(streams: Sequence[StreamStatus], text: str | None) -> StreamStatus:
-    """The one stream that a word of the user means; without a word, the only stream of the store.
+    """Return the one stream that matches the user's text; without a text, the only stream of the store.
 
     Raises:
-        ConfigurationError: none, or several; the message lists the candidates.
+        ConfigurationError: no match or several; the message lists the candidates.
     """
     found = select(streams, text)
     if len(found) == 1:
         return found[0]
-    what = "Say which stream" if text is None else f"{text!r} means several streams; give more"
+    what = "Specify a stream" if text is None else f"{text!r} matches several streams; be more specific"
     raise ConfigurationError(f'{what}: a query id, or "ID -> TABLE".{_candidates(found)}')
 
 
 def is_named(stream: StreamStatus, text: str) -> bool:
-    """Does a word of the user mean this stream, perhaps among others?"""
+    """Return True if the user's text matches this stream."""
     return text in _words(stream) or stream.key.query_id.startswith(text)
 
 

@@ -1,7 +1,7 @@
-"""The manifest store in a SQL database: SQLite inside the checkpoint, or Postgres by URL.
+"""The manifest store in a SQL database: SQLite inside the checkpoint, or Postgres.
 
-Runs on the driver, in the delivery process and in the command line. It holds what is pending; what is
-committed, the table knows. Nothing of a query's options goes in.
+Runs on the driver, in the delivery process and in the command line. The store records pending batches; the
+table's token records what is committed. Secrets from the query's options are never stored.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from .tables import IS_PREPARED, manifests, streams
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """One stream, for people."""
+    """Status of one stream, for display."""
 
     key: StreamKey
     kind: str
     query_name: str
     created_at: datetime
     last: ManifestRecord | None
-    """The highest batch id that was ever prepared, whatever became of it."""
+    """The highest batch id that was ever prepared, in any state."""
     committed_batches: int
     committed_rows: int
     committed_bytes: int
     backlog: Backlog
-    """What is PREPARED."""
+    """The PREPARED batches."""
     delivery: DeliveryState
     waiting_since: datetime | None
-    """Since when the query waits for its backlog to shrink; None while it does not."""
+    """Since when the query waits for its backlog to shrink; None if it does not wait."""
     settings: str
-    """What a delivery process needs to open the table, as JSON, without secrets; may be empty."""
+    """What a delivery process needs to open the table: JSON without secrets; may be empty."""
     pruned_up_to: int
-    """Records of batches up to this one may be pruned; -1 while none is."""
+    """Records up to this batch may have been pruned; -1 if none."""
 
     @property
     def pending(self) -> int:
@@ -63,23 +63,23 @@ class StreamStatus:
 
     @property
     def oldest_pending_at(self) -> datetime | None:
-        """When the longest waiting batch was prepared."""
+        """When the oldest pending batch was prepared."""
         return self.backlog.oldest_prepared_at
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenTable:
-    """The table that a stream has committed to, and its version that holds the last batch."""
+    """The table that a stream has committed to, and its version that contains the last batch."""
 
     table_id: str
     table_version: int
     batch_id: int | None
-    """That batch; None if an operator has accepted the table as it was at that version."""
+    """The last batch; None if an operator has accepted the table at that version."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherQuery:
-    """A query that has written, or is about to write, a table that another one is asked about."""
+    """Another query that has written, or is about to write, the same table."""
 
     query_id: str
     query_name: str
@@ -92,34 +92,34 @@ def utc_now() -> datetime:
 
 
 def sqlite_url(path: str) -> str:
-    """The URL of the store in a file; the path may have any characters."""
+    """Return the URL of a SQLite store; the path may contain any characters."""
     return URL.create("sqlite", database=path).render_as_string(hide_password=False)
 
 
 def open_store(url: str, clock: Clock = utc_now, *, must_exist: bool = False) -> SqlManifestStore:
-    """Open the store at a SQLAlchemy URL; its tables are created or upgraded where needed.
+    """Open the store at a SQLAlchemy URL. Tables are created or upgraded if needed.
 
     Args:
-        must_exist: a database without a store is an error: who only looks must not leave an empty one
+        must_exist: raise an error if the database has no store, so that read-only commands do not create one
 
     Raises:
-        ConfigurationError: wrong URL, missing driver, unreachable, not permitted, or written by a newer
-            version of Penstock.
+        ConfigurationError: the URL is wrong, the driver is missing, the server is unreachable, permissions
+            are missing, or the store was written by a newer version of Penstock.
     """
     return SqlManifestStore(Database(url, must_exist=must_exist), clock)
 
 
 def open_store_in_memory(clock: Clock = utc_now) -> SqlManifestStore:
-    """A store that ends with the process: for writes that nobody would replay."""
+    """Open a store that exists only as long as the process: for batch writes, which are never replayed."""
     return SqlManifestStore(Database("sqlite://", in_memory=True), clock)
 
 
 class SqlManifestStore:
     """`ManifestStore` on SQLite and Postgres. Safe to share among threads, not among forked processes.
 
-    All changes to one stream take the lock on its row first, so they happen one after the other.
-    Any method may raise `RetryableError` when the database does not answer; those that write may raise
-    `CommitStateUnknownError` when the answer to the database's own COMMIT got lost.
+    Each change locks the stream's row first, so changes to one stream are serialized. Methods raise
+    `RetryableError` if the database does not answer. Methods that write raise `CommitStateUnknownError` if
+    the database does not answer the COMMIT.
     """
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -157,17 +157,17 @@ class SqlManifestStore:
     def engine(self) -> Engine:
         return self._database.engine
 
-    # The protocol -----------------------------------------------------------------------------------
+    # Protocol ---------------------------------------------------------------------------------------
 
     def register_stream(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
     ) -> None:
-        """Make the stream known. Idempotent; a query that was renamed is shown under its new name.
+        """Insert or update the stream. Idempotent; a renamed query is shown with its new name.
 
         Args:
-            table_id: kept until the first batch is committed, and fixed from then on
-            settings: what a delivery process needs to open the table, as JSON, without secrets; empty leaves
-                what is there
+            table_id: stored until the first batch is committed, fixed after that
+            settings: what a delivery process needs to open the table, as JSON without secrets; if empty, the
+                stored settings are kept
         """
         given = (streams.c.query_name, streams.c.table_id, streams.c.settings)
         with self._database.read() as connection:
@@ -178,7 +178,7 @@ class SqlManifestStore:
                 queries.put_stream(connection, stream, kind, query_name, table_id, settings, now)
 
     def settings(self, stream: StreamKey) -> str:
-        """As the stream's last start has registered them; empty if there are none."""
+        """The settings stored by the last start of the query; empty if there are none."""
         query = sa.select(streams.c.settings).where(queries.is_stream(stream))
         with self._database.read() as connection:
             return connection.scalar(query) or ""
@@ -194,7 +194,7 @@ class SqlManifestStore:
         return WrittenTable(row.table_id, row.table_version, row.table_batch_id)
 
     def accept_table(self, stream: StreamKey, table_id: str, table_version: int) -> None:
-        """An operator's word that the stream shall go on with this table, as it is at this version."""
+        """Record that an operator has accepted the table at this version: the stream continues with it."""
         with self._database.write() as connection:
             values = {"table_id": table_id, "table_version": table_version, "table_batch_id": None}
             queries.update_stream(connection, self._lock(connection, stream), values)
@@ -202,12 +202,12 @@ class SqlManifestStore:
     def claim(self, stream: StreamKey, run_id: str) -> None:
         """Make `run_id` the run that may prepare batches of the stream.
 
-        Every run that is new to the stream gets the next higher fence; the highest one holds the claim.
+        A new run gets the next higher fence. The run with the highest fence may prepare.
 
         Raises:
-            FencedError: another run has taken over since.
+            FencedError: a newer run has taken over.
         """
-        with self._database.read() as connection:  # the usual case, without a lock and a wait for the disk
+        with self._database.read() as connection:  # the usual case: no lock and no disk flush
             if queries.holder(connection, stream) == run_id:
                 return
         with self._database.write() as connection:
@@ -228,20 +228,21 @@ class SqlManifestStore:
         follows: Batch | None = None,
         replacing: ManifestRecord | None = None,
     ) -> Prepared:
-        """Make the manifest durable, PREPARED, unless the batch has one: first prepared wins.
+        """Store the manifest as PREPARED unless the batch already has one: the first one wins.
 
-        `is_ours` is also True when the same run prepared the very same manifest before and the answer
-        got lost, even if it was committed since: what is stored names the files of the one given, and
-        they must not be deleted.
+        `is_ours` is also True if the same run has already prepared this manifest and the response was lost,
+        even if it is committed by now. The stored manifest then lists the same files, so they must not be
+        deleted.
 
         Args:
-            follows: refuse it unless the store knows this batch, which does not wait for its replay
-            replacing: a PREPARED record that gives way, if it still is as it was seen and not in a delivery
+            follows: raise an error unless the store has this batch and it does not wait for its replay
+            replacing: a PREPARED record to replace, if it is unchanged and not in a delivery
 
         Raises:
             FencedError: `run_id` does not hold the claim.
-            RetryableError: the store was replaced meanwhile, or another run has changed one of these batches,
-                or has gone on behind one that was given up for these rows; or an operator has skipped it.
+            RetryableError: the store was replaced, another run has changed one of these batches, another run
+                has continued after a batch that was aborted to be replayed with these rows, or an operator
+                has skipped the batch.
         """
         batch, checksum = manifest.batch, manifest.content_sha256
         with self._database.write() as connection:
@@ -270,26 +271,27 @@ class SqlManifestStore:
         before = None if row is None else queries.to_record(follows.stream, row)
         if before is not None and before.batch == follows and not before.awaits_replay:
             return
-        what = "does not know" if before is None else "has given up, or has other rows of,"
+        what = "does not know" if before is None else "has aborted, or has other rows for,"
         raise RetryableError(
             f"The manifest store {self.name} {what} batch {follows.batch_id} of {follows.stream}: it was "
-            "changed while the next one was written, which was not prepared. Start the query again."
+            "changed while the next batch was written. The next batch was not prepared. Start the query "
+            "again."
         )
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
-        """What is known of the batch; None if it was never prepared."""
+        """The record of the batch; None if it was never prepared."""
         query = sa.select(manifests).where(queries.of_stream(stream), manifests.c.batch_id == batch_id)
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
         return None if row is None else queries.to_record(stream, row)
 
     def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
-        """The batch's own manifest, its content checked against the checksum written with it.
+        """The batch's own manifest, after its checksum is verified.
 
-        None also for a batch of a delivery that has rewritten its files, once these are removed.
+        Also None if the batch's delivery has rewritten its files and the source files are removed.
 
         Raises:
-            ManifestCorruptError: the content is not what was written.
+            ManifestCorruptError: the content does not match its checksum.
         """
         return contents.of_batch(self._database, stream, batch_id)
 
@@ -309,16 +311,18 @@ class SqlManifestStore:
         reason: str = "",
         expected: ManifestRecord | None = None,
     ) -> bool:
-        """PREPARED -> `state`, compare-and-set on (batch, digest, PREPARED); False if it was not so.
+        """Change PREPARED to `state` (compare-and-set on batch, digest and state); return False if that did
+        not match.
 
-        False also if a batch in an unfinished delivery were to be ABORTED: the delivery may land.
+        Also returns False for ABORTED if the batch is in an unfinished delivery, which may still be
+        committed.
 
         Args:
-            seen: compare the whole record with this one, too: the files may be another run's by now
+            expected: also compare the whole record: another run may have replaced the files
 
         Raises:
-            CommitStateUnknownError: the database failed. The caller may just have committed to the table:
-                nothing may be deleted, and the next recovery marks the batch.
+            CommitStateUnknownError: the database failed. The caller may just have committed to the table. Do
+                not delete anything; the next recovery marks the batch.
         """
         if state is ManifestState.PREPARED:
             raise ValueError("a batch is finished as COMMITTED or ABORTED")
@@ -348,10 +352,10 @@ class SqlManifestStore:
     def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
         """Abort all PREPARED batches of the stream from this one on, in one transaction.
 
-        Those after it that an operator has skipped wait for their replay from now on, like these.
+        Later batches that an operator has skipped wait for their replay from now on, like these.
 
-        False, and nothing is aborted, if the record is not as it was seen any more, or one of them is in an
-        unfinished delivery.
+        Returns False and aborts nothing if the record has changed, or if one of them is in an unfinished
+        delivery.
         """
         batch = expected.batch
         with self._database.write() as connection:
@@ -360,34 +364,39 @@ class SqlManifestStore:
                 return False
             return queries.abort_from(connection, stream_id, batch.batch_id, self._clock(), reason)
 
-    # Beyond the protocol: for the command line and the clean-up -------------------------------------
+    # Methods for the command line and clean-up ------------------------------------------------------
 
     def prune(self, stream: StreamKey, kept_s: float, kept_max: int, batches_max: int) -> int:
-        """A step of `deliveries.prune` by the store's own clock, beside a commit; how many batches went.
+        """Run one step of `deliveries.prune` after a commit, by the store's clock; return how many batches
+        were deleted.
 
         Args:
-            kept_s: for so many seconds a record is kept
-            kept_max: and so many of the newest ones at most
-            batches_max: of this step, about
+            kept_s: keep records for this many seconds
+            kept_max: keep at most this many of the newest records
+            batches_max: approximate limit of this step
         """
         older_than = self._clock() - timedelta(seconds=kept_s)
         return self.deliveries.prune(stream, older_than, kept_max, batches_max)
 
     def set_reason(self, batch: Batch, reason: str) -> bool:
-        """Record what the last attempt to commit a PREPARED batch ended in; False if it is not PREPARED."""
+        """Store the result of the last attempt to commit a PREPARED batch; return False if it is not
+        PREPARED.
+        """
         with self._database.write() as connection:
             stream_id = queries.lock_stream(connection, batch.stream)
             values = {"reason": queries.storable(reason)}
             return stream_id is not None and queries.update_prepared(connection, stream_id, batch, values)
 
     def streams(self) -> Sequence[StreamStatus]:
-        """All streams, in the order in which they were registered. Costs the same after any history."""
+        """All streams in the order in which they were registered. The cost does not depend on their
+        history.
+        """
         with self._database.read() as connection:
             rows = connection.execute(sa.select(streams).order_by(streams.c.id)).all()
             return [_status(connection, row) for row in rows]
 
     def other_queries(self, stream: StreamKey) -> Sequence[OtherQuery]:
-        """The other queries that have batches in the stream's table, or waiting for it; newest first."""
+        """Other queries that have batches in the stream's table or pending for it; newest first."""
         with self._database.read() as connection:
             rows = connection.execute(queries.others_of_table(stream)).all()
         return [OtherQuery(**row._mapping) for row in rows]
@@ -398,17 +407,18 @@ class SqlManifestStore:
             return queries.newest(connection, stream, limit)
 
     def manifests(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
-        """Whole manifests that name files, one at a time: one in memory, no transaction held between.
+        """Yield all manifests that list files. Only one is in memory at a time, and no transaction stays
+        open.
 
-        First the batches' own in ascending order, then those of deliveries, with `merged` left empty. A
-        PREPARED delivery comes with the PREPARED batches: its new files are needed, and so are its batches',
-        in case that it is abandoned. Of a COMMITTED one that has rewritten its batches' files these come too
-        until they are removed; if it has not, its own manifest names them. A batch or a delivery may change
-        its state meanwhile. Who needs every manifest reads PREPARED before COMMITTED: then none slips
-        through.
+        The batches' own manifests come first, in ascending order, then those of deliveries, with `merged`
+        left empty. With PREPARED, both are listed: the new files of a delivery are needed, and so are those
+        of its batches in case it is abandoned. With COMMITTED, the batches of a delivery that has rewritten
+        files are listed until the source files are removed; if it has not rewritten files, only the
+        delivery's manifest lists them. The state of a batch or a delivery may change during the iteration. To
+        get every manifest, read PREPARED before COMMITTED.
 
         Raises:
-            ManifestCorruptError: the content is not what was written.
+            ManifestCorruptError: the content does not match its checksum.
         """
         yield from contents.in_state(self._database, stream, state)
 
@@ -422,31 +432,31 @@ def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool
     """Return True if a new manifest of the batch takes the place of this one.
 
     Raises:
-        RetryableError: it is to be replaced, but is not as it was seen, or is being delivered.
+        RetryableError: it should be replaced, but it has changed or is being delivered.
     """
     if record.state is ManifestState.ABORTED or replacing is None:
         return record.state is ManifestState.ABORTED
     if record == replacing and record.delivery_id is None:
         return True
     raise RetryableError(
-        f"Batch {record.batch.batch_id} of {record.batch.stream} was to be written again, for its files are "
-        "gone or fit the table no more, but it is being delivered, or was just changed by another run. "
-        "Nothing was prepared. Start the query again."
+        f"Batch {record.batch.batch_id} of {record.batch.stream} cannot be replaced: it is being delivered, "
+        "or another run has just changed it. It was written again because its files are missing or no "
+        "longer fit the table. Nothing was prepared. Start the query again."
     )
 
 
 def _skipped(record: ManifestRecord) -> str:
     return (
         f"An operator skipped batch {record.batch.batch_id} of {record.batch.stream} while it was written. "
-        "Nothing was prepared. Start the query again: it goes on with the next batch."
+        "Nothing was prepared. Start the query again: it continues with the next batch."
     )
 
 
 def _followed(given_up: ManifestRecord) -> str:
     return (
-        f"Another run has gone on behind batch {given_up.batch.batch_id} of {given_up.batch.stream}, which "
-        "had other rows, while this one was written in its place. Nothing was prepared. Let one driver run "
-        "the query, and start it again."
+        f"Another run has continued after batch {given_up.batch.batch_id} of {given_up.batch.stream}, which "
+        "had other rows, while this run was replacing it. Nothing was prepared. Make sure that only one "
+        "driver runs the query, and start it again."
     )
 
 
@@ -459,9 +469,9 @@ def _fenced(stream: StreamKey, run_id: str, current: Row[Any] | None) -> FencedE
     if current is None:
         return FencedError(f"Run {run_id} has not claimed the stream {stream}. Start the query again.")
     return FencedError(
-        f"Run {run_id} does not hold the stream {stream}: run {current.run_id} took over at "
-        f"{current.claimed_at.isoformat(timespec='seconds')}. Let this query end. "
-        "If it is the one that should run, stop the other and start this one again."
+        f"Run {run_id} no longer holds the stream {stream}: run {current.run_id} took over at "
+        f"{current.claimed_at.isoformat(timespec='seconds')}. Let this query end. If it is the one that "
+        "should run, stop the other one and start this one again."
     )
 
 

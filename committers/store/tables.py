@@ -1,6 +1,6 @@
-"""The tables of the manifest store, as the newest schema version has them.
+"""The tables of the manifest store in the newest schema version.
 
-`migrations/` holds how a database gets there; a test compares the two. All names carry the prefix
+`migrations/` upgrades a database to this schema, and a test compares the two. All names have the prefix
 `penstock_`, so that the store can share a Postgres database with other applications.
 """
 
@@ -19,7 +19,9 @@ VERSION_TABLE = "penstock_alembic_version"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC datetime, in microseconds; SQLite, which knows no time zones, holds it without one."""
+    """A timezone-aware UTC datetime with microseconds. SQLite has no time zones, so it is stored without
+    one.
+    """
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -28,7 +30,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError(f"the store takes datetimes with a time zone, not {value!r}")
+            raise ValueError(f"the store accepts only datetimes with a time zone, not {value!r}")
         utc = value.astimezone(timezone.utc)
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
@@ -49,12 +51,12 @@ streams = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("query_name", sa.Text, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
-    # The table that the committed batches went into, its version that holds the last of them, and which that
-    # is; no batch once an operator has accepted the table as it was at that version.
+    # The table that the committed batches were added to, its version that contains the last of them, and the
+    # id of that batch; the batch is NULL once an operator has accepted the table at that version.
     sa.Column("table_id", sa.Text, nullable=False),
     sa.Column("table_version", sa.BigInteger),
     sa.Column("table_batch_id", sa.BigInteger),
-    # Sums over the committed manifests, kept by `finish`: status never adds up a million rows.
+    # Totals over the committed manifests, maintained by `finish`, so that status need not sum up many rows.
     sa.Column("committed_batches", sa.BigInteger, nullable=False),
     sa.Column("committed_rows", sa.BigInteger, nullable=False),
     sa.Column("committed_bytes", sa.BigInteger, nullable=False),
@@ -62,7 +64,7 @@ streams = sa.Table(
     sa.Column("settings", sa.Text, nullable=False),
     # Since when the query waits for its backlog to shrink.
     sa.Column("waiting_since", UtcDateTime),
-    # How the deliveries are going: `DeliveryState`.
+    # Columns of `DeliveryState`. `alone_up_to` is its `isolate_until`.
     sa.Column("tries", sa.Integer, nullable=False),
     sa.Column("retry_at", UtcDateTime),
     sa.Column("error", sa.Text, nullable=False),
@@ -70,7 +72,7 @@ streams = sa.Table(
     sa.Column("parked_at", UtcDateTime),
     sa.Column("parked_by", sa.Text, nullable=False),
     sa.Column("parked_why", sa.Text, nullable=False),
-    # Records of batches up to this one may be pruned; -1 while none is.
+    # Records up to this batch may have been pruned; -1 if none.
     sa.Column("pruned_up_to", sa.BigInteger, nullable=False),
     sa.UniqueConstraint("query_id", "table_uri", name="penstock_streams_key"),
 )
@@ -104,16 +106,16 @@ manifests = sa.Table(
     sa.Column("finished_at", UtcDateTime),
     sa.Column("table_version", sa.BigInteger),
     sa.Column("reason", sa.Text, nullable=False),
-    # `AbortedBy`; NULL unless the batch is ABORTED. Of an ABORTED batch NULL stands for `replay`.
+    # `AbortedBy`; NULL unless the batch is ABORTED. For an ABORTED batch NULL means `replay`.
     sa.Column("aborted_by", sa.Text),
-    # The delivery that the batch is part of: of a PREPARED batch, one that is PREPARED too.
+    # The delivery that the batch is part of. A PREPARED batch can only be part of a PREPARED delivery.
     sa.Column("delivery_id", sa.BigInteger),
     sa.Column("oldest_event_at", UtcDateTime),
     sqlite_with_rowid=False,
 )
 
 IS_PREPARED = manifests.c.state == sa.literal_column("'PREPARED'")
-"""Spelled out, not a bound parameter: a plan made without the value uses the partial index too."""
+"""A literal instead of a bound parameter, so that a cached query plan can use the partial index."""
 
 sa.Index(
     "penstock_manifests_pending",
@@ -141,9 +143,9 @@ expiries = sa.Table(
     sa.Column("table_uri", sa.Text, nullable=False),
     sa.Column("table_id", sa.Text, nullable=False),
     sa.Column("planned_at", UtcDateTime, nullable=False),
-    # Since when the snapshots are known to be gone from the table.
+    # When the snapshots were known to be removed from the table.
     sa.Column("expired_at", UtcDateTime),
-    # How many of the files are deleted, in the order in which the content lists them.
+    # How many of the files are deleted, in the order of the content.
     sa.Column("deleted", sa.BigInteger, nullable=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
     sa.Column("content_sha256", sa.Text, nullable=False),
@@ -156,9 +158,9 @@ leases = sa.Table(
     metadata,
     sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
     sa.Column("holder", sa.Text, nullable=False),
-    # Stays when the lease is released: a fence is never given out twice.
+    # Kept when the lease is released: a fence is never reused.
     sa.Column("fence", sa.BigInteger, nullable=False),
-    # None once it is released.
+    # NULL after the lease is released.
     sa.Column("expires_at", UtcDateTime),
 )
 
@@ -169,7 +171,7 @@ deliveries = sa.Table(
     sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), nullable=False),
     sa.Column("first_batch_id", sa.BigInteger, nullable=False),
     sa.Column("last_batch_id", sa.BigInteger, nullable=False),
-    # Of the last batch.
+    # Digest of the last batch.
     sa.Column("digest", sa.Text, nullable=False),
     sa.Column("batches", sa.BigInteger, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
@@ -178,25 +180,25 @@ deliveries = sa.Table(
     sa.Column("files", sa.BigInteger, nullable=False),
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    # Of the batches' own manifests.
+    # Files listed by the batches' own manifests.
     sa.Column("source_files", sa.BigInteger, nullable=False),
     sa.Column("source_bytes", sa.BigInteger, nullable=False),
     sa.Column("oldest_event_at", UtcDateTime),
     sa.Column("oldest_prepared_at", UtcDateTime, nullable=False),
-    # Of the lease that it was prepared under.
+    # Fence of the lease under which it was prepared.
     sa.Column("fence", sa.BigInteger, nullable=False),
     sa.Column("prepared_at", UtcDateTime, nullable=False),
     sa.Column("finished_at", UtcDateTime),
     sa.Column("table_version", sa.BigInteger),
     sa.Column("reason", sa.Text, nullable=False),
-    # Since when the files that it replaced, and the contents that name them, are gone.
+    # When the source files, and the contents that list them, were deleted.
     sa.Column("sources_removed_at", UtcDateTime),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("is_empty", sa.Boolean, nullable=False),
     sa.Column("content_sha256", sa.Text, nullable=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
-    sqlite_autoincrement=True,  # never the id of one that was pruned
+    sqlite_autoincrement=True,  # ids of pruned deliveries are never reused
 )
 
 IS_UNFINISHED = deliveries.c.state == sa.literal_column("'PREPARED'")

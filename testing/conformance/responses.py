@@ -122,7 +122,7 @@ class ResponseClaims(Claims):
         harness.delete_uncommitted()
         (left,) = query.recover(store)
         assert left.state is ManifestState.PREPARED
-        assert "are gone" in left.reason
+        assert "are missing" in left.reason
         query.run(store, query.batch(0), ids(1), ids(2), run_id="r2")
 
         check_rows(harness, 1, 2)

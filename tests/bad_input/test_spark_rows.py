@@ -207,7 +207,7 @@ def _has_far(value: object, kind: DataType) -> bool:
 def test_bytes_that_spark_casts_to_a_text_are_refused_by_name(kind: str, spark: SparkSession) -> None:
     rows = spark.sql("SELECT 'ok' AS fine, array(CAST(X'ff41' AS STRING)) AS `broken one`")
     with new_table(kind) as table:
-        with pytest.raises(Exception, match=r"A text in broken one\.element is no valid UTF-8"):
+        with pytest.raises(Exception, match=r"A string in broken one\.element is not valid UTF-8"):
             write_batch(rows, table)
         assert data_files(table) == []
 

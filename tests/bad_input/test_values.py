@@ -192,7 +192,7 @@ def test_bytes_that_are_no_text_are_refused(kind: str, data: bytes, place: str) 
     type_, array = kinds[place]
     batch = pa.RecordBatch.from_arrays([array], names=[place.partition(".")[0]])
     with new_table(kind) as table:
-        with pytest.raises(SchemaMismatchError, match=f"A text in {place} is no valid UTF-8"):
+        with pytest.raises(SchemaMismatchError, match=f"A string in {place} is not valid UTF-8"):
             write(table, StructType([StructField(batch.schema.names[0], type_)]), [batch])
         assert data_files(table) == []
         assert by_duckdb(table).num_rows == 0

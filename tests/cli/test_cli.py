@@ -235,7 +235,7 @@ def test_show_wants_one_stream(local_lake: Lake) -> None:
     local_lake.register()
     ended = Ended("show", "ids", "0")
     assert ended.code == 2
-    assert "means several streams" in ended.err
+    assert "matches several streams" in ended.err
     assert Ended("show", f"{QUERY} -> {local_lake.table}", "0").code == 0
 
 
@@ -317,7 +317,7 @@ def test_status_with_table_tells_a_table_that_was_replaced(any_lake: Lake) -> No
     replace_table(any_lake)
     ended = Ended("status", "--table", QUERY)
     assert ended.code == 1
-    assert "created again" in ended.err
+    assert "re-created" in ended.err
     any_lake.lake.drop()
     gone = Ended("status", "--table", "--json", QUERY)
     assert gone.code == 1
@@ -413,7 +413,7 @@ def test_an_error_of_one_stream_does_not_keep_the_others_pending(any_lake: Lake,
     second.prepare(0, second.write(0))
     ended = Ended("recover", "--json")
     assert ended.code == 3
-    assert "created again" in ended.err
+    assert "re-created" in ended.err
     assert {stream["error"] is None for stream in ended.json["streams"]} == {True, False}
     assert len(second.rows()) == 2
     second.store.close()

@@ -449,7 +449,7 @@ def test_a_table_that_is_altered_in_the_middle_is_left_alone(lake: Lake) -> None
             lake.lake.load().update_schema().rename_column("id", "number").commit()
 
     compacted = compaction(lake, Meddling(compactable(lake), [alter])).run()
-    assert (compacted.sources, compacted.given_up) == (0, "the table was altered meanwhile")
+    assert (compacted.sources, compacted.given_up) == (0, "the table was altered in the meantime")
     assert len(files(lake)) == 12
 
 
@@ -537,7 +537,7 @@ def test_new_files_that_are_gone_are_not_committed(lake: Lake) -> None:
 
     compacted = compaction(lake, Meddling(compactable(lake), [lose])).run()
     assert compacted.sources == 0
-    assert "are gone" in compacted.given_up
+    assert "are missing" in compacted.given_up
     assert len(lake.rows()) == 12
 
 

@@ -273,7 +273,7 @@ def test_copies_of_a_checkpoint_on_one_store_part_with_an_error(stream: Stream) 
     stream.run(0, [0], offsets="of the copy")
     batch = stream.batch(1)
     committer = stream.committer()
-    with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
+    with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
         committer.begin(batch, digest_of=lambda _: stream.batch(0).digest)
     assert committer.begin(batch, digest_of=lambda _: stream.batch(0, "of the copy").digest) is Action.WRITE
     assert committer.begin(batch, digest_of=lambda _: None) is Action.WRITE
@@ -314,7 +314,7 @@ def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -
     """What they have after it may be the same, and be taken for what the other has written."""
     stream.run(0, [0], offsets="of the copy")
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
-    with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
+    with pytest.raises(CheckpointMismatchError, match="after batch 0"):
         stream.committer().begin(stream.batch(1), digest_of=lambda _: stream.batch(0).digest)
 
 
@@ -325,7 +325,7 @@ def test_copies_part_with_an_error_even_behind_an_aborted_batch(stream: Stream) 
     assert stream.begin(other) is Action.WRITE
     stream.prepare(stream.write(other, "r2", [0]))
     stream.store.deliveries.abort_pending(stream.query.stream, -1, "ann", "starts anew")
-    with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
+    with pytest.raises(CheckpointMismatchError, match="after batch 0"):
         stream.committer().begin(stream.batch(1), digest_of=lambda _: mine.digest)
     assert stream.committer().begin(stream.batch(1), digest_of=lambda _: other.digest) is Action.WRITE
 
@@ -336,7 +336,7 @@ def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: 
     assert stream.begin(stream.batch(1)) is Action.WRITE
     written = stream.write(stream.batch(1), "r1", [1])
     assert stream.begin(stream.batch(0, "of the copy")) is Action.WRITE
-    with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+    with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
         stream.prepare(written)
     assert stream.states() == {0: ABORTED}
 
@@ -345,8 +345,8 @@ def test_a_coupled_query_does_not_go_on_over_a_batch_that_waits_for_its_replay(s
     """The batch between them is intact, but the token of the next would say that both are in the table."""
     for batch_id in range(2):
         stream.run(batch_id, [batch_id])
-    stream.store.finish(stream.batch(0), ABORTED, reason="given up for its replay")
-    with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+    stream.store.finish(stream.batch(0), ABORTED, reason="aborted for its replay")
+    with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
         stream.coupled().begin(stream.batch(2))
     assert stream.states() == {0: ABORTED, 1: PREPARED}
 
@@ -358,9 +358,9 @@ def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> Non
     written = stream.write(stream.batch(1), "r1", [1])
     assert stream.begin(other) is Action.WRITE
     stream.prepare(stream.write(other, "r2", [7]))
-    with pytest.raises(CheckpointMismatchError, match="behind batch 0"):
+    with pytest.raises(CheckpointMismatchError, match="after batch 0"):
         stream.committer().prepare(written.manifest, written.committables, mine.digest)
-    with pytest.raises(RetryableError, match="has other rows of, batch 0"):  # had it looked too early
+    with pytest.raises(RetryableError, match="has other rows for, batch 0"):  # had it looked too early
         stream.store.prepare(written.manifest, "r2", follows=mine)
     assert stream.states() == {0: PREPARED}
 
@@ -377,7 +377,7 @@ def test_other_rows_are_not_prepared_in_front_of_what_follows_the_ones_that_were
     stream.committer().begin(stream.batch(1), digest_of=lambda _: mine.digest)
     following = stream.write(stream.batch(1), "r1", [1])
     stream.committer().prepare(following.manifest, following.committables, mine.digest)
-    with pytest.raises(RetryableError, match="has gone on behind batch 0"):
+    with pytest.raises(RetryableError, match="has continued after batch 0"):
         stream.prepare(written)
     assert stream.states() == {0: ABORTED, 1: PREPARED}
     assert not [path for path in written.paths if (stream.query.lake.data_folder / path).exists()]
@@ -390,7 +390,7 @@ def test_a_skipped_batch_waits_for_its_replay_once_what_it_followed_is_given_up(
     for batch_id in range(3):
         stream.store.deliveries.skip(stream.query.stream, batch_id, "ann", "broken")
     stream.run(0, [0, 1, 2], "r2", "of the copy")
-    with pytest.raises(CheckpointMismatchError, match="batch 2 was given up and never written again"):
+    with pytest.raises(CheckpointMismatchError, match="batch 2 was aborted and never written again"):
         stream.committer().begin(stream.batch(3), digest_of=lambda _: stream.batch(2).digest)
     stream.deliver()
     assert stream.states() == {0: COMMITTED, 1: ABORTED, 2: ABORTED}
@@ -411,7 +411,7 @@ def test_a_batch_whose_files_are_gone_gives_way_alone(stream: Stream) -> None:
     assert stream.states() == {0: PREPARED, 1: PREPARED}
     late = stream.write(stream.batch(0), "r3", [0])
     stream.store.claim(stream.query.stream, "r3")
-    with pytest.raises(RetryableError, match="was just changed by another run"):
+    with pytest.raises(RetryableError, match="another run has just changed it"):
         stream.store.prepare(late.manifest, "r3", replacing=seen)
 
 
@@ -474,7 +474,7 @@ def test_a_copy_of_the_checkpoint_that_goes_on_after_a_batch_was_given_up_is_an_
     record = stream.store.record(stream.query.stream, 1)
     assert record is not None
     assert record.awaits_replay
-    with pytest.raises(CheckpointMismatchError, match="batch 1 was given up and never written again"):
+    with pytest.raises(CheckpointMismatchError, match="batch 1 was aborted and never written again"):
         stream.begin(stream.batch(2))
 
 
@@ -491,14 +491,14 @@ def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_t
         store.prepare(stream.write(other, "r2", [7]).manifest, "r2")
         with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
             late.deliver()
-        store.finish(other, ABORTED, reason="the table holds it with other source offsets")
+        store.finish(other, ABORTED, reason="the table has it from other source offsets")
 
         before = written.batch.digest
         for committer, is_refused in ((late.committer(), True), (late.coupled(), False)):
             with pytest.raises(CheckpointMismatchError) if is_refused else nullcontext():
                 committer.begin(stream.batch(1), lambda _: before)
         following = stream.write(stream.batch(1), "r1", [1])
-        with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+        with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
             late.committer().prepare(following.manifest, following.committables, before)
         assert late.states() == {0: ABORTED}
 
@@ -513,7 +513,7 @@ def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
         stream.run(batch_id, [batch_id])
     assert stream.store.finish(stream.batch(1), ABORTED, reason="it can never land")
     stream.store.deliveries.skip(stream.query.stream, 2, "ann", "broken")
-    with pytest.raises(CheckpointMismatchError, match="batch 1 was given up and never written again"):
+    with pytest.raises(CheckpointMismatchError, match="batch 1 was aborted and never written again"):
         stream.begin(stream.batch(3))
 
 
@@ -548,7 +548,7 @@ def test_undelivered_batches_that_went_with_the_store_are_an_error(
     if delivered:
         stream.deliver()
     stream.run(1, [1])
-    with pytest.raises(CheckpointMismatchError, match="went with the store") as refused:
+    with pytest.raises(CheckpointMismatchError, match="were lost with the store") as refused:
         without_store.begin(without_store.batch(2))
     assert "delivery=coupled" in str(refused.value)
 
@@ -559,7 +559,7 @@ def test_a_copy_is_told_so_although_batches_went_with_the_store_too(
     """Starting it coupled, as the error about these batches says, would write its rows twice."""
     stream.run(0, [0], offsets="of the copy")
     stream.deliver()
-    with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the table has from other"):
+    with pytest.raises(CheckpointMismatchError, match="after batch 0, which the table has from other"):
         without_store.committer().begin(
             without_store.batch(2), lambda batch_id: stream.batch(batch_id).digest
         )

@@ -423,7 +423,7 @@ def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -
     manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(3)]
     table = stream.query.open_table()
     assert isinstance(table.commit(manifests[0]), Committed)
-    with pytest.raises(FencedError, match="holds batches up to 0"):
+    with pytest.raises(FencedError, match="has batches up to 0"):
         stream.query.open_table().commit(merge(manifests))
     token = table.token("q1")
     assert token is not None
@@ -527,7 +527,7 @@ def test_missing_files_stop_the_delivery_and_say_what_to_do(stream: Stream) -> N
     assert "penstock skip" in state.error
     assert stream.commits() == 0
 
-    stream.store.deliveries.skip(stream.query.stream, 0, "tester", "files are gone")
+    stream.store.deliveries.skip(stream.query.stream, 0, "tester", "files are missing")
     stream.store.deliveries.retry(stream.query.stream, "tester", "goes on without")
     stream.deliver_all()
     assert stream.holds([1])

@@ -293,7 +293,7 @@ except Exception as error:
         check=True,
     )
     assert run.stdout.startswith("RetryableError"), run.stdout + run.stderr
-    assert "It did not land" in run.stdout
+    assert "The batch was not committed" in run.stdout
     assert stream.committer().commit(manifest) == Committed(1)
     assert ids(stream) == [1]
 

@@ -176,6 +176,6 @@ def test_an_error_shows_no_signature(azure: str) -> None:
     with lossy_proxy(azure) as network:
         options: dict[str, Any] = {**azure_options(network.url), **SIGNATURE_OPTION, "max_retries": "0"}
         del options["azure_storage_account_key"]
-        with pytest.raises(RetryableError, match=r"cannot be looked at.*storage\.\*") as raised:
+        with pytest.raises(RetryableError, match=r"cannot be listed or checked.*storage\.\*") as raised:
             delta_files(f"az://{CONTAINER}/t", options).delete(["a"])
     assert "s%3D" not in str(raised.value)

@@ -211,7 +211,7 @@ def test_a_table_created_again_stops_the_stream(stream: DeltaStream) -> None:
         lambda: stream.committer().commit(manifest),
         lambda: stream.committer().check_unchanged(stream.query_id, written, 1),
     ):
-        with pytest.raises(TableChangedError, match="created again"):
+        with pytest.raises(TableChangedError, match="re-created"):
             attempt()
     assert ids(stream) == []
 

@@ -162,7 +162,7 @@ def test_files_that_cannot_be_deleted_are_named(monkeypatch: pytest.MonkeyPatch)
         assert store is not None
         store.put("a", b"1")
         network.spend("denied", on="POST")
-        with pytest.raises(RetryableError, match=r"cannot be looked at.*storage\.\*"):
+        with pytest.raises(RetryableError, match=r"cannot be listed or checked.*storage\.\*"):
             delta_files(f"s3://{BUCKET}/t", options).delete(["a"])
         assert delta_files(f"s3://{BUCKET}/t", options).delete(["a"]) == 1
 

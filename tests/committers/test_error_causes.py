@@ -235,7 +235,7 @@ def test_a_postgres_that_stops_in_the_middle_is_an_outage(
         error = error_of(hang)
         assert time.monotonic() - started < 10
         assert cause_of(error) is OUTAGE
-        assert "has not answered for" in str(error)
+        assert "has not responded for" in str(error)
         assert store.streams() == []
 
 

@@ -65,7 +65,7 @@ def test_properties_without_a_name_are_the_default_catalog_s() -> None:
         (None, {}, "s3://bucket/lake", "not on the local disk"),
         (None, {}, "/lake?x", "parts of a URL"),
         ("http://host", {}, None, "catalog.uri"),
-        ("", {}, None, "is a name"),
+        ("", {}, None, "must be a name"),
         ("c", {"warehouse": "a"}, "b", "differ"),
     ],
 )

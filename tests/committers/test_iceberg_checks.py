@@ -82,7 +82,7 @@ def test_an_unknown_partition_transform_is_refused(tables: Tables) -> None:
     fields = [{"source-id": 1, "field-id": 1000, "transform": "zorder", "name": "z"}]
     table = _with_metadata(tables.create()[0], {"partition-specs": [{"spec-id": 0, "fields": fields}]})
     with pytest.raises(
-        TableNotSupportedError, match=r"transform 'zorder' in partitioning 0: .*not known here"
+        TableNotSupportedError, match=r"transform 'zorder' in partitioning 0: .*the transform is unknown"
     ):
         check_supported(table, overwrite=False)
     assert "zorder" not in table.metadata.model_dump_json(), "what a commit would write"

@@ -459,6 +459,8 @@ def test_a_storage_that_cannot_be_asked_is_retryable() -> None:
         "s3.region": "us-east-1",
         "s3.connect-timeout": "1",
     }
-    with pytest.raises(RetryableError, match=r"s3://lake/t cannot be looked at.*catalog\.\*") as caught:
+    with pytest.raises(
+        RetryableError, match=r"s3://lake/t cannot be listed or checked.*catalog\.\*"
+    ) as caught:
         iceberg_files("s3://lake/t", properties).missing(["a"])
     assert "s3cr3t" not in str(caught.value)

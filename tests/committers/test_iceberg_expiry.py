@@ -446,7 +446,7 @@ def test_files_stay_and_are_logged_if_a_lost_tag_can_never_be_checked_for(
         metadata.unlink()
     else:
         metadata.write_text("{")
-        with pytest.raises(RetryableError, match="the next run goes on"):
+        with pytest.raises(RetryableError, match="the next run continues"):
             history.run()
         history.wait(PLAN_KEPT_FOR)
     history.wait(timedelta(seconds=1))

@@ -171,7 +171,7 @@ def partition(stream: IcebergStream) -> None:
 HARMFUL = [
     (make_required, r"'n' is now NOT NULL"),
     (add_required, r"'must' is NOT NULL in the table"),
-    (drop_and_add_anew, r"'name' was dropped and added anew"),
+    (drop_and_add_anew, r"'name' was dropped and added again"),
     (partition, r"now partitioned by id_bucket \(bucket\[4\]\)"),
 ]
 
@@ -234,7 +234,7 @@ GONE = [
     (drop, "There is no Iceberg table"),
     (rename, "There is no Iceberg table"),
     (drop_with_namespace, "There is no Iceberg table"),
-    (drop_and_create, "created again"),
+    (drop_and_create, "re-created"),
 ]
 
 

@@ -223,7 +223,7 @@ def test_a_catalog_that_never_answers_is_an_outage_within_seconds(
 def test_a_timeout_that_is_no_number_of_seconds_is_refused(key: str, given: str) -> None:
     error = error_of({**of_rest(1), key: given})
     assert isinstance(error, ConfigurationError)
-    assert f"catalog.{key} must be a number of seconds" in str(error)
+    assert f"catalog.{key} must be a positive number of seconds" in str(error)
 
 
 def test_a_catalog_in_postgres_has_the_timeouts_of_the_store_and_the_users_come_first(

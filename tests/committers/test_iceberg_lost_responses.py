@@ -163,7 +163,7 @@ def test_a_request_to_the_embedded_catalog_that_failed_did_not_land(tmp_path: Pa
     stream.commit(0, [0])
     manifest = stream.prepare(1, [1])
     with catalog_with(not_sent(sa.exc.OperationalError("UPDATE", {}, Exception("disk I/O error")))):
-        with pytest.raises(RetryableError, match="did not land"):
+        with pytest.raises(RetryableError, match="was not committed"):
             stream.committer().commit(manifest)
     assert stream.orphan_manifests() == set()
     assert isinstance(stream.committer().commit(manifest), Committed)

@@ -196,7 +196,8 @@ def test_new_columns_have_metrics_too(tables: Tables) -> None:
 )
 def test_metrics_that_cannot_be_read_are_refused_by_name(tables: Tables, key: str, text: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=re.escape(f"property {key} of the Iceberg table is {text!r}")
+        ConfigurationError,
+        match=re.escape(f"property {key} of the Iceberg table has the unsupported value {text!r}"),
     ):
         _target(tables, {key: text})
 
@@ -276,7 +277,8 @@ def test_codecs_and_their_levels(
 )
 def test_settings_that_cannot_be_followed_are_refused_by_name(tables: Tables, key: str, text: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=re.escape(f"property {key} of the Iceberg table is {text!r}")
+        ConfigurationError,
+        match=re.escape(f"property {key} of the Iceberg table has the unsupported value {text!r}"),
     ):
         _target(tables, {key: text})
 

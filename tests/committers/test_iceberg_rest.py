@@ -552,7 +552,7 @@ def test_a_table_dropped_while_the_commit_is_sent_is_said(
         if is_recreated:
             lake.catalog.create_table(lake.name, ids().schema)
 
-    said = "dropped and created again" if is_recreated else "no Iceberg table .* any more"
+    said = "dropped and re-created" if is_recreated else "The Iceberg table .* no longer exists"
     with at_point("commit.start", drop), pytest.raises(TableChangedError, match=said):
         stream.commit(written)
     if is_recreated:
@@ -561,7 +561,7 @@ def test_a_table_dropped_while_the_commit_is_sent_is_said(
         assert lake.load().current_snapshot() is None
     else:
         (recovered,) = stream.recover()
-        assert "files are gone" in recovered.reason
+        assert "files are missing" in recovered.reason
     assert stream.state(1) is PREPARED
 
 

@@ -127,7 +127,7 @@ def test_a_table_that_was_dropped_and_created_again_is_an_error(
     query.run(store, query.batch(0), ids(1))
     query.sql("DROP TABLE events; CREATE TABLE events (id bigint)")
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
-        with pytest.raises(TableChangedError, match="dropped and created again"):
+        with pytest.raises(TableChangedError, match="dropped and re-created"):
             query.run(store if next_store == "same" else new, query.batch(1), ids(2))
 
     assert query.ids() == []
@@ -146,7 +146,7 @@ def test_a_fence_that_is_gone_is_an_error(query: PostgresQuery, store: SqlManife
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("ALTER id TYPE real", "'id' is real now; the rows were staged as bigint"),
+        ("ALTER id TYPE real", "'id' is now real; the rows were staged as bigint"),
         ("ADD must text NOT NULL", "'must' is NOT NULL in the table, has no default"),
         ("RENAME id TO key", "'id' is no longer in the table"),
         ("DROP id, ADD id bigint GENERATED ALWAYS AS IDENTITY", "'id' is bigint now"),
@@ -207,7 +207,7 @@ def test_postgres_fills_columns_that_the_query_does_not_have(
 @pytest.mark.parametrize(
     ("ddl", "said"),
     [
-        ("(id integer)", "'id' is integer in the table, which does not hold int64"),
+        ("(id integer)", "'id' is integer in the table, which cannot store int64"),
         ("(id bigint, x text NOT NULL)", "'x' is NOT NULL in the table, has no default"),
         ("(id bigint GENERATED ALWAYS AS IDENTITY)", "'id' is GENERATED ALWAYS"),
         ("(other bigint)", "the table has no column 'id'"),
@@ -308,7 +308,7 @@ def test_rows_without_columns_are_refused(query: PostgresQuery, store: SqlManife
 
 def test_a_column_that_may_be_each_of_two_is_refused(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql('CREATE TABLE events ("Id" bigint, "iD" bigint)')
-    with pytest.raises(SchemaMismatchError, match="'ID' may be each of 'Id', 'iD' in the table"):
+    with pytest.raises(SchemaMismatchError, match="'ID' matches each of 'Id', 'iD' in the table"):
         query.plan(store, query.batch(0), pa.table({"ID": [1]}))
     query.run(store, query.batch(0), pa.table({"iD": [1]}))
 
@@ -317,7 +317,7 @@ def test_a_column_that_may_be_each_of_two_is_refused(query: PostgresQuery, store
 
 def test_two_columns_are_not_written_into_one(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql('CREATE TABLE events ("Id" bigint)')
-    with pytest.raises(SchemaMismatchError, match="'ID', 'iD' are both 'Id' in the table"):
+    with pytest.raises(SchemaMismatchError, match="'ID', 'iD' both match 'Id' in the table"):
         query.plan(store, query.batch(0), pa.table({"ID": [1], "iD": [2]}))
 
 
@@ -327,7 +327,7 @@ def test_new_columns_may_differ_by_case_but_none_is_there_twice(
     query.sql("CREATE TABLE events (id bigint)")
     evolving = PostgresQuery(query.url, options={"schemaEvolution": "addColumns"})
     rows = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
-    with pytest.raises(SchemaMismatchError, match="'x' is there twice"):
+    with pytest.raises(SchemaMismatchError, match="'x' occurs twice"):
         evolving.plan(store, evolving.batch(0), rows)
     evolving.run(store, evolving.batch(0), pa.table({"x": [1], "X": [2], "ID": [3]}))
 
@@ -374,7 +374,7 @@ def test_a_value_too_long_for_an_index_refuses_the_batch(
 ) -> None:
     query.sql("CREATE TABLE events (s text); CREATE INDEX ON events (s)")
     text = "".join(random.Random(1).choices(string.printable, k=20_000))  # it cannot be compressed
-    with pytest.raises(SchemaMismatchError, match="refused rows: index row"):
+    with pytest.raises(SchemaMismatchError, match="rejected rows: index row"):
         query.run(store, query.batch(0), pa.table({"s": [text]}))
 
 
@@ -388,10 +388,10 @@ def test_a_table_is_not_created_where_that_is_not_wanted(
 @pytest.mark.parametrize(
     ("granted", "says"),
     [
-        ("USAGE ON SCHEMA {schema}", "refuses access: permission denied.* Correct the url or the rights"),
+        ("USAGE ON SCHEMA {schema}", "denies access: permission denied.* Fix the url or the privileges"),
         (
             "USAGE ON SCHEMA {schema} TO {user}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema}",
-            r"lacks rights: .*INSERT on \"{schema}\"\.\"events\"",
+            r"lacks privileges: .*INSERT on \"{schema}\"\.\"events\"",
         ),
     ],
 )

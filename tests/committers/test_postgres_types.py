@@ -250,7 +250,7 @@ def test_a_type_that_postgres_does_not_have_is_refused_with_a_way_out(
         (pa.array([["a\0b"]]), "NUL character"),
         (pa.array([3_000_000], pa.int32()).view(pa.date32()), "outside of the years 1 to 9999"),
         (pa.array([-(10**17)], pa.int64()).view(pa.timestamp("us")), "outside of the years 1 to 9999"),
-        (pa.array([b"\xff"], pa.binary()).view(pa.string()), "no valid UTF-8"),
+        (pa.array([b"\xff"], pa.binary()).view(pa.string()), "not valid UTF-8"),
     ],
 )
 def test_a_value_that_postgres_cannot_hold_is_refused_and_its_column_named(

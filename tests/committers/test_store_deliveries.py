@@ -84,7 +84,7 @@ def test_a_stream_has_one_unfinished_delivery_at_most(store: SqlManifestStore, l
     first = deliver(store, lease, 0)
     fill(store, 1, first=2)
     for batch_ids in ((0, 1), (1, 2), (0,)):
-        with pytest.raises(RetryableError, match=r"Batch 0 .*is part of delivery"):
+        with pytest.raises(RetryableError, match=r"Batch 0 .*is part of the unfinished delivery"):
             deliver(store, lease, *batch_ids)
     assert store.deliveries.unfinished(STREAM) == first
 
@@ -119,18 +119,21 @@ def test_the_database_itself_refuses_a_second_unfinished_delivery(
 
 
 UNFIT: dict[str, tuple[Callable[[SqlManifestStore], object], str]] = {
-    "committed": (lambda store: store.finish(batch(1), COMMITTED), "Batch 1 .*is not pending any more"),
+    "committed": (lambda store: store.finish(batch(1), COMMITTED), "Batch 1 .*is no longer pending"),
     "skipped": (
         lambda store: store.deliveries.skip(STREAM, 1, "me", ""),
-        "Batch 1 .*is not pending any more",
+        "Batch 1 .*is no longer pending",
     ),
-    "given up": (lambda store: store.finish(batch(1), ABORTED), "Batch 1 .*for its replay, and comes first"),
+    "given up": (
+        lambda store: store.finish(batch(1), ABORTED),
+        "Batch 1 .*waits for its replay and must be delivered first",
+    ),
     "replaced": (
         lambda store: [
             store.finish(batch(2), ABORTED),
             store.prepare(replace(own(2), batch=batch(2, "other")), "r1"),
         ],
-        "Batch 2 .*is not pending any more",
+        "Batch 2 .*is no longer pending",
     ),
 }
 
@@ -152,7 +155,9 @@ def test_a_delivery_leaves_out_no_pending_batch(store: SqlManifestStore, lease: 
     """The token would pass it, and what the token has passed counts as delivered: its rows would be lost."""
     fill(store, 3)
     chosen = [batch_id for batch_id in range(3) if batch_id != left_out]
-    with pytest.raises(RetryableError, match=rf"Batch {left_out} .*is pending too, and comes first"):
+    with pytest.raises(
+        RetryableError, match=rf"Batch {left_out} .*is pending too and must be delivered first"
+    ):
         deliver(store, lease, *chosen)
     assert store.deliveries.skip(STREAM, left_out, "tester", "spoilt")
     assert deliver(store, lease, *chosen).manifest.batches == tuple(map(batch, chosen))
@@ -165,7 +170,7 @@ def test_nothing_is_delivered_past_a_batch_that_waits_for_its_replay(
     fill(store, 3)
     store.finish(batch(1), ABORTED, reason="superseded")
     assert [one.batch.batch_id for one in store.deliveries.deliverable(STREAM)] == [0]
-    with pytest.raises(RetryableError, match=r"Batch 1 .*for its replay, and comes first"):
+    with pytest.raises(RetryableError, match=r"Batch 1 .*waits for its replay and must be delivered first"):
         deliver(store, lease, 0, 2)
     assert deliver(store, lease, 0).manifest.batches == (batch(0),)
 
@@ -181,15 +186,15 @@ def test_a_batch_that_an_earlier_version_has_given_up_waits_for_its_replay(
     record = store.record(STREAM, 1)
     assert decide(record, TokenPosition.BEHIND, batch(1), is_decoupled=True) is Action.SUPERSEDE
     assert store.deliveries.deliverable(STREAM) == []
-    with pytest.raises(RetryableError, match=r"Batch 1 .*for its replay, and comes first"):
+    with pytest.raises(RetryableError, match=r"Batch 1 .*waits for its replay and must be delivered first"):
         deliver(store, lease, 2, 3)
-    with pytest.raises(RetryableError, match="has given up"):
+    with pytest.raises(RetryableError, match="has aborted"):
         store.prepare(own(4), "r1", follows=batch(1))
 
 
 def test_a_delivery_is_named_after_its_last_batch(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 2)
-    with pytest.raises(ValueError, match="after the last"):
+    with pytest.raises(ValueError, match="id of the last batch"):
         store.deliveries.prepare(lease, replace(merged(0, 1), batch=batch(0)), "age", is_compacted=False)
 
 

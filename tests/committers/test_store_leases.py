@@ -127,7 +127,7 @@ def test_a_fenced_holder_is_refused(
     clock.advance(11)
     newer = store.deliveries.acquire(STREAM, "second", 10)
     assert newer is not None
-    with pytest.raises(FencedError, match=r"first does not hold .*second has it"):
+    with pytest.raises(FencedError, match=r"first no longer holds .*second holds it"):
         use(store.deliveries, lease)
     store.deliveries.release(newer)
     again = store.deliveries.acquire(STREAM, "first", 10)  # the same name, and a fence of its own

@@ -272,7 +272,7 @@ def test_copies_of_a_checkpoint_part_with_an_error_if_the_store_was_lost(
     """Also if batches that were not delivered went with it: then the table's last batch is an older one."""
     query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
     with open_store(f"sqlite:///{tmp_path}/empty.db") as empty:
-        with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the table has from other"):
+        with pytest.raises(CheckpointMismatchError, match="after batch 0, which the table has from other"):
             query.committer(empty).begin(query.batch(batch_id), lambda number: query.batch(number).digest)
         same = {0: query.batch(0, "of the copy").digest}
         assert query.committer(empty).begin(query.batch(batch_id), same.get) is Action.WRITE
@@ -281,7 +281,7 @@ def test_copies_of_a_checkpoint_part_with_an_error_if_the_store_was_lost(
 def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManifestStore) -> None:
     """Each start says what its checkpoint has of the batch before."""
     query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
-    with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
+    with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
         query.committer(store).begin(query.batch(1), lambda _: query.batch(0).digest)
     same = query.batch(0, "of the copy").digest
     assert query.committer(store).begin(query.batch(1), lambda _: same) is Action.WRITE
@@ -305,7 +305,7 @@ def test_a_copy_that_must_part_gives_up_nothing(query: Query, store: SqlManifest
     """The other one has logged what it prepared, and would not write it again."""
     query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
     prepare_only(query, store, 1, "of the copy")
-    with pytest.raises(CheckpointMismatchError, match="behind batch 0, which the store has from other"):
+    with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
         query.committer(store).begin(query.batch(1), lambda _: query.batch(0).digest)
     assert state(store, query, 1) is PREPARED
 
@@ -316,7 +316,7 @@ def test_a_batch_that_was_given_up_and_never_written_again_stops_the_query(
     """The copy has given up what this checkpoint has logged: its rows are nowhere."""
     prepare_only(query, store, 0, "old")
     query.plan(store, query.batch(0, "of the copy"))
-    with pytest.raises(CheckpointMismatchError, match="given up and never written again"):
+    with pytest.raises(CheckpointMismatchError, match="aborted and never written again"):
         query.plan(store, query.batch(1))
 
 
@@ -575,10 +575,10 @@ def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
 
     (recovered,) = query.committer(store).recovery.recover(query.stream)
     assert recovered.state is PREPARED
-    assert "batch 0 before it was given up" in recovered.reason
+    assert "the earlier batch 0 was aborted" in recovered.reason
     assert [record.batch.batch_id for record in store.pending(query.stream)] == [2]
 
-    with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+    with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
         query.committer(store).begin(query.batch(3), lambda _: query.batch(2).digest)
     assert query.open_table().token(query.query_id) is None
 
@@ -596,12 +596,12 @@ def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_ro
         target = query.sink_plan(0)
         for number in range(2):
             ours.prepare(query.write(target, query.batch(number), "r2", [[number]]).manifest, "r2")
-        ours.finish(query.batch(0), ABORTED, reason="the table holds it with other source offsets")
+        ours.finish(query.batch(0), ABORTED, reason="the table has it from other source offsets")
 
         (recovered,) = query.committer(ours).recovery.recover(query.stream)
         assert recovered.state is PREPARED
-        assert "batch 0 before it was given up" in recovered.reason
-        with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+        assert "the earlier batch 0 was aborted" in recovered.reason
+        with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
             query.committer(ours).begin(query.batch(2), lambda _: query.batch(1).digest)
         assert [record.batch.batch_id for record in ours.pending(query.stream)] == [1]
 
@@ -628,7 +628,7 @@ def test_a_batch_that_no_longer_fits_the_table_is_an_error_without_a_replay(
     written = prepare_only(query, store)
     query.lake.partition_by_day()
     replay = None if next_batch is None else query.batch(next_batch)
-    with pytest.raises(SchemaMismatchError, match=r"can no\s+longer take its files"):
+    with pytest.raises(SchemaMismatchError, match=r"no\s+longer accepts its files"):
         query.committer(store).recovery.recover(query.stream, replay)
     assert state(store, query) is PREPARED
     assert written.paths <= data_files(query)
@@ -664,7 +664,7 @@ def test_too_many_conflicts_leave_the_batch_prepared_for_the_next_start(
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), batch, "r1", PARTS)
     table = BusyTable(query.open_table(), conflicts=20)
-    with pytest.raises(RetryableError, match="lost against other writers 20 times, last: taken"):
+    with pytest.raises(RetryableError, match="conflicted with other writers 20 times, last: taken"):
         query.commit_or_abort(store, written, table)
     assert table.commits == 20
     assert state(store, query) is PREPARED
@@ -768,7 +768,7 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
         assert state(new, query) is ABORTED
 
         committer = query.committer(new)
-        with pytest.raises(CheckpointMismatchError, match="batch 0 was given up and never written again"):
+        with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
             committer.begin(query.batch(1), lambda _: batch.digest)
         assert committer.begin(query.batch(1), lambda _: query.batch(0, "ours").digest) is Action.WRITE
 
@@ -938,7 +938,7 @@ def test_a_superseded_driver_is_told_that_it_was_given_up(query: Query, store: S
     batch = query.batch(0, "ours")
     written = query.write(query.plan(store, batch), batch, "r1", PARTS)
     with at_point("commit.landed", lambda: store.finish(batch, ABORTED)):
-        with pytest.raises(FencedError, match="another run has given it up"):
+        with pytest.raises(FencedError, match="another run has aborted it"):
             query.commit_or_abort(store, written)
     assert findings(query, [1, 2, 3]).problems == []
 
@@ -1003,7 +1003,7 @@ def test_a_manifest_that_cannot_be_read_is_not_given_up(query: Query, store: Sql
     batch = prepare_only(query, store).batch
     with store.engine.begin() as connection:
         connection.execute(sa.text("DELETE FROM penstock_manifest_contents"))
-    with pytest.raises(ManifestCorruptError, match="its content is gone"):
+    with pytest.raises(ManifestCorruptError, match="its content is missing"):
         query.plan(store, batch)
     assert state(store, query) is PREPARED
 

@@ -30,7 +30,7 @@ from penstock.testing.faults import at_point
 HOUR = timedelta(hours=1)
 ONE_DAY_MS = 24 * 3600 * 1000
 ACCESS = TableAccess({}, {})
-LATE = "began at .*, more than 6 days ago.* Run the write again"
+LATE = "started at .*, more than 6 days ago.* Run the write again"
 
 
 @pytest.fixture(params=LAKES)

@@ -71,7 +71,7 @@ def test_a_store_that_was_lost_may_not_know_the_id_of_the_table(planner: Planner
     planner.run(0)
     table, stream = planner.sink.open_table(), StreamKey("q", planner.sink.table_uri)
     check_same_table(table, stream, WrittenTable("", 0, None))
-    with pytest.raises(TableChangedError, match="created again"):
+    with pytest.raises(TableChangedError, match="re-created"):
         check_same_table(table, stream, WrittenTable("another", 0, None))
 
 

@@ -25,9 +25,9 @@ GIVEN = {"url": "postgresql://me:geheim@db:5433/lake", "dbtable": "s.t"}
     ("options", "said"),
     [
         ({"url": ""}, "url: "),
-        ({"url": "postgresql://me:geheim@db:port:1/x?y"}, "url: must name host and database"),
-        ({"url": "host=db user=w password=geheim"}, "url: must name host and database"),
-        ({"url": "postgresql://me:geheim@/lake"}, "url: must name host and database"),
+        ({"url": "postgresql://me:geheim@db:port:1/x?y"}, "url: must contain host and database"),
+        ({"url": "host=db user=w password=geheim"}, "url: must contain host and database"),
+        ({"url": "postgresql://me:geheim@/lake"}, "url: must contain host and database"),
         ({"dbtable": "a.b.c"}, "dbtable='a.b.c'"),
         ({"dbtable": "x" * 64}, "longer than 63 bytes"),
         ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),

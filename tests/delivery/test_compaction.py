@@ -506,5 +506,5 @@ def test_files_in_an_object_store_are_compacted_there(
     s3_client(storage).delete_object(Bucket=BUCKET, Key=key)
     with pytest.raises(RetryableError, match=gone) as raised:
         backlog.compactor(processes=1)(backlog.merged, "delivery-2")
-    assert "is gone" in str(raised.value)
+    assert "is missing" in str(raised.value)
     assert keys(storage) == before - {key}

@@ -386,7 +386,7 @@ def test_abort_gives_up_no_others_than_it_has_named(
     before = delta.on_disk()
     ended = Ended("abort", "ids", *REASON, "--yes")
     assert ended.code == 3
-    assert "Nothing was given up. Look again" in ended.err
+    assert "Nothing was aborted. Check again" in ended.err
     assert delta.left == 4
     assert before < delta.on_disk()
 

@@ -283,7 +283,7 @@ def test_a_table_that_is_dropped_and_made_anew_between_two_batches_is_noticed_be
 ) -> None:
     lake.fill(1)
     lake.query.sql("DROP TABLE events; CREATE TABLE events (id bigint)")
-    with pytest.raises(TableChangedError, match="dropped and created again"):
+    with pytest.raises(TableChangedError, match="dropped and re-created"):
         lake.fill(1)
 
 

@@ -209,7 +209,7 @@ class DeliveryProcess:
             events.accept_table(query)
         elif has_changed and events.skip_refused(query):
             self._scheduler.log("  the operator gives up the first batch")
-        elif "`penstock recover` takes the table's word" in str(error) and not query.is_diverged:
+        elif "To trust the table, run `penstock recover`" in str(error) and not query.is_diverged:
             events.recover()
         elif isinstance(error, (CheckpointMismatchError, RetryableError)) and query.is_diverged:
             query.is_stuck = True  # two copies of a checkpoint deliver under one query id

@@ -118,14 +118,16 @@ class MemoryDeliveries:
     def _checked(self, lease: Lease) -> StoredLease:
         held = self._store.known(lease.stream).lease
         if held is None or (held.holder, held.fence) != (lease.holder, lease.fence) or not held.expires_at:
-            raise FencedError(f"{lease.holder} does not hold the lease any more, it is {held}")
+            raise FencedError(f"{lease.holder} no longer holds the lease: it is {held}")
         return held
 
     # Deliveries
 
     def prepare(self, lease: Lease, manifest: Manifest, trigger: str, *, is_compacted: bool) -> Delivery:
         if manifest.batches[-1] != manifest.batch or manifest.batch.stream != lease.stream:
-            raise ValueError("a delivery is of batches of the lease's stream, and is named after the last")
+            raise ValueError(
+                "a delivery consists of batches of the lease's stream, and carries the id of the last batch"
+            )
         known = self._store.known(lease.stream)
         self._checked(lease)
         sources = _deliverable(known, manifest.batches)
@@ -351,7 +353,7 @@ def _deliverable(known: StoredStream, given: Sequence[Batch]) -> list[ManifestRe
         raise RetryableError("one of the batches is in a delivery")
     gap = known.gap()
     if gap is not None and gap < last:
-        raise RetryableError(f"batch {gap} was given up for its replay, and comes first")
+        raise RetryableError(f"batch {gap} waits for its replay and must be delivered first")
     if [one.batch for one in records] != list(given):
         raise RetryableError("the stream has changed since the delivery was planned")
     return records

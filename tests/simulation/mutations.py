@@ -350,7 +350,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "deletes files that snapshots which stay need as well",
         instead(
             "committers/iceberg/reachability.py::expired_files",
-            "kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone]",
+            "kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in expired_ids]",
             "kept: list[Snapshot] = []",
         ),
         before("committers/iceberg/reachability.py::needed_again", "needed =", "return set()"),
@@ -625,7 +625,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a delivery leaves no batch out",
         "takes a delivery of batches that are not pending any more, or omits one that is",
-        never(f"{DELIVERY_QUERIES}::check_deliverable", "found != wanted"),
+        never(f"{DELIVERY_QUERIES}::check_deliverable", "found != expected"),
     ),
     Mutation(
         "one unfinished delivery at most",

@@ -24,7 +24,7 @@ from penstock.committers.errors import (
 )
 from penstock.delivery.stream_settings import StreamSettings
 
-LOST_WITH_THE_STORE = "went with the store"
+LOST_WITH_THE_STORE = "were lost with the store"
 """What a decoupled query says of batches that nobody knows any more."""
 
 if TYPE_CHECKING:

@@ -117,7 +117,7 @@ def test_a_store_that_was_lost_with_undelivered_batches_is_refused(ids: IdStream
         path.unlink()
     ids.add_files(1)
     message = ids.fails_with(None, **DECOUPLED)
-    assert "went with the store" in message
+    assert "were lost with the store" in message
     assert "delivery=coupled" in message
 
     ids.run(delivery="coupled")

@@ -198,7 +198,7 @@ def test_a_table_that_was_dropped_and_created_again_is_an_error(ids: IdStream) -
     ids.table.create(pa.schema([("id", pa.int64()), ("day", pa.string())]))
     ids.add_files(1)
 
-    assert "dropped and created again" in ids.fails_with()
+    assert "dropped and re-created" in ids.fails_with()
 
 
 def test_a_table_rolled_back_to_before_the_token_is_an_error(ids: IdStream) -> None:

@@ -367,7 +367,7 @@ def test_the_same_names_twice_overwrite_nothing(tmp_path: Path) -> None:
     plan, _, group = some(tmp_path)
     new = rewrite_group(plan, NEW, group)
     before = {file.path: content(plan, file) for file in new}
-    with pytest.raises(RetryableError, match="exists already"):
+    with pytest.raises(RetryableError, match="already exists"):
         rewrite_group(plan, NEW, group)
     assert {file.path: content(plan, file) for file in new} == before
 

@@ -246,7 +246,7 @@ def test_abort_leaves_a_file_that_may_be_anothers(lake: Lake) -> None:
     if lake.is_delta:
         assert second.finish() == files
     else:
-        with pytest.raises(RetryableError, match="exists already"):
+        with pytest.raises(RetryableError, match="already exists"):
             second.finish()
     second.abort()
     assert lake.values() == list(range(10))

@@ -1,4 +1,6 @@
-"""The file system of a Delta table: the local disk, or an object store by the Delta library's options."""
+"""The file system of a Delta table: the local disk, or an object store configured by the Delta library's
+options.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def open_filesystem(table_uri: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
-    """The file system that holds the table and the table's root in it. Runs on driver and executors.
+    """The file system of the table, and the table's root in it. Runs on driver and executors.
 
-    Object stores go through the Delta library, so that `storage_options` mean the same for data files as
-    for commits; there the root is empty, as that file system begins at the table.
+    Object stores are accessed through the Delta library, so that `storage_options` have the same meaning for
+    data files as for commits. There the root is empty, because the file system starts at the table.
     """
     path = local_path(table_uri)
     if path is not None:
@@ -33,9 +35,11 @@ def open_filesystem(table_uri: str, storage_options: dict[str, str]) -> tuple[Fi
 
 
 class _DeltaFileSystem(PyFileSystem):  # type: ignore[misc]
-    """The Delta library's, which keeps Python's lock while it waits, and takes three requests for any file.
+    """The Delta library's file system, which holds the GIL while it waits and takes three requests per
+    file.
 
-    So small and new files, see `Objects`, go the way of the log's: by the same client, which does neither.
+    So small and new files (see `Objects`) are written by the client that is also used for the log, which
+    avoids both.
     """
 
     def __init__(self, handler: object, store: ObjectStore) -> None:
@@ -51,7 +55,7 @@ class _DeltaFileSystem(PyFileSystem):  # type: ignore[misc]
             except AlreadyExistsError:
                 if bytes(self._store.get(path).bytes()) != content:
                     raise FileExistsError(path) from None
-                return False  # most likely it was sent again, its answer lost
+                return False  # most likely a retry after a lost response
         return True
 
     def create_in_parts(self, path: str) -> Parts:

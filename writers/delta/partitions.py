@@ -1,7 +1,7 @@
-"""Partitions of Delta tables: which columns may be one, how rows are split, how values are spelled.
+"""Partitions of Delta tables: allowed partition columns, splitting of rows, string form of values.
 
-The values follow the Delta protocol ("Partition Value Serialization"), the directories Hive and Spark. A
-directory says the same once more, and some readers (polars) go by it.
+Values follow the Delta protocol ("Partition Value Serialization"), directories follow Hive and Spark.
+Directories repeat the values, and some readers (polars) use them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from ..parquet.table_format import PartitionSlice, PartitionValues
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
 DIRECTORY_NAME_BYTES_MAX = 255
-"""Where file systems end."""
+"""Limit of file systems."""
 
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
 
 
 def check_partition_columns(schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Refuse partition columns whose values do not survive being spelled as text. Runs on the driver.
+    """Reject partition columns whose values cannot be represented as text. Runs on the driver.
 
     Raises:
-        SchemaMismatchError: names every column and a way out.
+        SchemaMismatchError: lists every such column with a remedy.
     """
     problems = [problem for name in partition_by for problem in _column_problems(schema, name)]
     if len(set(partition_by)) != len(partition_by):
-        problems.append("A column is named twice.")
+        problems.append("A column is listed twice.")
     if not set(schema.names) - set(partition_by):
-        problems.append("At least one column must remain that is not a partition column.")
+        problems.append("At least one column must not be a partition column.")
     if problems:
         raise SchemaMismatchError(
-            f"Cannot partition by {', '.join(partition_by)}. {' '.join(problems)} Correct partitionBy."
+            f"Cannot partition by {', '.join(partition_by)}. {' '.join(problems)} Fix partitionBy."
         )
 
 
@@ -47,28 +47,28 @@ def _column_problems(schema: pa.Schema, name: str) -> Iterator[str]:
     if name not in schema.names:
         yield f"There is no column '{name}'; columns: {', '.join(schema.names)}."
         return
-    kind = schema.field(name).type
+    data_type = schema.field(name).type
     if _is_too_long(directory(((name, None),))):
         yield (
             f"The name of '{name}' is too long for a directory ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped and"
             " with a value). Rename the column."
         )
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(data_type):
         yield (
-            f"'{name}' is {kind}: NaN, -0.0 and rounding make such values ambiguous as text."
-            f" Use a column like cast({name} AS DECIMAL(18, 4)) or floor({name})."
+            f"'{name}' is {data_type}: NaN, -0.0 and rounding make such values ambiguous as text. Use a "
+            f"column such as cast({name} AS DECIMAL(18, 4)) or floor({name})."
         )
-    elif pa.types.is_binary(kind):
-        yield f"'{name}' is binary, which engines spell differently. Use a column like hex({name})."
-    elif pa.types.is_nested(kind):
-        yield f"'{name}' is {kind}. Use one of its fields as a column of its own."
+    elif pa.types.is_binary(data_type):
+        yield f"'{name}' is binary, which engines represent differently. Use a column such as hex({name})."
+    elif pa.types.is_nested(data_type):
+        yield f"'{name}' is {data_type}. Use one of its fields as a separate column."
 
 
 def split(rows: pa.Table, partition_by: Sequence[str], where: str) -> Iterator[PartitionSlice]:
-    """The rows by table partition, without the partition columns, in arrival order within each.
+    """Split the rows by table partition, without the partition columns, keeping the order within each.
 
     Raises:
-        SchemaMismatchError: a partition value cannot be spelled, or is '' in a NOT NULL column.
+        SchemaMismatchError: a partition value cannot be represented, or is '' in a NOT NULL column.
     """
     keys = [_empty_as_null(rows.column(name).combine_chunks()) for name in partition_by]
     _check_required(rows.schema, partition_by, keys, where)
@@ -77,7 +77,7 @@ def split(rows: pa.Table, partition_by: Sequence[str], where: str) -> Iterator[P
 
 
 def _empty_as_null(column: pa.Array) -> pa.Array:
-    """The empty string and NULL are one partition: the Delta protocol spells both ''."""
+    """Replace empty strings by NULL: the Delta protocol represents both as ''."""
     if not pa.types.is_string(column.type):
         return column
     return pc.if_else(pc.equal(column, string_array([""])[0]), null_scalar(column.type), column)
@@ -91,8 +91,8 @@ def _check_required(schema: pa.Schema, names: Sequence[str], keys: Sequence[pa.A
     ]
     if empty:
         raise SchemaMismatchError(
-            f"Empty string in the partition column {', '.join(empty)} ({where}): tables keep it as NULL, and"
-            " the column is NOT NULL. Give these rows another value."
+            f"Empty string in the partition column {', '.join(empty)} ({where}): it would be stored as "
+            "NULL, and the column is NOT NULL. Give these rows another value."
         )
 
 
@@ -104,11 +104,11 @@ def _format_value(name: str, key: pa.Array, row: int, where: str) -> str | None:
     try:
         text = serialize(key[row].as_py(), key.type)
     except (ValueError, OverflowError) as error:
-        raise _unspeakable(name, "lies outside the years 1 to 9999", where) from error
+        raise _unspeakable(name, "is outside the years 1 to 9999", where) from error
     if text == NULL_DIRECTORY:
-        raise _unspeakable(name, f"is '{NULL_DIRECTORY}', which readers take for NULL", where)
+        raise _unspeakable(name, f"is '{NULL_DIRECTORY}', which readers interpret as NULL", where)
     if _is_too_long(directory(((name, text),))):
-        limit = f"is longer than a directory name may be ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped)"
+        limit = f"is longer than a directory name can be ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped)"
         raise _unspeakable(name, limit, where)
     return text
 
@@ -124,21 +124,21 @@ def _unspeakable(name: str, what: str, where: str) -> SchemaMismatchError:
     )
 
 
-def serialize(value: Any, kind: pa.DataType) -> str | None:
-    """A partition value as the Delta protocol spells it; None is NULL.
+def serialize(value: Any, data_type: pa.DataType) -> str | None:
+    """The string form of a partition value in the Delta protocol; None for NULL.
 
-    Timestamps are written in the protocol's ISO form with a Z: the other form has no time zone, and
-    engines take their session's.
+    Timestamps are written in the protocol's ISO form with a Z. The other form has no time zone, and engines
+    interpret it in the session's.
     """
     if value is None:
         return None
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(data_type):
         return "true" if value else "false"
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(data_type):
         return format(value, "f")
-    if pa.types.is_timestamp(kind):
-        return _serialize_timestamp(value, utc=kind.tz is not None)
-    if pa.types.is_date(kind):
+    if pa.types.is_timestamp(data_type):
+        return _serialize_timestamp(value, utc=data_type.tz is not None)
+    if pa.types.is_date(data_type):
         return str(value.isoformat())
     return str(value)
 
@@ -157,5 +157,5 @@ def directory(values: PartitionValues) -> str:
 
 
 def _escape(text: str) -> str:
-    """As Spark's ExternalCatalogUtils.escapePathName."""
+    """Escape like Spark's ExternalCatalogUtils.escapePathName."""
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)

@@ -1,18 +1,18 @@
-"""Column statistics of one data file, as the Delta protocol's JSON ("Per-file Statistics").
+"""Column statistics of one data file, as JSON of the Delta protocol ("Per-file Statistics").
 
-A reader skips a file by its bounds, so a wrong bound loses rows. Every bound here holds for all values;
-where that cannot be said exactly it is widened or left out:
+Readers skip a file by its bounds, so a wrong bound loses rows. Every bound here is valid for all values. If
+it cannot be represented exactly, it is widened or left out:
 
     boolean, integers, dates    exact
     float, double               exact; none if a value is NaN or a bound is infinite (JSON has neither)
     decimal                     exact up to 15 digits, else widened in the 15th: readers go through double
-    timestamps                  widened to whole milliseconds, which is what readers keep
+    timestamps                  widened to whole milliseconds, the precision of readers
     string                      the first 32 characters, the upper bound rounded up
     binary                      none; nor for lists and maps, which only count NULLs
 
-A column that has values but no bound, beside columns that have bounds, is read by the Delta library's
-`to_pyarrow_dataset` as a column without values. Such a file gets no bounds at all; leaving the column out
-of the table property `delta.dataSkippingStatsColumns` gives the other columns theirs back.
+If a column has values but no bounds, and other columns have bounds, the Delta library's `to_pyarrow_dataset`
+reads it as a column without values. Such a file gets no bounds at all. Without this column in the table
+property `delta.dataSkippingStatsColumns`, the other columns get bounds again.
 """
 
 from __future__ import annotations
@@ -34,30 +34,34 @@ from ..parquet.columns import Path, parquet_width, reach
 STRING_BOUND_CHARACTERS = 32
 
 DECIMAL_BOUND_DIGITS = 15
-"""So many digits survive the way through a double (IEEE 754 binary64)."""
+"""Number of decimal digits that survive a conversion to double (IEEE 754 binary64)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column with statistics: a leaf of the schema, reached through structs only, or a list or map."""
+    """A column with statistics: a leaf of the schema that is reached only through structs, or a list or
+    map.
+    """
 
     path: Path
     type: pa.DataType
     parquet_column: int
-    """Index of its (first) column in the Parquet file."""
+    """Index of its first column in the Parquet file."""
 
 
 class DeltaFileStatistics:
-    """Gathers what the Parquet footer does not tell while a file is written. One per data file."""
+    """Collects statistics that the Parquet footer does not have, while a file is written. One instance per
+    data file.
+    """
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = leaves
         self._null_counts: dict[Path, int] = {}
         self._floats = {leaf.path: FloatExtremes() for leaf in leaves if pa.types.is_floating(leaf.type)}
-        self._texts = {leaf.path: Extremes() for leaf in leaves if pa.types.is_string(leaf.type)}
+        self._strings = {leaf.path: Extremes() for leaf in leaves if pa.types.is_string(leaf.type)}
 
     def add(self, rows: pa.Table) -> None:
-        """Look at rows that are about to be written."""
+        """Called with rows that are about to be written."""
         for leaf in self._leaves:
             if pa.types.is_nested(leaf.type):
                 nulls = sum(array.null_count for array in _arrays(rows, leaf.path))
@@ -65,7 +69,7 @@ class DeltaFileStatistics:
             elif pa.types.is_floating(leaf.type):
                 self._floats[leaf.path].add(_arrays(rows, leaf.path))
             elif pa.types.is_string(leaf.type):
-                self._texts[leaf.path].add(_arrays(rows, leaf.path))
+                self._strings[leaf.path].add(_arrays(rows, leaf.path))
 
     def to_json(self, footer: pq.FileMetaData) -> str:
         """The statistics of the closed file."""
@@ -101,7 +105,7 @@ class DeltaFileStatistics:
 
     def _bounds(self, leaf: Leaf, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
         if pa.types.is_string(leaf.type):
-            lower, upper = self._texts[leaf.path].bounds(chunks)
+            lower, upper = self._strings[leaf.path].bounds(chunks)
             return _string_lower_bound(lower), _string_upper_bound(upper)
         if pa.types.is_floating(leaf.type):
             return _float_bounds(self._floats[leaf.path])
@@ -111,10 +115,11 @@ class DeltaFileStatistics:
 def leaves_with_statistics(
     schema: pa.Schema, partition_by: Sequence[str], columns: Sequence[str] | None, columns_max: int
 ) -> tuple[Leaf, ...]:
-    """The leaves to count and bound: those under `columns`, or the first `columns_max` (-1: all).
+    """The leaf columns with statistics: those under `columns`, or the first `columns_max` (-1: all).
 
-    Counted as Delta's `dataSkippingNumIndexedCols` does: a struct's fields one by one, a list or map once,
-    partition columns not at all; and beside them what the Delta library's reader expects bounds of.
+    Counted like Delta's `dataSkippingNumIndexedCols`: each field of a struct counts, a list or map counts
+    once, partition columns do not count. Columns for which the Delta library's reader expects bounds are
+    added.
     """
     leaves = tuple(_leaves(pa.schema([column for column in schema if column.name not in partition_by])))
     if columns is not None:
@@ -133,9 +138,9 @@ def _prefixes(path: Path) -> Iterator[str]:
 
 def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
     parquet_column = 0
-    for path, kind in _walk(list(schema), ()):
-        yield Leaf(path, kind, parquet_column)
-        parquet_column += parquet_width(kind)
+    for path, data_type in _walk(list(schema), ()):
+        yield Leaf(path, data_type, parquet_column)
+        parquet_column += parquet_width(data_type)
 
 
 def _walk(fields: Sequence[pa.Field], prefix: Path) -> Iterator[tuple[Path, pa.DataType]]:
@@ -148,33 +153,33 @@ def _walk(fields: Sequence[pa.Field], prefix: Path) -> Iterator[tuple[Path, pa.D
 
 
 def _arrays(rows: pa.Table, path: Path) -> Iterator[pa.Array]:
-    """The leaf's values, chunk by chunk; NULL where the struct around them is."""
+    """The column's values, chunk by chunk; NULL if an enclosing struct is NULL."""
     for chunk in rows.column(path[0]).chunks:
         yield reach(chunk, path[1:])
 
 
-# Bounds, as JSON text -----------------------------------------------------------------------------
+# Bounds as JSON text --------------------------------------------------------------------------------
 
 
-def _has_bounds(kind: pa.DataType) -> bool:
-    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
+def _has_bounds(data_type: pa.DataType) -> bool:
+    return not (pa.types.is_nested(data_type) or pa.types.is_binary(data_type))
 
 
-def _footer_bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
-    """(lower, upper) from the footer; None where there is no bound that surely holds."""
+def _footer_bounds(data_type: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[str | None, str | None]:
+    """(lower, upper) from the footer; None if no valid bound is known."""
     chunks = [chunk for chunk in chunks if chunk.num_values]
     if not chunks or not all(chunk.has_min_max for chunk in chunks):
         return None, None
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(data_type):
         lower, upper = _extremes(chunks, _unscaled)
-        return _decimal_bound(_widened(lower, -1), kind), _decimal_bound(_widened(upper, 1), kind)
+        return _decimal_bound(_widened(lower, -1), data_type), _decimal_bound(_widened(upper, 1), data_type)
     lower, upper = _extremes(chunks)
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(data_type):
         return json.dumps(lower), json.dumps(upper)
-    if pa.types.is_date(kind):
+    if pa.types.is_date(data_type):
         return _date_bound(lower), _date_bound(upper)
-    if pa.types.is_timestamp(kind):
-        zone = "" if kind.tz is None else "Z"
+    if pa.types.is_timestamp(data_type):
+        zone = "" if data_type.tz is None else "Z"
         return _timestamp_bound(lower // 1000 * 1000, zone), _timestamp_upper_bound(upper, zone)
     return str(lower), str(upper)
 
@@ -184,7 +189,7 @@ def _extremes(chunks: Sequence[pq.Statistics], decode: Any = lambda raw: raw) ->
 
 
 def _unscaled(raw: int | bytes) -> int:
-    """Decimals lie in the file as integers, or as the bytes of one."""
+    """Decimals are stored as integers, or as the bytes of an integer."""
     return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
 
 
@@ -198,7 +203,7 @@ def _float_bound(value: float | None) -> str | None:
 
 
 def _widened(unscaled: int, direction: int) -> int:
-    """The next number of 15 digits but one: a double is off by less than one in the 15th digit."""
+    """The next number with 15 significant digits: a double is off by less than one in the 15th digit."""
     spare = len(str(abs(unscaled))) - DECIMAL_BOUND_DIGITS
     if spare <= 0:
         return unscaled
@@ -207,10 +212,10 @@ def _widened(unscaled: int, direction: int) -> int:
     return (rounded + direction) * unit
 
 
-def _decimal_bound(unscaled: int, kind: pa.Decimal128Type) -> str | None:
-    if abs(unscaled) >= 10**kind.precision:
+def _decimal_bound(unscaled: int, data_type: pa.Decimal128Type) -> str | None:
+    if abs(unscaled) >= 10**data_type.precision:
         return None
-    return format(Decimal(unscaled).scaleb(-kind.scale, Context(prec=kind.precision)), "f")
+    return format(Decimal(unscaled).scaleb(-data_type.scale, Context(prec=data_type.precision)), "f")
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -233,7 +238,7 @@ def _timestamp_bound(microseconds: int, zone: str) -> str | None:
 
 
 def _timestamp_upper_bound(microseconds: int, zone: str) -> str | None:
-    """Rounded up; in the last millisecond of the year 9999, which has no next, exact."""
+    """Rounded up; exact in the last millisecond of the year 9999, which has no next one."""
     return _timestamp_bound(-(-microseconds // 1000) * 1000, zone) or _timestamp_bound(microseconds, zone)
 
 
@@ -250,12 +255,12 @@ _AS_THEY_ARE = json.JSONEncoder(ensure_ascii=False)
 
 
 def _quoted(text: str) -> str:
-    """Characters as they are: the Delta library's reader takes escaped surrogate pairs for others."""
+    """Do not escape characters: the Delta library's reader decodes escaped surrogate pairs incorrectly."""
     return _AS_THEY_ARE.encode(text)
 
 
 def _put(node: dict[str, Any], path: Path, text: str | None) -> None:
-    """Set a leaf; without a text only the objects around it, which readers want to find."""
+    """Set a leaf; without a text, create only the enclosing objects, which readers expect."""
     for name in path[:-1]:
         node = node.setdefault(name, {})
     if text is not None:
@@ -263,7 +268,7 @@ def _put(node: dict[str, Any], path: Path, text: str | None) -> None:
 
 
 def _encode(node: Mapping[str, Any]) -> str:
-    """JSON of nested objects whose leaves are JSON already: numbers keep their very digits."""
+    """Encode nested objects whose leaves are already JSON, so that numbers keep their exact digits."""
     members = (
         f"{_quoted(name)}:{_encode(value) if isinstance(value, dict) else value}"
         for name, value in node.items()

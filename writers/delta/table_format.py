@@ -17,13 +17,13 @@ from .statistics import DeltaFileStatistics, leaves_with_statistics
 
 @dataclass(frozen=True, slots=True)
 class DeltaFormat:
-    """Partition columns are not in the files: the log has their values."""
+    """Partition columns are not stored in the files: the log has their values."""
 
     partition_by: tuple[str, ...] = ()
     statistics_columns: tuple[str, ...] | None = None
-    """Dotted paths of the columns with statistics (a struct stands for its fields); None: the first ones."""
+    """Dotted paths of the columns with statistics (a struct implies its fields); None: the first ones."""
     statistics_columns_max: int = 32
-    """How many leaf columns "the first ones" are; -1 is all of them."""
+    """Number of leaf columns if `statistics_columns` is None; -1 for all."""
 
     @property
     def is_partitioned(self) -> bool:
@@ -36,7 +36,7 @@ class DeltaFormat:
     def problems(self, schema: pa.Schema) -> list[str]:
         columns = ", ".join(schema.names)
         problems = [
-            f"Column '{name}' of the partitioning is not in the table; its columns: {columns}."
+            f"The partition column '{name}' is not in the table; its columns: {columns}."
             for name in self.partition_by
             if name not in schema.names
         ]

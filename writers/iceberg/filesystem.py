@@ -1,4 +1,6 @@
-"""The file system of an Iceberg table: the local disk, or an object store by Iceberg's properties."""
+"""The file system of an Iceberg table: the local disk, or an object store configured by Iceberg's
+properties.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ from ...committers.iceberg.object_store import open_object_store
 
 
 def open_iceberg_filesystem(location: str, properties: dict[str, str]) -> tuple[FileSystem, str]:
-    """The file system that holds `location` of an Iceberg table, and its path in it. Runs anywhere.
+    """The file system of `location`, and its path in it. Runs anywhere.
 
-    Object stores go through the Iceberg library's file I/O, so that `properties` mean the same for data
-    files as for metadata. Iceberg's locations are no URLs: nothing in them is escaped.
+    Object stores are accessed through the Iceberg library's file I/O, so that `properties` have the same
+    meaning for data files as for metadata. Iceberg's locations are not URLs: nothing in them is
+    percent-encoded.
     """
     scheme, colon, rest = location.partition(":")
     if not colon or scheme == "file" or "/" in scheme:

@@ -1,6 +1,6 @@
-"""Partitions of Iceberg tables: rows split by transforms of columns, values as text, directories.
+"""Partitions of Iceberg tables: splitting of rows by transforms, string form of values, directories.
 
-Nothing of a path means anything to Iceberg: the manifests have the values, and the files all columns.
+Iceberg does not interpret paths: manifests have the partition values, and files have all columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..parquet.table_format import PartitionSlice, PartitionValues
 from ..parquet.transforms import apply_transform, transform_problem
 
 DIRECTORY_NAME_BYTES_MAX = 100
-"""File systems end at 255, object stores at 1024 for the whole path."""
+"""File systems allow 255 bytes, object stores 1024 for the whole path."""
 
 _EPOCH = date(1970, 1, 1)
 _FIRST_DAY = (date.min - _EPOCH).days
@@ -37,7 +37,7 @@ _ESCAPED_BY_URLS = re.compile(r"[^0-9A-Za-z_.~-]")
 
 
 def partition_problems(schema: pa.Schema, partitioning: Sequence[PartitionField]) -> Iterator[str]:
-    """Why rows of this schema cannot be partitioned so."""
+    """Why rows of this schema cannot be partitioned this way."""
     for partition in partitioning:
         name = ".".join(partition.column)
         field = field_at(schema, partition.column)
@@ -53,10 +53,11 @@ def partition_problems(schema: pa.Schema, partitioning: Sequence[PartitionField]
 
 
 def split(rows: pa.Table, partitioning: Sequence[PartitionField], where: str) -> Iterator[PartitionSlice]:
-    """The rows by table partition, with all columns, in arrival order within each.
+    """Split the rows by table partition, with all columns, keeping the order within each.
 
     Raises:
-        SchemaMismatchError: a partition lies outside the years 1 to 9999, or outside its column's type.
+        SchemaMismatchError: a partition value is outside the years 1 to 9999, or outside of its column's
+            type.
     """
     effective = [partition for partition in partitioning if partition.transform != "void"]
     sources = in_one(rows.select(list(dict.fromkeys(partition.column[0] for partition in effective))))
@@ -84,9 +85,9 @@ def _source(rows: pa.RecordBatch, partition: PartitionField) -> pa.Array:
 
 
 def _check_truncated(rows: pa.RecordBatch, partition: PartitionField, where: str) -> None:
-    """Truncation goes downwards, and may end below what the type holds.
+    """Truncation rounds down, and the result may be outside of the type.
 
-    The Iceberg library cannot commit such decimals. Integers wrap around, as Java has it.
+    The Iceberg library cannot commit such decimals. Integers wrap around, as in Java.
     """
     if not partition.transform.startswith("truncate"):
         return
@@ -98,14 +99,14 @@ def _check_truncated(rows: pa.RecordBatch, partition: PartitionField, where: str
     width = int(partition.transform.partition("[")[2].rstrip("]"))
     if unscaled - unscaled % width <= -(10**column.type.precision):
         raise SchemaMismatchError(
-            f"The value {smallest} of '{'.'.join(partition.column)}', by which the table is partitioned"
-            f" ({partition.transform}), does not fit {column.type} when it is truncated ({where}). Filter"
-            " these rows, or partition by another column."
+            f"The value {smallest} of '{'.'.join(partition.column)}', by which the table is partitioned "
+            f"({partition.transform}), does not fit {column.type} when it is truncated ({where}). Filter "
+            "these rows, or partition by another column."
         )
 
 
 def _check_years(rows: pa.RecordBatch, partition: PartitionField, where: str) -> None:
-    """The Iceberg library cannot commit a file whose partition it cannot show as a date."""
+    """The Iceberg library cannot commit a file whose partition value cannot be represented as a date."""
     if partition.transform not in ("identity", "day", "hour"):
         return
     column = _source(rows, partition)
@@ -119,14 +120,14 @@ def _check_years(rows: pa.RecordBatch, partition: PartitionField, where: str) ->
     first, end = (day * units_per_day for day in (_FIRST_DAY, _LAST_DAY + 1))
     if bounds["min"].is_valid and not (first <= bounds["min"].as_py() and bounds["max"].as_py() < end):
         raise SchemaMismatchError(
-            f"A value of '{'.'.join(partition.column)}', by which the table is partitioned"
-            f" ({partition.transform}), lies outside the years 1 to 9999 ({where}). Filter these rows, or"
-            " partition by another column."
+            f"A value of '{'.'.join(partition.column)}', by which the table is partitioned "
+            f"({partition.transform}), is outside the years 1 to 9999 ({where}). Filter these rows, or "
+            "partition by another column."
         )
 
 
 def _comparable(key: pa.Array) -> pa.Array:
-    """Floating point numbers as their bits: -0.0 and 0.0 are two partitions, every NaN is the same."""
+    """Floating-point numbers as their bits: -0.0 and 0.0 are different partitions, all NaNs are the same."""
     if not pa.types.is_floating(key.type):
         return key
     one_nan = pc.if_else(pc.is_nan(key), numeric_scalar(float("nan"), key.type), key)
@@ -134,29 +135,30 @@ def _comparable(key: pa.Array) -> pa.Array:
 
 
 def format_value(value: pa.Array) -> str | None:
-    """The only value of the array as text; None is NULL.
+    """Format the only value of the array; None for NULL.
 
-    Dates are days and times microseconds, since the epoch or midnight.
+    Dates are days and times are microseconds, since the epoch or midnight.
     """
-    kind = value.type
-    if pa.types.is_date(kind):
+    data_type = value.type
+    if pa.types.is_date(data_type):
         value = value.cast(pa.int32())
-    elif pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+    elif pa.types.is_timestamp(data_type) or pa.types.is_time(data_type):
         value = value.cast(pa.int64())
     scalar = value[0].as_py()
     if scalar is None:
         return None
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(data_type):
         return "true" if scalar else "false"
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(data_type):
         return format(scalar, "f")
     return scalar.hex() if isinstance(scalar, bytes) else str(scalar)
 
 
 def directory(values: PartitionValues, partitioning: Sequence[PartitionField]) -> str:
-    """`ts_day=2024-01-15/origin=JFK`, for people to read; '' without partition fields.
+    """`ts_day=2024-01-15/origin=JFK`, for display; '' without partition fields.
 
-    What URLs escape is replaced: readers do not agree whether a `%` in a path is one. Long names are cut.
+    Characters that URLs escape are replaced, because readers interpret a `%` in a path differently. Long
+    names are truncated.
     """
     named = zip(partitioning, values, strict=True)
     return "/".join(
@@ -166,7 +168,7 @@ def directory(values: PartitionValues, partitioning: Sequence[PartitionField]) -
 
 
 def _in_words(transform: str, value: str | None) -> str:
-    """Years, months, days and hours since 1970 as dates, as far as there are such."""
+    """Years, months, days and hours since 1970 as dates, where possible."""
     if value is None:
         return "null"
     try:
@@ -189,9 +191,9 @@ def _plain(text: str) -> str:
 
 
 def hash_directories(path: str) -> str:
-    """`0101/1100/0010/01101001`: directories that spread files over an object store, as Iceberg makes them.
+    """`0101/1100/0010/01101001`: directories that distribute files over an object store, as in Iceberg.
 
-    The last bits of the path's 32-bit Murmur3 hash, which are the path's bucket of 2 ** 20.
+    The last bits of the path's 32-bit Murmur3 hash: its bucket of 2 ** 20.
     """
     bucket = apply_transform(f"bucket[{2**_HASH_BITS}]", string_array([path]))[0].as_py()
     bits = f"{bucket:0{_HASH_BITS}b}"

@@ -1,16 +1,16 @@
-"""Column metrics of one data file, as an Iceberg manifest has them, in JSON.
+"""Column metrics of one data file for an Iceberg manifest, as JSON.
 
-A reader skips a file by its bounds, so a wrong bound loses rows:
+Readers skip a file by its bounds, so a wrong bound loses rows:
 
     numbers, dates, times       exact; decimals as their unscaled value
-    float, double               exact, NaN left out; no upper bound beside a NaN, which engines that hold NaN
-                                for the greatest number would miss. A lower bound of zero is -0.0, an upper
-                                one 0.0
-    string, binary              the first characters or bytes that the metrics mode asks for, the upper bound
+    float, double               exact, ignoring NaN; no upper bound if there is a NaN, because engines that
+                                order NaN above all numbers would miss it. A lower bound of zero is -0.0, an
+                                upper bound of zero is 0.0
+    string, binary              as many characters or bytes as the metrics mode allows; the upper bound is
                                 rounded up
     fixed                       exact
     uuid                        none: some readers compare the halves as signed numbers
-    inside lists and maps       none, and NaN are not counted, nor NULLs of floating columns
+    inside lists and maps       none; NaNs are not counted, and NULLs of floating-point columns are not either
 
 Bounds are in Iceberg's single-value serialization ("Appendix D" of its specification).
 """
@@ -46,7 +46,7 @@ class StatisticsColumn:
     column: ParquetColumn
     has_counts: bool
     length_max: int | None
-    """Characters or bytes of a bound; None if there are no bounds."""
+    """Maximum length of a bound in characters or bytes; None: no bounds."""
 
     @property
     def type(self) -> pa.DataType:
@@ -58,7 +58,7 @@ class StatisticsColumn:
 
     @property
     def is_gathered(self) -> bool:
-        """True if the footer tells nothing, and the values outside lists and maps are looked at."""
+        """True if the footer has no statistics, so that the values outside of lists and maps are read."""
         return self.has_counts and self.column.is_floating and not self.column.is_repeated
 
     @property
@@ -67,12 +67,14 @@ class StatisticsColumn:
 
     @property
     def is_long(self) -> bool:
-        """True if the footer leaves bounds out where they are long."""
+        """True if the footer leaves out long bounds."""
         return is_string(self.type) or is_binary(self.type)
 
 
 class IcebergFileStatistics:
-    """Gathers what the Parquet footer does not tell while a file is written. One per data file."""
+    """Collects statistics that the Parquet footer does not have, while a file is written. One instance per
+    data file.
+    """
 
     def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
         self._columns = columns
@@ -134,7 +136,7 @@ class IcebergFileStatistics:
 
 
 def statistics_problems(schema: pa.Schema, metrics: Mapping[int, str]) -> Iterator[str]:
-    """Why there can be no metrics of such a table's files."""
+    """Why metrics are not possible for files of this table."""
     for column in parquet_columns(schema):
         if FIELD_ID not in (column.field.metadata or {}):
             yield f"Column '{'.'.join(column.path)}' has no Iceberg field id."
@@ -146,7 +148,7 @@ def statistics_problems(schema: pa.Schema, metrics: Mapping[int, str]) -> Iterat
 
 
 def statistics_columns(schema: pa.Schema, metrics: Mapping[int, str]) -> tuple[StatisticsColumn, ...]:
-    """The columns of a Parquet file, and what is to be known of each."""
+    """The columns of a Parquet file, and the statistics needed for each."""
     return tuple([_column(index, column, metrics) for index, column in enumerate(parquet_columns(schema))])
 
 
@@ -166,7 +168,7 @@ def _arrays(rows: pa.Table, column: StatisticsColumn) -> Iterator[pa.Array]:
 
 
 def _offset(chunk: pq.ColumnChunkMetaData) -> int:
-    """Where a row group begins, which is with its first column."""
+    """Offset of a row group: the offset of its first column."""
     if chunk.has_dictionary_page:
         return min(int(chunk.dictionary_page_offset), int(chunk.data_page_offset))
     return int(chunk.data_page_offset)
@@ -185,39 +187,41 @@ def _long_bounds(least: Any, greatest: Any, length_max: int) -> tuple[bytes | No
     return lower.encode(), None if upper is None else upper.encode()
 
 
-def _float_bounds(kind: pa.DataType, floats: FloatExtremes) -> tuple[bytes | None, bytes | None]:
+def _float_bounds(data_type: pa.DataType, floats: FloatExtremes) -> tuple[bytes | None, bytes | None]:
     lower, upper = floats.bounds
     if lower is None or upper is None:
         return None, None
-    return _serialize(kind, lower), None if floats.nans else _serialize(kind, upper)
+    return _serialize(data_type, lower), None if floats.nans else _serialize(data_type, upper)
 
 
-def _footer_bounds(kind: pa.DataType, chunks: Sequence[pq.Statistics]) -> tuple[bytes | None, bytes | None]:
+def _footer_bounds(
+    data_type: pa.DataType, chunks: Sequence[pq.Statistics]
+) -> tuple[bytes | None, bytes | None]:
     chunks = [chunk for chunk in chunks if chunk.num_values]
     if not chunks or not all(chunk.has_min_max for chunk in chunks):
         return None, None
-    lowers = [_number(kind, chunk.min_raw) for chunk in chunks]
-    uppers = [_number(kind, chunk.max_raw) for chunk in chunks]
-    return _serialize(kind, min(lowers)), _serialize(kind, max(uppers))
+    lowers = [_number(data_type, chunk.min_raw) for chunk in chunks]
+    uppers = [_number(data_type, chunk.max_raw) for chunk in chunks]
+    return _serialize(data_type, min(lowers)), _serialize(data_type, max(uppers))
 
 
-def _number(kind: pa.DataType, raw: Any) -> Any:
-    """Decimals lie in the file as integers, or as the bytes of one."""
-    is_wide_decimal = pa.types.is_decimal(kind) and isinstance(raw, bytes)
+def _number(data_type: pa.DataType, raw: Any) -> Any:
+    """Decimals are stored as integers, or as the bytes of an integer."""
+    is_wide_decimal = pa.types.is_decimal(data_type) and isinstance(raw, bytes)
     return int.from_bytes(raw, "big", signed=True) if is_wide_decimal else raw
 
 
-def _serialize(kind: pa.DataType, value: Any) -> bytes:
-    if pa.types.is_boolean(kind):
+def _serialize(data_type: pa.DataType, value: Any) -> bytes:
+    if pa.types.is_boolean(data_type):
         return b"\x01" if value else b"\x00"
-    if pa.types.is_decimal(kind):
-        # One bit more than the magnitude, for the sign; of negative numbers, that of their complement.
+    if pa.types.is_decimal(data_type):
+        # One bit more than the magnitude for the sign; for negative numbers, than that of their complement.
         magnitude = value if value >= 0 else ~value
         return int(value).to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
-    if pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(data_type):
         return bytes(value)
-    if pa.types.is_float32(kind):
+    if pa.types.is_float32(data_type):
         return struct.pack("<f", value)
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(data_type):
         return struct.pack("<d", value)
-    return struct.pack("<i" if kind.bit_width == 32 else "<q", value)
+    return struct.pack("<i" if data_type.bit_width == 32 else "<q", value)

@@ -18,18 +18,19 @@ from .statistics import IcebergFileStatistics, statistics_columns, statistics_pr
 
 @dataclass(frozen=True, slots=True)
 class IcebergFormat:
-    """All columns are in the files. Every field of the plan's schema, however deep, has its field id as the
-    metadata `PARQUET:field_id`, which goes into the files.
+    """All columns are stored in the files. Each field of the config's schema, including nested ones, has its
+    field id as the metadata `PARQUET:field_id`, which is written into the files.
     """
 
     partitioning: tuple[PartitionField, ...] = ()
     metrics: Mapping[int, str] = field(default_factory=dict)
-    """Column metrics by field id of the leaf: `none`, `counts`, `truncate(16)` or `full`; `truncate(16)`,
-    Iceberg's default, where it says nothing."""
+    """Column metrics by field id of the leaf column: `none`, `counts`, `truncate(16)` or `full`; default
+    `truncate(16)`, as in Iceberg.
+    """
     is_object_storage_layout: bool = False
-    """Hashes in the paths spread the files over an object store."""
+    """Hashes in the paths distribute the files over an object store."""
     has_partition_paths: bool = True
-    """False: hashes alone, no directory of the partition."""
+    """False: only hashes, without partition directories."""
 
     @property
     def is_partitioned(self) -> bool:

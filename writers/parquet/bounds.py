@@ -1,6 +1,7 @@
-"""Bounds of texts and bytes, which are shortened: a bound must hold, but it need not be a value.
+"""Bounds of string and binary columns, which may be truncated: a bound must be valid, but need not be a
+value.
 
-And of floating point numbers, which the Parquet footer does not have.
+Also bounds of floating-point columns, which the Parquet footer does not have.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ FOOTER_LENGTH_MAX = 4096
 
 
 class Extremes:
-    """The least and the greatest text or bytes of a file's column.
+    """The least and greatest string or binary value of a file's column.
 
-    The footer tells them; where it cannot, they are gathered while the file is written. Texts compare by code
-    points, which is by their bytes, and bytes as unsigned.
+    Taken from the footer, or collected while the file is written if the footer leaves them out. Strings are
+    compared by code points, which equals the order of their bytes; binary values are compared as unsigned
+    bytes.
     """
 
     def __init__(self) -> None:
         self._found: list[Any] = []
 
     def add(self, arrays: Iterable[pa.Array]) -> None:
-        """Look at values that are about to be written."""
+        """Called with values that are about to be written."""
         chunks = list(arrays)
         values = pa.chunked_array(chunks) if chunks else pa.nulls(0, pa.string())
         if (pc.max(pc.binary_length(values)).as_py() or 0) > FOOTER_LENGTH_MAX:
             found = [*self._found, *pc.min_max(values).as_py().values()]
-            self._found = [min(found), max(found)]  # not those of each row group: they are long
+            self._found = [min(found), max(found)]  # do not keep those of each row group: they are long
 
     def bounds(self, chunks: Iterable[pq.Statistics]) -> tuple[Any, Any]:
         """(lower, upper) of the closed file; None without values."""
@@ -47,14 +49,14 @@ class Extremes:
 
 
 class FloatExtremes:
-    """Counts and extremes of a floating column of a file, gathered while the file is written."""
+    """Counts and extremes of a floating-point column, collected while the file is written."""
 
     def __init__(self) -> None:
         self.nulls = self.nans = 0
         self._found: list[float] = []
 
     def add(self, arrays: Iterable[pa.Array]) -> None:
-        """Look at values that are about to be written."""
+        """Called with values that are about to be written."""
         for array in arrays:
             self.nulls += array.null_count
             extremes = _extremes(array)
@@ -71,7 +73,9 @@ class FloatExtremes:
 
     @property
     def bounds(self) -> tuple[float, float] | tuple[None, None]:
-        """(lower, upper) of what is not NaN; None without numbers. Zeros are -0.0 below and 0.0 above."""
+        """(lower, upper), ignoring NaN; None without numbers. A zero is -0.0 as lower and 0.0 as upper
+        bound.
+        """
         if not self._found:
             return None, None
         lower, upper = self._found
@@ -79,17 +83,17 @@ class FloatExtremes:
 
 
 _STRUCT_CODES = {16: ("H", "e"), 32: ("I", "f"), 64: ("Q", "d")}
-"""By width in bits: of an unsigned number and of a floating one, see `struct`."""
+"""By width in bits: codes of unsigned and of floating-point numbers, see `struct`."""
 
 
 def _extremes(array: pa.Array) -> list[float]:
-    """[least, greatest]; NaN is one of the two where there is a NaN. Empty without values.
+    """[least, greatest]; one of them is NaN if there is a NaN. Empty without values.
 
-    By their bits, which Arrow compares ten times faster: as signed integers, numbers from 0.0 up are in
-    order, below NaN; as unsigned ones, those from -0.0 down are above them, in reverse order.
+    Compares bits, which Arrow does ten times faster. As signed integers, numbers from 0.0 up are in order,
+    with NaN above them. As unsigned integers, numbers from -0.0 down are above all others, in reverse order.
     """
     size = array.type.bit_width
-    signed, unsigned = (pc.min_max(array.view(f"{kind}{size}")).as_py() for kind in ("int", "uint"))
+    signed, unsigned = (pc.min_max(array.view(f"{data_type}{size}")).as_py() for data_type in ("int", "uint"))
     if signed["min"] is None:
         return []
     least = unsigned["max"] if signed["min"] < 0 else unsigned["min"]
@@ -99,10 +103,10 @@ def _extremes(array: pa.Array) -> list[float]:
 
 
 def text_upper_bound(text: str, characters_max: int) -> str | None:
-    """A text of so many characters at most that sorts nowhere before `text`; None if there is none.
+    """A string of at most this many characters that is not less than `text`; None if there is none.
 
-    The prefix with its last character that has a successor replaced by that successor. The lower bound is
-    simply the prefix: it never sorts after the whole.
+    It is the prefix in which the last character that has a successor is replaced by that successor. The lower
+    bound is simply the prefix, which is never greater than the whole.
     """
     if len(text) <= characters_max:
         return text
@@ -116,7 +120,7 @@ def text_upper_bound(text: str, characters_max: int) -> str | None:
 
 
 def bytes_upper_bound(data: bytes, length_max: int) -> bytes | None:
-    """The same for bytes."""
+    """The same for binary values."""
     if len(data) <= length_max:
         return data
     prefix = data[:length_max].rstrip(b"\xff")

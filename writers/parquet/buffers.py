@@ -1,4 +1,4 @@
-"""Rows on their way into row groups, by table partition, within a bound of bytes."""
+"""Buffers rows by table partition until a row group is full, within a memory limit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .table_format import PartitionValues
 from .write_config import WriteConfig
 
 COLUMN_BYTES = 512
-"""What a piece of a column costs beside its values: the bound holds with thousands of tiny pieces too."""
+"""Overhead of a piece of a column: the limit also holds with thousands of tiny pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of one table partition that are due to be written."""
+    """Rows of one table partition that are ready to be written."""
 
     values: PartitionValues
     rows: pa.Table
     size_bytes: int
-    """In memory."""
+    """Size in memory."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Waiting:
     rows: int = 0
     size_bytes: int = 0
     own: int = 0
-    """So many of the batches, the first ones, share their memory with no other table partition's."""
+    """The first so many batches do not share their memory with other table partitions."""
 
     def add(self, batch: pa.RecordBatch, size_bytes: int) -> None:
         self.batches.append(batch)
@@ -40,44 +40,45 @@ class _Waiting:
         self.size_bytes += size_bytes
 
     def part(self) -> None:
-        """Copy what is a slice of something larger."""
+        """Copy slices of larger batches."""
         for number in range(self.own, len(self.batches)):
             self.batches[number] = pa.concat_batches([self.batches[number]])
         self.own = len(self.batches)
 
 
 class RowBuffers:
-    """Holds rows until a table partition has a row group's worth, or until memory is short.
+    """Buffers rows until a table partition has enough for a row group, or until memory is short.
 
-    Then the largest partitions are given out until the rest fits into half of `buffer_bytes_max`: large
-    first, for good row groups, and no more than that, so that the others grow. Only what stays is copied out
-    of the rows that came together.
+    If memory is short, the largest partitions are written until the rest fits into half of
+    `buffer_bytes_max`: large ones first, to get large row groups, and no more, so that the others can grow.
+    Only rows that stay are copied.
     """
 
-    def __init__(self, plan: WriteConfig, where: str, partition: PartitionValues | None = None) -> None:
-        """`partition` is that of all rows; None if they are yet to be split."""
-        self._plan = plan
-        self._partition = () if partition is None and not plan.table_format.is_partitioned else partition
-        self._format = plan.table_format
+    def __init__(self, config: WriteConfig, where: str, partition: PartitionValues | None = None) -> None:
+        """`partition` is the table partition of all rows; None if rows have to be split."""
+        self._config = config
+        self._partition = () if partition is None and not config.table_format.is_partitioned else partition
+        self._format = config.table_format
         self._where = where
         self._waiting: dict[PartitionValues, _Waiting] = {}
         self._bytes = 0
-        self._overhead_bytes = COLUMN_BYTES * sum(parquet_width(column.type) for column in plan.schema)
+        self._overhead_bytes = COLUMN_BYTES * sum(parquet_width(column.type) for column in config.schema)
 
     def add(self, batches: list[pa.RecordBatch]) -> Iterator[RowGroup]:
-        """Take rows in; give out what is due. Many at a time make fewer and larger pieces of a partition.
+        """Add rows; yield row groups that are ready. Passing many batches at once gives fewer and larger
+        pieces.
 
-        Empties the list, so that what was copied or written is free again.
+        Empties the list, so that memory is freed after rows are copied or written.
 
         Raises:
-            SchemaMismatchError: a value cannot be a table partition's.
+            SchemaMismatchError: a value is not allowed as a partition value.
         """
         if not batches:
             return
         if self._partition is not None:
             while batches:
                 yield from self._keep(self._partition, batches.pop(0))
-                if self._bytes > self._plan.buffer_bytes_max * 3 // 4:
+                if self._bytes > self._config.buffer_bytes_max * 3 // 4:
                     yield self.take(self._partition)
             return
         rows = pa.Table.from_batches(batches)
@@ -85,16 +86,16 @@ class RowBuffers:
         for part in self._format.split(rows, self._where):
             yield from self._keep(part.values, part.rows)
         del rows
-        yield from self._relieve(self._plan.buffer_bytes_max // 2)
+        yield from self._relieve(self._config.buffer_bytes_max // 2)
         for waiting in self._waiting.values():
             waiting.part()
 
     def waiting(self) -> list[PartitionValues]:
-        """The table partitions that have rows here."""
+        """Table partitions that have buffered rows."""
         return list(self._waiting)
 
     def some_rows(self, rows_min: int) -> list[pa.RecordBatch]:
-        """Rows of any table partitions, which stay here: so many if there are."""
+        """Rows of any table partitions, which stay buffered: at least this many if there are enough."""
         found: list[pa.RecordBatch] = []
         for waiting in self._waiting.values():
             if rows_min <= 0:
@@ -104,20 +105,20 @@ class RowBuffers:
         return found
 
     def take(self, values: PartitionValues) -> RowGroup:
-        """All rows that wait for one table partition, sorted if the plan says so.
+        """All buffered rows of one table partition, sorted if the config requires it.
 
-        Each copy replaces the one before, so that there are two at most.
+        Each copy replaces the previous one, so that there are at most two.
         """
         size_bytes = self._waiting[values].size_bytes
         self._bytes -= size_bytes
         rows = pa.Table.from_batches(self._waiting.pop(values).batches)
-        if self._plan.sort:
-            rows = sort_rows(rows, self._plan.sort)
+        if self._config.sort:
+            rows = sort_rows(rows, self._config.sort)
         return RowGroup(values, rows, size_bytes)
 
     def _keep(self, values: PartitionValues, rows: pa.RecordBatch) -> Iterator[RowGroup]:
-        """Holds no reference to what it gives out: that must be free again once it is written."""
-        rows_max = self._plan.row_group_rows
+        """Keeps no reference to the yielded rows, so that their memory can be freed once they are written."""
+        rows_max = self._config.row_group_rows
         if values in self._waiting and self._waiting[values].rows + rows.num_rows > rows_max:
             yield self.take(values)
         size = self._size(rows)

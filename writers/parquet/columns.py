@@ -1,4 +1,4 @@
-"""Columns of a schema, however deep: their types, their place in rows and in Parquet files."""
+"""Columns of a schema, including nested ones: types, access in rows, position in Parquet files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 Path: TypeAlias = tuple[str, ...]
-"""Names from the top of the schema down; inside lists and maps `element`, `key` and `value`."""
+"""Names from the top level of the schema; inside lists and maps `element`, `key` and `value`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class ParquetColumn:
 
     path: Path
     parquet_path: str
-    """Dotted, with the levels that the Parquet format puts around elements, keys and values."""
+    """Dotted, including the levels that the Parquet format adds around elements, keys and values."""
     field: pa.Field
     is_repeated: bool
     """True inside lists and maps, where a row has any number of values."""
@@ -29,7 +29,7 @@ class ParquetColumn:
 
 
 def parquet_columns(schema: pa.Schema) -> Iterator[ParquetColumn]:
-    """In the order of the file."""
+    """All leaf columns, in the order of the file."""
     for field in schema:
         yield from _below(field, (), "", is_repeated=False)
 
@@ -37,29 +37,29 @@ def parquet_columns(schema: pa.Schema) -> Iterator[ParquetColumn]:
 def _below(
     field: pa.Field, prefix: Path, parquet_prefix: str, *, is_repeated: bool
 ) -> Iterator[ParquetColumn]:
-    kind = field.type
+    data_type = field.type
     path = (*prefix, field.name)
     parquet_path = parquet_prefix + field.name
-    if pa.types.is_struct(kind):
-        for child in kind:
+    if pa.types.is_struct(data_type):
+        for child in data_type:
             yield from _below(child, path, f"{parquet_path}.", is_repeated=is_repeated)
-    elif pa.types.is_map(kind):
-        for name, child in (("key", kind.key_field), ("value", kind.item_field)):
+    elif pa.types.is_map(data_type):
+        for name, child in (("key", data_type.key_field), ("value", data_type.item_field)):
             yield from _below(child.with_name(name), path, f"{parquet_path}.key_value.", is_repeated=True)
-    elif is_list(kind):
-        element = kind.value_field.with_name("element")
+    elif is_list(data_type):
+        element = data_type.value_field.with_name("element")
         yield from _below(element, path, f"{parquet_path}.list.", is_repeated=True)
     else:
         yield ParquetColumn(path, parquet_path, field, is_repeated)
 
 
-def parquet_width(kind: pa.DataType) -> int:
-    """How many Parquet columns a type takes."""
-    return sum(1 for _ in parquet_columns(pa.schema([("column", kind)])))
+def parquet_width(data_type: pa.DataType) -> int:
+    """Number of Parquet columns of a type."""
+    return sum(1 for _ in parquet_columns(pa.schema([("column", data_type)])))
 
 
 def field_at(schema: pa.Schema, path: Sequence[str]) -> pa.Field | None:
-    """The column that `path` leads to through structs; None if there is none."""
+    """The field at `path`, through structs; None if there is none."""
     fields = {field.name: field for field in schema}
     found = None
     for name in path:
@@ -68,61 +68,65 @@ def field_at(schema: pa.Schema, path: Sequence[str]) -> pa.Field | None:
     return found
 
 
-def struct_fields(kind: pa.DataType) -> list[pa.Field]:
-    return list(kind) if pa.types.is_struct(kind) else []
+def struct_fields(data_type: pa.DataType) -> list[pa.Field]:
+    return list(data_type) if pa.types.is_struct(data_type) else []
 
 
 def reach(column: pa.Array, path: Sequence[str]) -> pa.Array:
-    """What lies at `path` below a column of structs; NULL where a struct around it is.
+    """The values at `path` below a struct column; NULL if an enclosing struct is NULL.
 
-    Values of extension types (UUIDs) come as what they are stored as, which Arrow can compute with.
+    Values of extension types (UUIDs) are returned as their storage type, which Arrow can compute with.
     """
     for name in path:
         column = column.flatten()[column.type.get_field_index(name)]
     return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
-def is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+def is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
 
-def is_string(kind: pa.DataType) -> bool:
+def is_string(data_type: pa.DataType) -> bool:
     types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+    return bool(
+        types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type)
+    )
 
 
-def is_binary(kind: pa.DataType) -> bool:
-    """Of any length; not those of a fixed size."""
+def is_binary(data_type: pa.DataType) -> bool:
+    """Variable-size lists; not fixed-size ones."""
     types = pa.types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+    return bool(
+        types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_binary_view(data_type)
+    )
 
 
-def is_uuid(kind: pa.DataType) -> bool:
-    return isinstance(kind, pa.UuidType)
+def is_uuid(data_type: pa.DataType) -> bool:
+    return isinstance(data_type, pa.UuidType)
 
 
 def with_offsets(array: pa.Array) -> pa.Array:
-    """The same values, without lists that have no offsets.
+    """The same values, but lists always have offsets.
 
-    Arrow for Java may leave them out where there are no elements; Arrow for C++ then reads the first one all
-    the same, to its death, when it is asked for the size.
+    Arrow for Java may leave out the offsets if there are no elements. Arrow for C++ reads the first offset
+    anyway, and crashes when it computes the size.
     """
-    kind = array.type
-    if not pa.types.is_nested(kind):
+    data_type = array.type
+    if not pa.types.is_nested(data_type):
         return array
     if len(array) == 0:
-        return pa.nulls(0, kind)
-    if pa.types.is_struct(kind):
-        parts = [array.field(i) for i in range(kind.num_fields)]
+        return pa.nulls(0, data_type)
+    if pa.types.is_struct(data_type):
+        parts = [array.field(i) for i in range(data_type.num_fields)]
         fixed = [with_offsets(part) for part in parts]
         if all(one is other for one, other in zip(parts, fixed, strict=True)):
             return array
-        return pa.StructArray.from_arrays(fixed, fields=list(kind), mask=array.is_null())
-    if not (is_list(kind) or pa.types.is_map(kind)):
+        return pa.StructArray.from_arrays(fixed, fields=list(data_type), mask=array.is_null())
+    if not (is_list(data_type) or pa.types.is_map(data_type)):
         return array
     elements = _elements(array)
     fixed_elements = with_offsets(elements)
-    return array if fixed_elements is elements else over_elements(array, kind, fixed_elements)
+    return array if fixed_elements is elements else over_elements(array, data_type, fixed_elements)
 
 
 def _elements(array: pa.Array) -> pa.Array:
@@ -132,27 +136,31 @@ def _elements(array: pa.Array) -> pa.Array:
     return array.values
 
 
-def over_elements(array: pa.Array, kind: pa.DataType, elements: pa.Array) -> pa.Array:
-    """The same lists or maps, as `kind`, over other elements."""
+def over_elements(array: pa.Array, data_type: pa.DataType, elements: pa.Array) -> pa.Array:
+    """The same lists or maps with the type `data_type`, over other elements."""
     own_buffers = array.buffers()[:2]
-    return pa.Array.from_buffers(kind, len(array), own_buffers, array.null_count, array.offset, [elements])
+    return pa.Array.from_buffers(
+        data_type, len(array), own_buffers, array.null_count, array.offset, [elements]
+    )
 
 
 def with_small_offsets(schema: pa.Schema) -> pa.Schema:
-    """The same columns without `large_` types. Parquet files are the same, and Spark's rows need no copy."""
+    """The same columns without `large_` types. Parquet files are identical, and Spark's rows need no copy."""
     return pa.schema([field.with_type(_small(field.type)) for field in schema], schema.metadata)
 
 
-def _small(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind):
+def _small(data_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(data_type):
         return pa.string()
-    if pa.types.is_large_binary(kind):
+    if pa.types.is_large_binary(data_type):
         return pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_small(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        key, item = (field.with_type(_small(field.type)) for field in (kind.key_field, kind.item_field))
-        return pa.map_(key, item, keys_sorted=kind.keys_sorted)
-    if is_list(kind):
-        return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
-    return kind
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(_small(field.type)) for field in data_type])
+    if pa.types.is_map(data_type):
+        key, item = (
+            field.with_type(_small(field.type)) for field in (data_type.key_field, data_type.item_field)
+        )
+        return pa.map_(key, item, keys_sorted=data_type.keys_sorted)
+    if is_list(data_type):
+        return pa.list_(data_type.value_field.with_type(_small(data_type.value_type)))
+    return data_type

@@ -1,8 +1,9 @@
-"""Many small data files of one table partition become a few of the target size, before a table names them.
+"""Rewrites many small data files of one table partition into a few of the target size, before they are
+committed.
 
-Runs wherever the sources can be read: in the delivery process, in workers of its own, on Spark's executors.
-The rows stay as they are, bit for bit, and the new files are made by the same writer as those of a query:
-with the same statistics, order within row groups, and names that clean-up knows.
+Runs wherever the source files can be read: in the delivery process, in worker processes, on Spark's
+executors. Rows are not changed. The new files are written by the same writer as those of a query, so they
+have the same statistics, the same order within row groups, and names that clean-up knows.
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ _KIBIBYTE = 1024
 _MEBIBYTE = 1024 * _KIBIBYTE
 
 SMALL = 0.75
-"""Files with at least this share of the target size stay as they are."""
+"""Files with at least this share of the target size are not rewritten."""
 
 GROUP_TARGETS = 4
-"""How many target sizes a group has at most: one file of it may stay below the target."""
+"""Maximum size of a group in target sizes. At most one new file of a group is smaller than the target."""
 
 GROUP_FILES = 2000
-"""And how many files: opening one takes a millisecond, more in an object store, and groups are rewritten at
-the same time."""
+"""Maximum number of files in a group: opening one takes a millisecond, more in an object store, and groups
+are rewritten in parallel.
+"""
 
 BATCH_BYTES = 8 * _MEBIBYTE
-"""Of rows read at a time, about, as Arrow bytes."""
+"""Approximate size of rows read at a time, as Arrow bytes."""
 
 _BATCH_ROWS_MAX = 64 * _KIBIBYTE
 _PROBED_ROWS = 1024
@@ -52,23 +54,25 @@ _WHOLE_BYTES = _MEBIBYTE
 """Files up to this size are read with one request."""
 _FETCH_THREADS = 16
 _FETCHED_AHEAD = 32
-"""Small files that wait in memory at most."""
+"""Maximum number of small files prefetched into memory."""
 
 _READ_BYTES = 32 * _MEBIBYTE
-"""For the pieces of all columns of a larger file."""
+"""Buffer for all columns of a larger file."""
 _COLUMN_BYTES_MIN = 64 * _KIBIBYTE
 _COLUMN_BYTES_MAX = _MEBIBYTE
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteGroup:
-    """Small files of one table partition whose rows go into as few files as they fill. Pickles."""
+    """Small files of one table partition that are rewritten together into as few files as possible. Can be
+    pickled.
+    """
 
     number: int
-    """Counts the groups of one compaction: it stands in the names of the new files."""
+    """Number of the group within one compaction; part of the names of the new files."""
     partition: PartitionValues
     sources: tuple[DataFile, ...]
-    """Their statistics left out: nobody needs them."""
+    """Without statistics, which are not needed."""
 
     @property
     def size_bytes(self) -> int:
@@ -79,14 +83,14 @@ class RewriteGroup:
         return sum(source.rows for source in self.sources)
 
 
-# Which files --------------------------------------------------------------------------------------
+# Choosing files -------------------------------------------------------------------------------------
 
 
 def choose_groups(files: Sequence[DataFile], target_file_bytes: int) -> list[RewriteGroup]:
-    """What is worth rewriting, always the same for the same files; empty if nothing is.
+    """The groups worth rewriting, the same for the same files; empty if there are none.
 
-    Small files of a table partition go together in the order given, up to `GROUP_TARGETS` target sizes or
-    `GROUP_FILES` files. A group is left alone if it would not become fewer files.
+    Small files of a table partition are grouped in the given order, up to `GROUP_TARGETS` target sizes or
+    `GROUP_FILES` files. A group that would not get fewer files is skipped.
     """
     by_partition: dict[PartitionValues, list[DataFile]] = {}
     for file in files:
@@ -105,7 +109,7 @@ def choose_groups(files: Sequence[DataFile], target_file_bytes: int) -> list[Rew
 
 
 def _pack(files: Sequence[DataFile], target_file_bytes: int) -> list[tuple[DataFile, ...]]:
-    """Evenly, so that no group is a mere rest: by each file's share of what a group may hold."""
+    """Distribute files evenly over groups, by each file's share of a group's limits."""
     shares = [file.size_bytes / (GROUP_TARGETS * target_file_bytes) + 1 / GROUP_FILES for file in files]
     total = sum(shares)
     count = math.ceil(total)
@@ -115,22 +119,23 @@ def _pack(files: Sequence[DataFile], target_file_bytes: int) -> list[tuple[DataF
     return [tuple(group) for group in groups]
 
 
-# The rewriting ------------------------------------------------------------------------------------
+# Rewriting ------------------------------------------------------------------------------------------
 
 
-def rewrite_group(plan: WriteConfig, names: FileNames, group: RewriteGroup) -> tuple[DataFile, ...]:
-    """The rows of the group's sources in new, durable files. No table names them yet; the sources stay.
+def rewrite_group(config: WriteConfig, names: FileNames, group: RewriteGroup) -> tuple[DataFile, ...]:
+    """Write the rows of the group's source files into new, durable files, which are not committed yet. The
+    sources are kept.
 
-    Memory: what `DataFileWriter` takes, and up to 160 MiB to read. On any error the new files are deleted.
+    Memory: as for `DataFileWriter`, plus up to 160 MiB for reading. After an error the new files are deleted.
 
     Raises:
-        RetryableError: a source is gone, or the storage cannot be read or written now.
-        PenstockError: a source is not the file that it was when it was written.
+        RetryableError: a source file is missing, or the storage cannot be read or written now.
+        PenstockError: a source file has changed since it was written.
     """
-    filesystem, root = plan.table_format.open_filesystem(plan.location, plan.storage_options)
-    writer = DataFileWriter(plan, names, (filesystem, root), group.partition)
+    filesystem, root = config.table_format.open_filesystem(config.location, config.storage_options)
+    writer = DataFileWriter(config, names, (filesystem, root), group.partition)
     try:
-        for batch in _Sources(filesystem, root, group.sources, plan.file_schema).batches():
+        for batch in _Sources(filesystem, root, group.sources, config.file_schema).batches():
             writer.write(batch)
         files = writer.finish()
         _check_rows(group, files)
@@ -139,8 +144,8 @@ def rewrite_group(plan: WriteConfig, names: FileNames, group: RewriteGroup) -> t
         if isinstance(error, OSError):
             raise RetryableError(
                 f"{len(group.sources)} small data files could not be compacted ({names}): {error}. Nothing "
-                "was committed, and the new files were deleted. Check that the storage can be written; it "
-                "is tried again."
+                "was committed, and the new files were deleted. Check that the storage is writable. The "
+                "next delivery tries again."
             ) from error
         raise
     return files
@@ -155,21 +160,24 @@ def _check_rows(group: RewriteGroup, files: Sequence[DataFile]) -> None:
         )
 
 
-def delete_files(plan: WriteConfig, files: Iterable[DataFile]) -> None:
-    """Take back what a compaction made. Never raises: what stays is an orphan, which clean-up finds."""
+def delete_files(config: WriteConfig, files: Iterable[DataFile]) -> None:
+    """Delete the new files of a compaction. Never raises: files that cannot be deleted are found by
+    clean-up.
+    """
     with contextlib.suppress(Exception):
-        filesystem, root = plan.table_format.open_filesystem(plan.location, plan.storage_options)
-        for path in DeletionGuard([plan.location]).allowed_below(
-            plan.location, [file.path for file in files]
+        filesystem, root = config.table_format.open_filesystem(config.location, config.storage_options)
+        for path in DeletionGuard([config.location]).allowed_below(
+            config.location, [file.path for file in files]
         ):
             with contextlib.suppress(Exception):
                 filesystem.delete_file(posixpath.join(root, path))
 
 
 class _Sources:
-    """Reads data files one after the other, in record batches of bounded size.
+    """Reads data files one after the other, in record batches of limited size.
 
-    Small files are fetched whole and some ahead: an object store lets each wait for its answer.
+    Small files are fetched whole, and some are prefetched, because each request to an object store takes
+    time.
     """
 
     def __init__(
@@ -184,8 +192,8 @@ class _Sources:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """
         Raises:
-            RetryableError: a file is gone or cannot be read now.
-            PenstockError: a file is another one than was written.
+            RetryableError: a file is missing or cannot be read now.
+            PenstockError: a file is not the one that was written.
         """
         for file, opening in self._opened():
             try:
@@ -196,14 +204,14 @@ class _Sources:
                     )
             except FileNotFoundError as error:
                 raise RetryableError(
-                    f"The data file {file.path} is gone, before it was committed. Nothing was committed. If "
-                    "its batch can be written again, start the query: it sees that the file is missing. "
-                    "Vacuum the table with a retention that is longer than a delivery waits."
+                    f"The data file {file.path} is missing and was not committed yet. Nothing was "
+                    "committed. If its batch can be written again, start the query, which detects the "
+                    "missing file. Use a vacuum retention that is longer than deliveries wait."
                 ) from error
             except OSError as error:
                 raise RetryableError(
                     f"The data file {file.path} cannot be read: {error}. Nothing was committed. Check that "
-                    "the storage is reachable; it is tried again."
+                    "the storage is reachable. The next delivery tries again."
                 ) from error
             except pa.ArrowException as error:
                 raise _damaged(file, str(error)) from error
@@ -226,12 +234,14 @@ class _Sources:
         return pa.BufferReader(objects_of(self._filesystem, self._root).read(file.path))
 
     def _parquet(self, content: pa.NativeFile) -> pq.ParquetFile:
-        """With a buffer a column is read piece by piece; without one, the whole column of a row group."""
+        """With a buffer a column is read in pieces; without one, the whole column of a row group is read."""
         return pq.ParquetFile(content, buffer_size=self._buffer_bytes)
 
 
 def _batch_rows(parquet: pq.ParquetFile) -> int:
-    """Rows that take `BATCH_BYTES` about, by the footer and, since values may repeat, by some of them."""
+    """Number of rows with about `BATCH_BYTES`, from the footer and, since values may repeat, from a
+    sample.
+    """
     footer = parquet.metadata
     row_groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     row_bytes = max(group.total_byte_size / max(group.num_rows, 1) for group in row_groups)
@@ -243,11 +253,11 @@ def _batch_rows(parquet: pq.ParquetFile) -> int:
 
 def _check_footer(file: DataFile, footer: pq.FileMetaData) -> None:
     if footer.num_rows != file.rows:
-        raise _damaged(file, f"it has {footer.num_rows} rows of {file.rows}")
+        raise _damaged(file, f"it has {footer.num_rows} rows instead of {file.rows}")
 
 
 def _damaged(file: DataFile, how: str) -> PenstockError:
     return PenstockError(
-        f"The data file {file.path} is not the one that was written: {how}. Nothing was committed. Put the "
-        "file back from a copy of the storage, or give its batch up: `penstock skip`."
+        f"The data file {file.path} is not the one that was written: {how}. Nothing was committed. Restore "
+        "the file from a backup of the storage, or abort its batch: `penstock skip`."
     )

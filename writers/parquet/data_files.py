@@ -1,4 +1,4 @@
-"""The data files of one task attempt: from the rows that arrive to durable files that no table names yet."""
+"""Data files of one task attempt: writes the arriving rows to durable files that are not committed yet."""
 
 from __future__ import annotations
 
@@ -19,58 +19,60 @@ from .table_format import PartitionValues
 from .write_config import FileNames, WriteConfig
 
 ARRAY_BYTES_MAX = 2**31 - 1
-"""Of texts in one array: their offsets have 32 bits."""
+"""Limit for strings in one array: offsets have 32 bits."""
 
 
 class DataFileWriter:
-    """Writes the rows of one task attempt into closed, durable data files that no table names yet.
+    """Writes the rows of one task attempt to closed, durable data files that are not committed yet.
 
-    Runs on an executor: one instance per task attempt, `write` per Arrow batch, then `finish`, or `abort`
-    if the task fails. Files lie under the plan's location, where the table format puts each. Rows gather
-    until they are a quarter of `buffer_bytes_max`, or a row group if all are of one table partition. Then
-    they are split by table partition, and what is due is encoded, beside the caller, who meanwhile brings
-    the next rows: an error there comes with a later call.
+    Runs on an executor: one instance per task attempt; `write` per Arrow batch, then `finish`, or `abort` if
+    the task fails. Files are below the config's location, in paths chosen by the table format. Rows are
+    collected up to a quarter of `buffer_bytes_max`, or up to a row group if all are in one table partition.
+    Then they are split by table partition, and full row groups are encoded in a background thread while the
+    caller prepares the next rows. An error there is raised by a later call.
 
-    Memory: rows wait up to `buffer_bytes_max`; splitting, sorting and encoding take up to three times as much
-    again. The peak stays below 4 x `buffer_bytes_max` + 80 MiB plus the largest batch that arrives, however
-    many rows and table partitions there are. On an object store what waits for its upload comes on top, up to
-    twice `buffer_bytes_max`.
+    Memory: buffered rows take up to `buffer_bytes_max`; splitting, sorting and encoding take up to three
+    times as much in addition. The peak stays below 4 x `buffer_bytes_max` + 80 MiB plus the largest arriving
+    batch, for any number of rows and table partitions. On an object store, pending uploads take up to twice
+    `buffer_bytes_max` in addition.
     """
 
     def __init__(
         self,
-        plan: WriteConfig,
+        config: WriteConfig,
         names: FileNames,
         location: tuple[FileSystem, str] | None = None,
         partition: PartitionValues | None = None,
     ) -> None:
         """
         Args:
-            location: the file system and the data files' root in it; by default as the plan says
-            partition: the table partition that all rows are of, if they come from data files: with the
-                columns that such files have, and nobody splits them again. None: of any, with all columns
+            location: the file system and the root of the data files in it; by default from the config
+            partition: the table partition of all rows, for rows read from data files: they have only the
+                columns of such files and are not split again. None: any partition, all columns
         """
-        self._plan = plan
+        self._config = config
         self._names = names
-        filesystem, root = location or plan.table_format.open_filesystem(plan.location, plan.storage_options)
-        self._project = SchemaProjector(
-            plan.row_schema if partition is None else plan.file_schema, str(names)
+        filesystem, root = location or config.table_format.open_filesystem(
+            config.location, config.storage_options
         )
-        self._buffers = RowBuffers(plan, str(names), partition)
-        self._files = OpenFiles(plan, names, filesystem, root)
+        self._project = SchemaProjector(
+            config.row_schema if partition is None else config.file_schema, str(names)
+        )
+        self._buffers = RowBuffers(config, str(names), partition)
+        self._files = OpenFiles(config, names, filesystem, root)
         self._background = Background("penstock-writer")
         self._arrived: list[pa.RecordBatch] = []
         self._arrived_rows = self._arrived_bytes = 0
-        is_split = partition is None and plan.table_format.is_partitioned
-        self._arrived_rows_max = sys.maxsize if is_split else plan.row_group_rows
-        self._arrived_bytes_max = min(plan.buffer_bytes_max // 4, ARRAY_BYTES_MAX)
+        is_split = partition is None and config.table_format.is_partitioned
+        self._arrived_rows_max = sys.maxsize if is_split else config.row_group_rows
+        self._arrived_bytes_max = min(config.buffer_bytes_max // 4, ARRAY_BYTES_MAX)
         self._encodings: Encodings | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows in.
+        """Add rows.
 
         Raises:
-            SchemaMismatchError: the rows do not fit the table. Nothing of them is written.
+            SchemaMismatchError: the rows do not fit the table. None of them is written.
         """
         if batch.num_rows == 0:
             return
@@ -86,7 +88,9 @@ class DataFileWriter:
         self._arrived_bytes += size
 
     def finish(self) -> DataFiles:
-        """Write what waits and close all files; they survive a loss of power. No rows, no file."""
+        """Write buffered rows and close all files, so that they survive a power failure. Without rows there
+        is no file.
+        """
         self._background.wait()
         self._background.stop()
         self._take_in(self._hand_over())
@@ -99,9 +103,9 @@ class DataFileWriter:
         return files
 
     def abort(self) -> None:
-        """Delete what this attempt wrote. Never raises: the error that led here is the one to see.
+        """Delete the files of this attempt. Never raises, so that the original error is reported.
 
-        What cannot be deleted is an orphan, which clean-up finds by its name.
+        Files that cannot be deleted are orphans, which clean-up finds by their names.
         """
         self._background.stop()
         self._files.delete_all()
@@ -116,10 +120,10 @@ class DataFileWriter:
             self._files.write(group, self._encodings_for(group))
 
     def _encodings_for(self, group: RowGroup) -> Encodings:
-        """Chosen by the first rows, of any table partition, and anew for row groups that are much larger."""
+        """Chosen by the first rows of any table partition, and again for row groups that are much larger."""
         rows = group.rows
         if self._encodings is None or not fits(self._encodings, rows.num_rows):
             others = self._buffers.some_rows(SAMPLE_ROWS - rows.num_rows)
             known = pa.Table.from_batches([*rows.to_batches(), *others])
-            self._encodings = choose_encodings(self._plan, known, rows.num_rows)
+            self._encodings = choose_encodings(self._config, known, rows.num_rows)
         return self._encodings

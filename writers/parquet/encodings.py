@@ -1,8 +1,8 @@
-"""How the columns of Parquet files are stored, chosen by a look at the first rows.
+"""Chooses how the columns of Parquet files are encoded, by a sample of the first rows.
 
-Readers must gain too: whatever every reader of the table format decodes fast, and nothing else. Texts stay
-plain where they do not repeat, floating point numbers as well: their own encodings are slow in some readers,
-or unknown to them.
+Readers must benefit too, so only encodings are used that every reader of the table format decodes fast.
+Strings that do not repeat and floating-point numbers are stored plain: their special encodings are slow in
+some readers or not supported.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ SAMPLE_ROWS = 8192
 _PIECES = 4
 
 FEW_ROWS = 1024
-"""Fewer tell nothing: then columns are plain, which is the fastest way, and compressed."""
+"""With fewer rows the sample is not conclusive: columns are stored plain, which is fastest, and
+compressed.
+"""
 
 REPEATED = 0.75
-"""Where more of the sampled values than this are different, a dictionary does not pay …"""
+"""If more of the sampled values than this are different, a dictionary does not pay off …"""
 REPEATED_INTEGERS = 0.25
-"""… nor than this, where there are differences instead: about as small, and faster to write and to read …"""
+"""… nor with more than this, if delta encoding is possible: it is about as small, and faster to write and to
+read …
+"""
 DICTIONARY_SHARE = 1 / 16
-"""… nor more than this share of a row group's rows then: each row group has a dictionary of its own."""
+"""… nor with more than this share of a row group's rows: each row group has its own dictionary."""
 
 COMPRESSED = 0.9
-"""Columns that do not become smaller than this share of their encoded bytes are not compressed …"""
+"""Columns are not compressed if that does not reduce them to less than this share of their encoded bytes …"""
 SAVED_BYTES_MIN = 1024
-"""… nor those of which a row group would lose less: each page costs the codec a fresh start."""
+"""… or if a row group would shrink by less than this: each page has a start-up cost for the codec."""
 
 
-def choose_encodings(plan: WriteConfig, rows: pa.Table, group_rows: int) -> Encodings:
-    """By some rows of the data files, whose row groups have `group_rows` about.
+def choose_encodings(config: WriteConfig, rows: pa.Table, group_rows: int) -> Encodings:
+    """Choose encodings by a sample of rows, for row groups of about `group_rows` rows.
 
-    A dictionary pays where values repeat; differences pay for whole numbers and times that do not. Columns
-    inside lists, maps and structs get a dictionary, from which the writer falls back by itself. What
-    compression does is tried out.
+    A dictionary pays off if values repeat. Delta encoding pays off for integers and times that do not.
+    Columns inside lists, maps and structs get a dictionary, from which the writer falls back by itself.
+    Compression is decided by trying it.
     """
     columns = list(parquet_columns(rows.schema))
     all_columns = [column.parquet_path for column in columns]
@@ -53,32 +57,32 @@ def choose_encodings(plan: WriteConfig, rows: pa.Table, group_rows: int) -> Enco
     dictionary: list[str] = []
     delta_encoded: list[str] = []
     for column in columns:
-        has_delta_encoding = plan.table_format.reads_delta_encoding and _is_integer(column.field.type)
+        has_delta_encoding = config.table_format.reads_delta_encoding and _is_integer(column.field.type)
         if _repeats(column, spread, _different_max(spread_rows, group_rows, has_delta_encoding)):
             dictionary.append(column.parquet_path)
         elif has_delta_encoding:
             delta_encoded.append(column.parquet_path)
     encodings = Encodings(dictionary, delta_encoded, all_columns, group_rows)
-    if plan.compression == "none" or rows.num_rows < SAMPLE_ROWS:
+    if config.compression == "none" or rows.num_rows < SAMPLE_ROWS:
         return encodings
-    return replace(encodings, compressed=_worth_compressing(plan, rows, encodings))
+    return replace(encodings, compressed=_worth_compressing(config, rows, encodings))
 
 
 def fits(encodings: Encodings, group_rows: int) -> bool:
-    """False if they were chosen for much smaller row groups."""
+    """Return False if they were chosen for much smaller row groups."""
     return group_rows < 8 * encodings.rows
 
 
-def _is_integer(kind: pa.DataType) -> bool:
-    """Does the file store integers?"""
+def _is_integer(data_type: pa.DataType) -> bool:
+    """Return True if the file stores integers."""
     types = pa.types
-    if types.is_decimal(kind):
-        return DECIMALS_AS_INTEGERS and kind.precision <= 18
-    return bool(types.is_integer(kind) or types.is_timestamp(kind) or types.is_date(kind))
+    if types.is_decimal(data_type):
+        return DECIMALS_AS_INTEGERS and data_type.precision <= 18
+    return bool(types.is_integer(data_type) or types.is_timestamp(data_type) or types.is_date(data_type))
 
 
 def _different_max(sampled: int, group_rows: int, has_delta_encoding: bool) -> float:
-    """So many of the sampled values may be different for a dictionary to pay."""
+    """How many of the sampled values may be different if a dictionary is to pay off."""
     if has_delta_encoding:
         return min(sampled * REPEATED_INTEGERS, group_rows * DICTIONARY_SHARE)
     return sampled * REPEATED
@@ -94,7 +98,7 @@ def _repeats(column: ParquetColumn, sample: Sequence[pa.RecordBatch], different_
 
 
 def _spread(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Rows from the whole length, apart from each other: neighbours are often alike."""
+    """Rows from the whole length, at a distance: neighbours are often alike."""
     batches = rows.to_batches()
     chosen = batches[:: max(len(batches) // _PIECES, 1)]
     step = max(sum(batch.num_rows for batch in chosen) // SAMPLE_ROWS, 1)
@@ -104,10 +108,10 @@ def _spread(rows: pa.Table) -> list[pa.RecordBatch]:
 # Compression --------------------------------------------------------------------------------------
 
 
-def _worth_compressing(plan: WriteConfig, rows: pa.Table, encodings: Encodings) -> list[str]:
-    """Encodes a sample, for the sizes in its footer."""
+def _worth_compressing(config: WriteConfig, rows: pa.Table, encodings: Encodings) -> list[str]:
+    """Encodes a sample and reads the sizes from its footer."""
     sample = _runs(rows)
-    trial = OpenParquetFile(pa.MockOutputStream(), sample.schema, plan, encodings)
+    trial = OpenParquetFile(pa.MockOutputStream(), sample.schema, config, encodings)
     trial.write_row_group(sample)
     footer = trial.close().row_group(0)
     worthwhile = []
@@ -121,7 +125,7 @@ def _worth_compressing(plan: WriteConfig, rows: pa.Table, encodings: Encodings) 
 
 
 def _runs(rows: pa.Table) -> pa.Table:
-    """Rows as they follow each other, from several places."""
+    """Consecutive rows from several places."""
     length = SAMPLE_ROWS // _PIECES
     last = rows.num_rows - length
     return pa.concat_tables([rows.slice(last * piece // (_PIECES - 1), length) for piece in range(_PIECES)])

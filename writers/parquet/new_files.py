@@ -1,4 +1,4 @@
-"""Where the bytes of new data files go. The local disk is here, object stores are in `uploads.py`."""
+"""Destinations for the bytes of new data files: the local disk here, object stores in `uploads.py`."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ FSYNC_THREADS = 8
 
 
 class NewFiles(Protocol):
-    """The files that one task attempt makes: none of them was there before. Runs on executors.
+    """Creates the files of one task attempt; none of them existed before. Runs on executors.
 
-    Paths are relative to the data files' root. Not to be used by two threads at a time. An error may come
-    with a later call than the one that it is of, with `finish` at the latest: that of the storage, or the
-    one of `exists_already`.
+    Paths are relative to the root of the data files. Not safe for use by two threads at once. An error may be
+    raised by a later call, at the latest by `finish`: an error of the storage, or the one from
+    `exists_already`.
     """
 
     @property
     def on_their_way_bytes(self) -> int:
-        """In memory, of what is being sent."""
+        """Size in memory of data that is being sent."""
         ...
 
     def open(self, path: str) -> pa.NativeFile:
-        """A new file."""
+        """Create a new file."""
         ...
 
     def waiting_bytes(self, size_bytes: int) -> int:
-        """In memory, of an open file that has so many bytes, about."""
+        """Approximate size in memory of an open file with this many bytes."""
         ...
 
     def wait_for_one(self) -> None:
-        """Until there is less on its way than now, if anything is."""
+        """Wait until less data is being sent than now."""
         ...
 
     def finish(self) -> None:
-        """Until all files survive a loss of power. All are closed."""
+        """Wait until all files survive a power failure. All files must be closed."""
         ...
 
     def delete_all(self) -> None:
-        """All files so far. What is written to those that are open goes nowhere, once they are closed.
+        """Delete all files so far. Data written to open files is discarded when they are closed.
 
-        Never raises: what cannot be deleted is an orphan.
+        Never raises: files that cannot be deleted are orphans.
         """
         ...
 
 
 def exists_already(path: str) -> RetryableError:
     return RetryableError(
-        f"The file {path} exists already; another task attempt has written under the same ids. Nothing was "
-        "overwritten. Start the query again: its run id makes new names."
+        f"The file {path} already exists: another task attempt has used the same ids. Nothing was "
+        "overwritten. Start the query again: its run id gives new names."
     )
 
 
@@ -89,9 +89,10 @@ class LocalFiles:
         pass
 
     def finish(self) -> None:
-        """A durable manifest must never outlive its files, nor the directories that name them."""
+        """A durable manifest must not outlive its files, nor the directories that contain them."""
         directories = sorted({name for path in self._paths for name in _ancestors(path)}, reverse=True)
-        with ThreadPoolExecutor(FSYNC_THREADS) as threads:  # a journal writes many at little more cost
+        # with a journal, syncing many files costs little more
+        with ThreadPoolExecutor(FSYNC_THREADS) as threads:
             for names in (self._paths, directories):
                 list(threads.map(lambda name: _fsync(posixpath.join(self._root, name)), names))
 

@@ -1,4 +1,4 @@
-"""Data files as the objects of a store: created whole or in parts, read, deleted."""
+"""Data files as objects of a store: created whole or in parts, read, deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyarrow.fs import FileSystem
 
 
 class Parts(Protocol):
-    """A large new object, that is there once it is closed."""
+    """A new large object, which exists once it is closed."""
 
     def write(self, data: bytes, /) -> object: ...
 
@@ -19,31 +19,31 @@ class Parts(Protocol):
 
 @runtime_checkable
 class Objects(Protocol):
-    """Data files as the objects of a store, by paths relative to their root. Any thread may use it.
+    """Data files as objects of a store, by paths relative to their root. Safe to share among threads.
 
-    Errors are those of the storage, as OSErrors.
+    Errors of the storage are raised as OSError.
     """
 
     def create(self, path: str, content: memoryview) -> bool:
-        """A whole one. False if one of the same content may have been there.
+        """Create a whole object. Return False if an object with the same content may have existed before.
 
         Raises:
-            FileExistsError: there is another one, which stays as it is.
+            FileExistsError: another object exists; it is not changed.
         """
         ...
 
     def create_in_parts(self, path: str) -> Parts:
         """
         Raises:
-            FileExistsError: there is one, which stays as it is.
+            FileExistsError: an object exists; it is not changed.
         """
         ...
 
     def read(self, path: str) -> pa.Buffer:
-        """A whole one.
+        """Read a whole object.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: it does not exist.
         """
         ...
 
@@ -51,12 +51,12 @@ class Objects(Protocol):
 
 
 def objects_of(filesystem: FileSystem, root: str) -> Objects:
-    """The file system's own way, if it has one."""
+    """The file system's own implementation, if it has one."""
     return filesystem if isinstance(filesystem, Objects) else _ObjectsOfFileSystem(filesystem, root)
 
 
 class _ObjectsOfFileSystem:
-    """See `Objects`. Nothing is there before its stream closes, as with all object stores of Arrow's."""
+    """See `Objects`. An object exists once its stream is closed, as in all object stores of Arrow."""
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
         self._filesystem = filesystem
@@ -81,7 +81,7 @@ class _ObjectsOfFileSystem:
         self._filesystem.delete_file(posixpath.join(self._root, path))
 
     def _is_there(self, full_path: str) -> bool:
-        """By one request. A look at its `FileInfo` takes two."""
+        """One request. Reading its `FileInfo` takes two."""
         try:
             self._filesystem.open_input_file(full_path).close()
         except FileNotFoundError:
@@ -90,4 +90,4 @@ class _ObjectsOfFileSystem:
 
 
 _STREAM_BYTES = 64 * 1024
-"""Without such a buffer, file systems in Python get Arrow's buffers to write, and Delta's wants bytes."""
+"""Without such a buffer, Python file systems get Arrow buffers to write, and Delta's needs bytes."""

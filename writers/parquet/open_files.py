@@ -1,4 +1,4 @@
-"""The data files that a task attempt is writing: one for each table partition, rolled at the target size."""
+"""Open data files of a task attempt: one per table partition, closed at the target size."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from .uploads import Uploads
 from .write_config import FileNames, WriteConfig
 
 FULL = 0.9
-"""A file this close to the target size is closed: what still fits would be a sliver of a row group."""
+"""A file this close to the target size is closed: only a tiny row group would still fit."""
 
 MEMORY_BYTES_MIN, UPLOAD_BYTES_MIN = 16 * 1024 * 1024, 48 * 1024 * 1024
-"""That open files may take, however small the buffers are: on object stores one that goes up in parts."""
+"""Minimum memory for open files, however small the buffers are; on object stores for one file that is
+uploaded in parts.
+"""
 
 
 @dataclass(slots=True)
@@ -34,41 +36,41 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """Makes files of row groups. Not to be used by two threads at a time.
+    """Writes row groups to files. Not safe for use by two threads at once.
 
-    One file for each table partition, as far as memory goes: an open file keeps its footer, with an entry for
-    each column of each row group, and on an object store what waits for its upload. Where that is too much,
-    or there are too many files, those that take most are closed. Not the least recently used: rows of all
-    partitions come in turn, so each would be closed just before its next row group.
+    One file per table partition, within a memory limit: an open file keeps its footer, with an entry for each
+    column of each row group, and on an object store the data that waits for its upload. If the memory or the
+    number of files is exceeded, the largest ones are closed. Closing the least recently used would be worse:
+    rows of all partitions arrive in turn, so each file would be closed just before its next row group.
     """
 
-    def __init__(self, plan: WriteConfig, names: FileNames, filesystem: FileSystem, root: str) -> None:
-        self._plan = plan
+    def __init__(self, config: WriteConfig, names: FileNames, filesystem: FileSystem, root: str) -> None:
+        self._config = config
         self._names = names
-        self._schema = plan.file_schema
-        self._new_statistics = plan.table_format.file_statistics(plan.row_schema)
+        self._schema = config.file_schema
+        self._new_statistics = config.table_format.file_statistics(config.row_schema)
         self._new_files: NewFiles
         if isinstance(filesystem, LocalFileSystem):
             self._new_files = LocalFiles(root)
-            self._memory_bytes_max = max(plan.buffer_bytes_max * 3 // 8, MEMORY_BYTES_MIN)
+            self._memory_bytes_max = max(config.buffer_bytes_max * 3 // 8, MEMORY_BYTES_MIN)
         else:
             self._new_files = Uploads(filesystem, root)
-            self._memory_bytes_max = max(plan.buffer_bytes_max * 2, UPLOAD_BYTES_MIN)
+            self._memory_bytes_max = max(config.buffer_bytes_max * 2, UPLOAD_BYTES_MIN)
         self._open: dict[PartitionValues, _OpenFile] = {}
-        self._open_max = min(plan.max_open_partitions, _files_per_process() // 2)
+        self._open_max = min(config.max_open_partitions, _files_per_process() // 2)
         self._memory_bytes = 0
         self._arrow_bytes = 0.0
         self._file_bytes = 0
         self._closed: list[DataFile] = []
 
     def __contains__(self, values: PartitionValues) -> bool:
-        """Is there an open file of this table partition?"""
+        """Return True if the table partition has an open file."""
         return values in self._open
 
     def write(self, group: RowGroup, encodings: Encodings) -> None:
-        """Append rows to the partition's file, in as many row groups and files as the bounds ask for.
+        """Append rows to the partition's file, in as many row groups and files as the limits require.
 
-        `encodings` are for files that are yet to be opened.
+        `encodings` are used for files that are opened now.
         """
         rows = group.rows
         row_bytes = group.size_bytes / rows.num_rows
@@ -79,11 +81,11 @@ class OpenFiles:
             self._write_row_group(file, rows.slice(start, count), row_bytes)
             self._make_room()
             start += count
-            if file.parquet.size_bytes >= self._plan.target_file_bytes * FULL:
+            if file.parquet.size_bytes >= self._config.target_file_bytes * FULL:
                 self.close(group.values)
 
     def close(self, values: PartitionValues) -> None:
-        """The file of one table partition, if one is open."""
+        """Close the file of one table partition, if one is open."""
         file = self._open.get(values)
         if file is None:
             return
@@ -95,26 +97,28 @@ class OpenFiles:
         )
 
     def finish(self) -> tuple[DataFile, ...]:
-        """Close all files. What is returned survives a loss of power."""
+        """Close all files. The returned files survive a power failure."""
         for values in list(self._open):
             self.close(values)
         self._new_files.finish()
         return tuple(self._closed)
 
     def delete_all(self) -> None:
-        """All files so far, open or closed. Never raises: what cannot be deleted is an orphan."""
+        """Delete all files so far, open or closed. Never raises: files that cannot be deleted are orphans."""
         self._new_files.delete_all()
         for file in self._open.values():
             file.parquet.discard()
         self._open.clear()
 
     def _rows_that_fit(self, row_bytes: float, used_bytes: int) -> int:
-        """How many of such rows fill a row group or the file, by how well rows were compressed so far."""
+        """How many of these rows fill a row group or the file, estimated by the compression of earlier
+        rows.
+        """
         ratio = self._file_bytes / self._arrow_bytes if self._arrow_bytes else 1.0
         row_bytes = max(row_bytes * ratio, 0.001)
-        room_bytes = self._plan.target_file_bytes - used_bytes
-        group_bytes = min(room_bytes, self._plan.row_group_bytes or room_bytes)
-        return min(max(int(group_bytes / row_bytes), 1), self._plan.row_group_rows)
+        room_bytes = self._config.target_file_bytes - used_bytes
+        group_bytes = min(room_bytes, self._config.row_group_bytes or room_bytes)
+        return min(max(int(group_bytes / row_bytes), 1), self._config.row_group_rows)
 
     def _write_row_group(self, file: _OpenFile, rows: pa.Table, row_bytes: float) -> None:
         before, memory_before = file.parquet.size_bytes, self._memory_of(file)
@@ -131,16 +135,16 @@ class OpenFiles:
         """The partition's open file, or a new one."""
         if values not in self._open:
             self._make_room(files=1)
-            name = self._names.name(len(self._closed) + len(self._open), self._plan.compression)
-            path = self._plan.table_format.data_path(values, str(name))
+            name = self._names.name(len(self._closed) + len(self._open), self._config.compression)
+            path = self._config.table_format.data_path(values, str(name))
             sink = self._new_files.open(path)
-            parquet = OpenParquetFile(sink, self._schema, self._plan, encodings)
+            parquet = OpenParquetFile(sink, self._schema, self._config, encodings)
             file = self._open[values] = _OpenFile(path, parquet, self._new_statistics())
             self._memory_bytes += self._memory_of(file)
         return self._open[values]
 
     def _make_room(self, files: int = 0) -> None:
-        """For so many more files."""
+        """Make room for this many more files."""
         while self._open and len(self._open) + files > self._open_max:
             self._close_largest()
         while self._memory_bytes + self._new_files.on_their_way_bytes > self._memory_bytes_max:
@@ -160,6 +164,6 @@ class OpenFiles:
 
 
 def _files_per_process() -> int:
-    """How many the system allows. Spark's JVM has raised it to the most for its Python workers."""
+    """Limit of the operating system. Spark's JVM has raised it to the maximum for its Python workers."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft

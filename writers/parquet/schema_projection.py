@@ -1,6 +1,6 @@
-"""Bring the rows that arrive into the table's schema, or refuse: nothing is changed silently.
+"""Projects arriving rows to the table's schema, or rejects them: no value is changed silently.
 
-Runs on executors for every batch; `check_fits` also on the driver, before any row moves.
+Runs on executors for every batch; `check_fits` also runs on the driver, before any task starts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from .utf8 import check_utf8, has_strings
 
 
 class SchemaProjector:
-    """Columns by name, in table order, missing ones NULL, types widened where that is exact.
+    """Projects columns by name to the table's order; missing ones become NULL, types are widened if that is
+    exact.
 
-    `where` names the task attempt in error messages. What depends on the schemas alone is found once: a
-    batch is small, and there are many.
+    `where` names the task attempt in error messages. Everything that depends only on the schemas is computed
+    once, because batches are small and there are many.
     """
 
     def __init__(self, target: pa.Schema, where: str) -> None:
@@ -38,13 +39,14 @@ class SchemaProjector:
         self._known_source: pa.Schema | None = None
         self._sources: list[int | None] = []
         self._required = [number for number, field in enumerate(target) if _has_required(field)]
-        self._texts = [number for number, field in enumerate(target) if has_strings(field.type)]
+        self._string_columns = [number for number, field in enumerate(target) if has_strings(field.type)]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of `batch` in the target schema.
+        """Return the rows of `batch` in the target schema.
 
         Raises:
-            SchemaMismatchError: the columns do not fit, a required one has a NULL, or a text is none.
+            SchemaMismatchError: the columns do not fit, a required one has a NULL, or a string is not valid
+                UTF-8.
         """
         if self._known_source is None or not batch.schema.equals(self._known_source):
             check_fits(batch.schema, self._target)
@@ -52,8 +54,8 @@ class SchemaProjector:
             self._sources = _sources(batch.schema.names, self._fields)
         arrays = [with_offsets(array) for array in batch.columns]
         columns = _pick(self._sources, arrays, self._fields, batch.num_rows)
-        texts = [self._fields[number] for number in self._texts]
-        check_utf8([columns[number] for number in self._texts], texts, self._where)
+        fields = [self._fields[number] for number in self._string_columns]
+        check_utf8([columns[number] for number in self._string_columns], fields, self._where)
         self._check_nulls(columns)
         for number in self._required:
             columns[number] = _fill_required(columns[number], self._fields[number])
@@ -67,16 +69,16 @@ class SchemaProjector:
         ]
         if paths:
             raise SchemaMismatchError(
-                f"NULL in {', '.join(paths)}, which the table declares NOT NULL ({self._where})."
-                " Filter these rows or give them a value, e.g. with coalesce(), or make the column nullable."
+                f"NULL in {', '.join(paths)}, which the table declares NOT NULL ({self._where}). Filter "
+                "these rows or replace NULL, e.g. with coalesce(), or make the column nullable."
             )
 
 
 def check_fits(source: pa.Schema, target: pa.Schema) -> None:
-    """Refuse rows that cannot be written into `target` as they are.
+    """Reject rows that cannot be written to `target` unchanged.
 
     Raises:
-        SchemaMismatchError: names every column that does not fit and shows both schemas.
+        SchemaMismatchError: lists every column that does not fit and shows both schemas.
     """
     given, wanted = _columns(source), _columns(target)
     problems = list(problems_in(compare(given, wanted, _is_exact), _WORDING))
@@ -94,9 +96,9 @@ _WORDING = {
     DifferenceKind.REQUIRED: "{columns}: the table declares it NOT NULL, and the rows lack it. Add it.",
     DifferenceKind.NEW: "{names}: the table does not have it. Drop it, or add it with the option "
     "schemaEvolution=addColumns.",
-    DifferenceKind.TYPE: "{columns}: {given} does not become {table} without loss. Cast it in the query.",
-    DifferenceKind.MERGED: "{columns}: the name fits ambiguously ({names}). Rename or drop columns.",
-    DifferenceKind.AMBIGUOUS: "{names}: the name fits ambiguously ({columns}). Rename or drop columns.",
+    DifferenceKind.TYPE: "{columns}: {given} does not convert to {table} without loss. Cast it in the query.",
+    DifferenceKind.MERGED: "{columns}: the name is ambiguous ({names}). Rename or drop columns.",
+    DifferenceKind.AMBIGUOUS: "{names}: the name is ambiguous ({columns}). Rename or drop columns.",
 }
 
 
@@ -104,21 +106,21 @@ def _columns(fields: Iterable[pa.Field]) -> tuple[SchemaColumn[pa.DataType], ...
     return tuple(_column(field.name, field.type, not field.nullable) for field in fields)
 
 
-def _column(name: str, kind: pa.DataType, is_required: bool = False) -> SchemaColumn[pa.DataType]:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_struct(kind):
-        return SchemaColumn(name, kind, is_required, "struct", _columns(kind))
-    if pa.types.is_map(kind):
-        inside = _column("key", kind.key_type), _column("value", kind.item_type)
-        return SchemaColumn(name, kind, is_required, "map", inside)
-    if is_list(kind):
-        return SchemaColumn(name, kind, is_required, "list", (_column("element", kind.value_type),))
-    return SchemaColumn(name, kind, is_required)
+def _column(name: str, data_type: pa.DataType, is_required: bool = False) -> SchemaColumn[pa.DataType]:
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    if pa.types.is_struct(data_type):
+        return SchemaColumn(name, data_type, is_required, "struct", _columns(data_type))
+    if pa.types.is_map(data_type):
+        inside = _column("key", data_type.key_type), _column("value", data_type.item_type)
+        return SchemaColumn(name, data_type, is_required, "map", inside)
+    if is_list(data_type):
+        return SchemaColumn(name, data_type, is_required, "list", (_column("element", data_type.value_type),))
+    return SchemaColumn(name, data_type, is_required)
 
 
 def _is_exact(source: pa.DataType, target: pa.DataType) -> bool:
-    """True if every value of `source` is exactly one value of `target`, or the cast fails loudly."""
+    """True if every value of `source` can be represented exactly in `target`, or the cast raises an error."""
     types = pa.types
     if types.is_null(source) or source == target:
         return True
@@ -154,11 +156,11 @@ def _holds_decimals(source: pa.DataType, target: pa.DataType) -> bool:
     return bool(more_scale >= 0 and target.precision - source.precision >= more_scale)
 
 
-# Bring them over ----------------------------------------------------------------------------------
+# Conversion -----------------------------------------------------------------------------------------
 
 
 def _sources(names: Sequence[str], target: Sequence[pa.Field]) -> list[int | None]:
-    """Which column becomes each of the target's; None if there is none."""
+    """The source column of each target column; None if there is none."""
     key = without_case(names, [field.name for field in target])
     places = {key(name): number for number, name in enumerate(names)}
     return [places.get(key(field.name)) for field in target]
@@ -174,9 +176,9 @@ def _pick(
 
 
 def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """`array` as `target`. Only the nested levels are rebuilt by hand, without copying the values.
+    """Convert `array` to `target`. Only nested levels are rebuilt here, without copying values.
 
-    Arrow's own cast neither fills missing struct fields nor relabels nullability in every version.
+    Arrow's own cast does not fill missing struct fields or change nullability in every version.
     """
     if array.type.equals(target):
         return array
@@ -187,7 +189,7 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_struct(target):
         fields = list(target)
         sources = _sources([field.name for field in array.type], fields)
-        # Below a NULL there may be anything, which need not fit: flatten() makes it NULL.
+        # Values below a NULL are arbitrary and need not fit: flatten() makes them NULL.
         parts = (
             array.flatten() if array.null_count else [array.field(i) for i in range(array.type.num_fields)]
         )
@@ -207,13 +209,13 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _uuids(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """From texts, which is what Spark has for UUIDs, or from 16 bytes."""
+    """From strings, which Spark uses for UUIDs, or from 16 bytes."""
     if is_string(array.type):
         try:
             values = [None if text is None else uuid.UUID(text).bytes for text in array.to_pylist()]
         except ValueError as error:
             raise SchemaMismatchError(
-                f"A text cannot be written as uuid: {error}. Cast it in the query."
+                f"A string cannot be written as uuid: {error}. Cast it in the query."
             ) from error
         array = fixed_size_bytes(values, target.storage_type.byte_width)
     return pa.ExtensionArray.from_storage(target, _cast(array, target.storage_type))
@@ -232,26 +234,26 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _has_required(field: pa.Field) -> bool:
-    kind = field.type
+    data_type = field.type
     if not field.nullable:
         return True
-    if pa.types.is_map(kind):
-        return _has_required(kind.item_field) or any(map(_has_required, _fields_of(kind.key_type)))
-    return any(map(_has_required, _fields_of(kind)))
+    if pa.types.is_map(data_type):
+        return _has_required(data_type.item_field) or any(map(_has_required, _fields_of(data_type.key_type)))
+    return any(map(_has_required, _fields_of(data_type)))
 
 
-def _fields_of(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_struct(kind):
-        return list(kind)
-    if pa.types.is_list(kind):
-        return [kind.value_field]
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
+def _fields_of(data_type: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(data_type):
+        return list(data_type)
+    if pa.types.is_list(data_type):
+        return [data_type.value_field]
+    if pa.types.is_map(data_type):
+        return [data_type.key_field, data_type.item_field]
     return []
 
 
 def _null_paths(array: pa.Array, field: pa.Field, path: str) -> Iterator[str]:
-    """Dotted paths of required fields with a NULL. A NULL struct has no fields, so none is missing."""
+    """Dotted paths of required fields with a NULL. A NULL struct has no fields, so none is missing in it."""
     if not field.nullable and array.null_count:
         yield path
     if not pa.types.is_nested(field.type) or not any(map(_has_required, _fields_of(field.type))):
@@ -271,30 +273,31 @@ def _null_paths(array: pa.Array, field: pa.Field, path: str) -> Iterator[str]:
 
 
 def _fill_required(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Any value for NULL in required fields: after the check, only where a struct around them is NULL.
+    """Replace NULL in required fields by any value: after the check, this happens only inside NULL
+    structs.
 
-    The Parquet writer takes no NULL there, although it writes none of these values.
+    The Parquet writer does not accept NULL there, although it writes none of these values.
     """
-    kind = field.type
-    if not _has_required(field) or (array.null_count == 0 and not pa.types.is_nested(kind)):
+    data_type = field.type
+    if not _has_required(field) or (array.null_count == 0 and not pa.types.is_nested(data_type)):
         return array
     own_buffers = array.buffers()
-    if pa.types.is_struct(kind):
-        parts = [array.field(i) for i in range(kind.num_fields)]
-        children = [_fill_required(part, child) for part, child in zip(parts, kind, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
-    if pa.types.is_map(kind):
-        fields = [kind.key_field, kind.item_field]
+    if pa.types.is_struct(data_type):
+        parts = [array.field(i) for i in range(data_type.num_fields)]
+        children = [_fill_required(part, child) for part, child in zip(parts, data_type, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(data_type), mask=array.is_null())
+    if pa.types.is_map(data_type):
+        fields = [data_type.key_field, data_type.item_field]
         children = [
             _fill_required(part, child) for part, child in zip((array.keys, array.items), fields, strict=True)
         ]
-        return over_elements(array, kind, pa.StructArray.from_arrays(children, fields=fields))
-    if pa.types.is_list(kind):
-        return over_elements(array, kind, _fill_required(array.values, kind.value_field))
-    if is_uuid(kind):
-        storage = pa.field(field.name, kind.storage_type, nullable=False)
-        return pa.ExtensionArray.from_storage(kind, _fill_required(array.storage, storage))
-    return pa.Array.from_buffers(kind, len(array), [None, *own_buffers[1:]], 0, array.offset)
+        return over_elements(array, data_type, pa.StructArray.from_arrays(children, fields=fields))
+    if pa.types.is_list(data_type):
+        return over_elements(array, data_type, _fill_required(array.values, data_type.value_field))
+    if is_uuid(data_type):
+        storage = pa.field(field.name, data_type.storage_type, nullable=False)
+        return pa.ExtensionArray.from_storage(data_type, _fill_required(array.storage, storage))
+    return pa.Array.from_buffers(data_type, len(array), [None, *own_buffers[1:]], 0, array.offset)
 
 
 def _span(array: pa.MapArray) -> tuple[int, int]:

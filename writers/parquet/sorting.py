@@ -1,4 +1,4 @@
-"""The order of rows within a row group."""
+"""Sorts rows within a row group."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .transforms import apply_transform, transform_problem
 
 
 def sort_problems(schema: pa.Schema, order: Sequence[SortField]) -> Iterator[str]:
-    """Why rows of this schema cannot be sorted so."""
+    """Why rows of this schema cannot be sorted this way."""
     for sort in order:
         field = field_at(schema, sort.column)
         name = ".".join(sort.column)
         if field is None:
             columns = ", ".join(schema.names)
             yield (
-                f"Column '{name}' of the sort order is not in the table's data files; columns: {columns}."
-                " Correct sortWithin."
+                f"Column '{name}' of the sort order is not in the table's data files; columns: {columns}. "
+                "Fix sortWithin."
             )
         elif problem := transform_problem(sort.transform, field.type):
             yield (
@@ -32,9 +32,9 @@ def sort_problems(schema: pa.Schema, order: Sequence[SortField]) -> Iterator[str
 
 
 def sort_rows(rows: pa.Table, order: Sequence[SortField]) -> pa.Table:
-    """The rows in order; rows that are equal in it stay as they came.
+    """Sort the rows; equal rows keep their order.
 
-    Numbers sort as Iceberg and Java compare them: -0.0 before 0.0, NaN after all others.
+    Numbers are ordered as in Iceberg and Java: -0.0 before 0.0, NaN after all others.
     """
     rows = rows.combine_chunks()
     keys: list[pa.Array] = []
@@ -42,7 +42,7 @@ def sort_rows(rows: pa.Table, order: Sequence[SortField]) -> pa.Table:
     for sort in order:
         column = rows.column(sort.column[0])
         key = apply_transform(sort.transform, reach(_one_chunk(column), sort.column[1:]))
-        if sort.nulls_first and key.null_count:  # of themselves they go last
+        if sort.nulls_first and key.null_count:  # NULLs are last by default
             keys.append(key.is_valid())
             directions.append("ascending")
         keys.append(_comparable(key))
@@ -57,7 +57,9 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _comparable(key: pa.Array) -> pa.Array:
-    """Floating point numbers as integers that sort as they should: their bits, the negative ones flipped."""
+    """Map floating-point numbers to integers in the right order: their bits, inverted for negative
+    numbers.
+    """
     if not pa.types.is_floating(key.type):
         return key
     as_integer = pa.int64() if key.type == pa.float64() else pa.int32()

@@ -1,4 +1,4 @@
-"""Rows apart by keys."""
+"""Splits rows by keys."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ...committers.arrow_values import numeric_scalar
 
 
 def split_by(keys: Sequence[pa.Array], rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """For each combination of keys: the index of its first row, and its rows in arrival order.
+    """For each combination of keys: the index of its first row, and its rows in their order.
 
-    All are slices of one gathered copy: who keeps one of them keeps all in memory. The work is one sort of
-    small integers, and one gather of everything.
+    All are slices of one copy: keeping one of them keeps the whole copy in memory. The work is one sort of
+    small integers, and one `take` of everything.
     """
     codes = _codes(keys)
     order = pc.sort_indices(codes)
@@ -27,9 +27,9 @@ def split_by(keys: Sequence[pa.Array], rows: pa.Table) -> Iterator[tuple[int, pa
 
 
 def in_one(rows: pa.Table, order: pa.Array | None = None) -> pa.RecordBatch:
-    """All rows as one batch, by these indices if there are any.
+    """All rows as one batch, in the order of these indices if there are any.
 
-    Column by column: what was just put together is still in the processor's cache when it is gathered from.
+    Column by column, so that a column is still in the processor's cache when it is reordered.
     """
     columns = (column.combine_chunks() for column in rows.columns)
     if order is not None:

@@ -1,4 +1,4 @@
-"""What a table format decides about data files. Delta and Iceberg each have one, in folders of their own."""
+"""What a table format decides about data files. Delta and Iceberg have one each, in their own folders."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 PartitionValues: TypeAlias = tuple[tuple[str, str | None], ...]
-"""What makes a table partition: (name, value as text or None for NULL), in the order of the partitioning."""
+"""A table partition: (name, value as string or None for NULL), in the order of the partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSlice:
-    """Rows of one table partition, with the columns that go into its files."""
+    """Rows of one table partition, with the columns that its files have."""
 
     values: PartitionValues
     rows: pa.RecordBatch
 
 
 class FileStatistics(Protocol):
-    """Gathers the column statistics of one data file: `add` before rows are written, `to_json` at the end."""
+    """Collects the column statistics of one data file: `add` before rows are written, `to_json` at the
+    end.
+    """
 
     def add(self, rows: pa.Table) -> None:
-        """Look at rows that are about to be written, for what the Parquet footer does not tell."""
+        """Called with rows that are about to be written, for statistics that the Parquet footer does not
+        have.
+        """
         ...
 
     def to_json(self, footer: pq.FileMetaData) -> str:
@@ -35,24 +39,24 @@ class FileStatistics(Protocol):
 
 
 class TableFormat(Protocol):
-    """A frozen dataclass that pickles: made on the driver, used on executors."""
+    """A frozen dataclass that can be pickled: created on the driver, used on executors."""
 
     @property
     def is_partitioned(self) -> bool:
-        """False if all rows belong to one table partition: `split` is never called then."""
+        """False if all rows belong to one table partition: then `split` is never called."""
         ...
 
     @property
     def reads_delta_encoding(self) -> bool:
-        """True if all its readers of recent years decode DELTA_BINARY_PACKED by default."""
+        """True if all recent readers of the format decode DELTA_BINARY_PACKED by default."""
         ...
 
     def problems(self, schema: pa.Schema) -> list[str]:
-        """Why rows of this schema cannot be written, in sentences; empty if they can."""
+        """Sentences that say why rows of this schema cannot be written; empty if they can."""
         ...
 
     def open_filesystem(self, location: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
-        """The file system that holds `location`, and the location's path in it."""
+        """The file system of `location`, and the location's path in it."""
         ...
 
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -60,17 +64,18 @@ class TableFormat(Protocol):
         ...
 
     def split(self, rows: pa.Table, where: str) -> Iterator[PartitionSlice]:
-        """The rows by table partition, in arrival order within each, which may be slices of one copy.
+        """Split the rows by table partition, keeping the order within each. The results may be slices of one
+        copy.
 
         Raises:
-            SchemaMismatchError: a value cannot be a partition's. `where` names the task attempt.
+            SchemaMismatchError: a value is not allowed as a partition value. `where` names the task attempt.
         """
         ...
 
     def data_path(self, values: PartitionValues, file_name: str) -> str:
-        """Where a file of a table partition lies, relative to the location; ends in `/{file_name}`."""
+        """The path of a table partition's file, relative to the location; ends in `/{file_name}`."""
         ...
 
     def file_statistics(self, schema: pa.Schema) -> Callable[[], FileStatistics]:
-        """What makes those of one new data file of a table whose rows have `schema`."""
+        """Collects the statistics of one new data file of a table whose rows have `schema`."""
         ...

@@ -1,6 +1,6 @@
-"""Transforms of columns, as Iceberg defines them ("Partition Transforms" in its specification).
+"""Transforms of columns as defined by Iceberg ("Partition Transforms" in its specification).
 
-They partition Iceberg tables, and sort rows of any.
+Used for partitions of Iceberg tables, and for the sort order of all tables.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import pyarrow.compute as pc
 
 from ...committers.arrow_values import numeric_scalar
 
-_SPELLED = re.compile(r"(?P<name>[a-z]+)(\[(?P<parameter>\d+)\])?")
+_TRANSFORM = re.compile(r"(?P<name>[a-z]+)(\[(?P<parameter>\d+)\])?")
 _PLAIN = ("year", "month", "day", "hour")
 _WITH_PARAMETER = ("bucket", "truncate")
 
 
 def apply_transform(transform: str, column: pa.Array) -> pa.Array:
-    """`transform` of every value; NULL stays NULL, and all of `void` is NULL.
+    """Apply `transform` to every value; NULL stays NULL, and `void` gives only NULLs.
 
     Raises:
-        ValueError: there is no such transform, or not of this type.
+        ValueError: the transform does not exist, or is not defined for this type.
     """
     if transform == "identity":
         return column
     if transform == "void":
         return pa.nulls(len(column), column.type)
-    from pyiceberg_core import transform as core  # of Rust, and light: no catalog comes with it
+    from pyiceberg_core import transform as core  # implemented in Rust, and cheap to load: without a catalog
 
-    spelled = _SPELLED.fullmatch(transform)
-    name, parameter = (spelled["name"], spelled["parameter"]) if spelled else (transform, None)
+    parsed = _TRANSFORM.fullmatch(transform)
+    name, parameter = (parsed["name"], parsed["parameter"]) if parsed else (transform, None)
     if name in _PLAIN and parameter is None:
         if pa.types.is_timestamp(column.type):
             return _hours(column) if name == "hour" else getattr(core, name)(_days(column))
@@ -40,26 +40,28 @@ def apply_transform(transform: str, column: pa.Array) -> pa.Array:
     raise ValueError(f"there is no transform '{transform}'")
 
 
-def _days(moments: pa.Array) -> pa.Array:
-    """By Arrow: the Iceberg library puts fractions of the last second of days before 1970 a day late."""
-    return _in_utc(moments).cast(pa.date32())
+def _days(timestamps: pa.Array) -> pa.Array:
+    """Computed by Arrow: for the last second of days before 1970, the Iceberg library returns the next
+    day.
+    """
+    return _in_utc(timestamps).cast(pa.date32())
 
 
-def _hours(moments: pa.Array) -> pa.Array:
-    hours = pc.floor_temporal(_in_utc(moments), unit="hour").cast(pa.int64())
+def _hours(timestamps: pa.Array) -> pa.Array:
+    hours = pc.floor_temporal(_in_utc(timestamps), unit="hour").cast(pa.int64())
     return pc.divide(hours, numeric_scalar(60 * 60 * 10**6)).cast(pa.int32())
 
 
-def _in_utc(moments: pa.Array) -> pa.Array:
-    """Microseconds without a zone: UTC's, which Arrow then need not look up."""
-    return moments.cast(pa.timestamp("us", moments.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+def _in_utc(timestamps: pa.Array) -> pa.Array:
+    """Microseconds in UTC without a zone, so that Arrow does not look up the zone."""
+    return timestamps.cast(pa.timestamp("us", timestamps.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
 
 
-def transform_problem(transform: str, kind: pa.DataType) -> str | None:
-    """Why there is no such transform of a type; None if there is."""
-    if pa.types.is_nested(kind):
-        return f"{kind} has no order and no partitions; name one of its fields"
-    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+def transform_problem(transform: str, data_type: pa.DataType) -> str | None:
+    """Why the transform is not defined for a type; None if it is."""
+    if pa.types.is_nested(data_type):
+        return f"{data_type} cannot be sorted or partitioned; use one of its fields"
+    storage = data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
     try:
         apply_transform(transform, pa.nulls(0, storage))
     except ValueError as error:

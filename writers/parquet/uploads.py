@@ -1,4 +1,4 @@
-"""New data files on an object store: uploaded beside the writer, and beside each other."""
+"""New data files on an object store, uploaded in the background and in parallel."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from .new_files import exists_already
 from .objects import Objects, Parts, objects_of
 
 PART_BYTES = 10 * 1024 * 1024
-"""A file that is smaller goes up as a whole, once it is closed; a larger one in such parts."""
+"""Part size. A smaller file is uploaded whole once it is closed; a larger one in parts of this size."""
 
 UPLOADS_MAX = 16
-"""At a time. Most of their time they wait for an answer."""
+"""Uploads at a time. They spend most of their time waiting for responses."""
 
 
 class Uploads:
     """See `NewFiles`.
 
-    A file waits in memory until it is closed, or has a part's size. Then a small one takes a request or two,
-    and many take as long as one. Of a large file one part is on its way while the next one gathers.
+    A file is kept in memory until it is closed or reaches the part size. A small file takes one or two
+    requests, and many are sent in parallel. Of a large file, one part is being sent while the next one is
+    filled.
     """
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
@@ -42,7 +43,7 @@ class Uploads:
         return pa.PythonFile(upload, mode="w")
 
     def waiting_bytes(self, size_bytes: int) -> int:
-        """Of a large file the client has a part, too."""
+        """For a large file, the client keeps a part in memory too."""
         return size_bytes if size_bytes < PART_BYTES else 2 * PART_BYTES
 
     def wait_for_one(self) -> None:
@@ -52,7 +53,7 @@ class Uploads:
             future.result()
 
     def finish(self) -> None:
-        """An object store has made a file durable when it says that it is there."""
+        """An object is durable when the object store confirms it."""
         while self._on_their_way:
             self.wait_for_one()
         self._threads.shutdown()
@@ -70,7 +71,7 @@ class Uploads:
 
 
 class _Upload:
-    """What Arrow writes a file to."""
+    """The file object that Arrow writes to."""
 
     def __init__(
         self, objects: Objects, path: str, start: Callable[[Callable[[], None], int], Future[None]]
@@ -91,7 +92,7 @@ class _Upload:
                 self._send(self._send_part)
 
     def flush(self) -> None:
-        """Nothing is sooner durable for it."""
+        """Does nothing: it would not make the data durable earlier."""
 
     def close(self) -> None:
         if not self.closed:
@@ -100,20 +101,20 @@ class _Upload:
                 self._send(self._send_last_part if self._on_its_way else self._send_whole)
 
     def abort_upload(self) -> None:
-        """Delete what is there of it, when nobody sends it any more. Never raises.
+        """Delete the uploaded file once it is no longer being sent. Never raises.
 
-        Only what is known to be of this upload: what came of one that failed stays, an orphan if anything.
+        Deletes only what certainly belongs to this upload: the result of a failed one stays, as an orphan.
         """
         self._is_taken_back = True
         if self._parts is not None:
             with contextlib.suppress(Exception):
-                self._parts.close()  # else the parts stay where no listing shows them
+                self._parts.close()  # otherwise the parts would stay, and no listing shows them
         if self._is_ours:
             with contextlib.suppress(Exception):
                 self._objects.delete(self._path)
 
     def _send(self, send: Callable[[io.BytesIO], None]) -> None:
-        """What has gathered, once what was sent before has arrived."""
+        """Send the collected data once the previous part has arrived."""
         if self._on_its_way is not None:
             self._on_its_way.result()
         content, self._content = self._content, io.BytesIO()

@@ -1,4 +1,6 @@
-"""Texts that are none: Spark casts any bytes to STRING, and no reader takes a Parquet file with such."""
+"""Detects strings that are not valid UTF-8: Spark casts any bytes to STRING, and readers reject Parquet files
+with them.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,27 @@ from .columns import is_list, is_string
 _OFFSET = struct.Struct("=i")
 
 
-def has_strings(kind: pa.DataType) -> bool:
-    """Is there a string in the type, however deep?"""
-    return is_string(kind) or any(has_strings(inner.type) for inner in _inside(kind))
+def has_strings(data_type: pa.DataType) -> bool:
+    """Return True if the type contains a string, at any level."""
+    return is_string(data_type) or any(has_strings(inner.type) for inner in _inside(data_type))
 
 
 def check_utf8(columns: Sequence[pa.Array], fields: Sequence[pa.Field], where: str) -> None:
     """
     Args:
-        columns: those of `fields`, which have texts
+        columns: those of `fields`, which contain strings
         where: names the task attempt in the error message
 
     Raises:
-        SchemaMismatchError: names the columns in which a text is no valid UTF-8.
+        SchemaMismatchError: names the columns with a string that is not valid UTF-8.
     """
     paths = [
         path for array, field in zip(columns, fields, strict=True) for path in _bad_paths(array, field.name)
     ]
     if paths:
         raise SchemaMismatchError(
-            f"A text in {', '.join(paths)} is no valid UTF-8 ({where}): it was made of bytes that are no "
-            "text, and no engine could read the file. Write make_valid_utf8(col) instead, filter by "
-            "is_valid_utf8(col), or keep the column as BINARY."
+            f"A string in {', '.join(paths)} is not valid UTF-8 ({where}), and engines could not read the "
+            "file. Use make_valid_utf8(col), filter by is_valid_utf8(col), or keep the column as BINARY."
         )
 
 
@@ -52,7 +53,7 @@ def _bad_paths(array: pa.Array, path: str) -> Iterator[str]:
 
 
 def _is_ascii(array: pa.Array) -> bool:
-    """At ten times the speed of a validation: in most data nothing more is to be looked at."""
+    """Ten times as fast as a validation, and sufficient for most data."""
     if not pa.types.is_string(array.type) or len(array) == 0:
         return False
     _, offsets, data = array.buffers()
@@ -65,18 +66,18 @@ def _is_ascii(array: pa.Array) -> bool:
 
 
 def _children(array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    kind = array.type
-    if pa.types.is_struct(kind):
-        yield from ((field.name, array.field(i)) for i, field in enumerate(kind))
-    elif pa.types.is_map(kind):
+    data_type = array.type
+    if pa.types.is_struct(data_type):
+        yield from ((field.name, array.field(i)) for i, field in enumerate(data_type))
+    elif pa.types.is_map(data_type):
         yield from (("key", array.keys), ("value", array.items))
-    elif is_list(kind):
+    elif is_list(data_type):
         yield "element", array.values
 
 
-def _inside(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_struct(kind):
-        return list(kind)
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    return [kind.value_field] if is_list(kind) else []
+def _inside(data_type: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(data_type):
+        return list(data_type)
+    if pa.types.is_map(data_type):
+        return [data_type.key_field, data_type.item_field]
+    return [data_type.value_field] if is_list(data_type) else []

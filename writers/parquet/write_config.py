@@ -1,4 +1,4 @@
-"""What the driver tells the executors: where, what and how to write, and how files are called."""
+"""What the driver sends to executors: where, what and how to write, and file names."""
 
 from __future__ import annotations
 
@@ -25,58 +25,62 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 _MEBIBYTE = 1024 * 1024
 
 ROW_GROUP_ROWS = 250_000
-"""About as fast to write and to read as more of them, and much less memory: a task holds the rows of a row
-group before it encodes them."""
+"""About as fast to write and to read as with more rows, with much less memory: a task holds the rows of a row
+group before it encodes them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """The inside of Parquet files, for tables that ask for it; None is the writer's default.
+    """Layout of Parquet files, for tables that set it; None: the writer's default.
 
-    What the installed Arrow cannot do is left out: the files are as right without it.
+    Options that the installed Arrow does not support are ignored; the files are correct without them.
     """
 
     page_bytes: int | None = None
-    """A page is closed once it holds so many encoded bytes."""
+    """A page is closed at this many encoded bytes."""
     page_rows: int | None = None
     dictionary_bytes: int | None = None
-    """A column whose dictionary outgrows this goes on without one."""
+    """Size limit of a column's dictionary; beyond it the column continues without one."""
     bloom_columns: tuple[Path, ...] = ()
-    """Columns with a Bloom filter, by their path (see `columns.Path`)."""
+    """Columns with a Bloom filter, by path (see `columns.Path`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteConfig:
-    """Everything that a task attempt must know to write data files. Pickled on the driver.
+    """Everything that a task attempt needs to write data files. Pickled on the driver.
 
     Raises:
-        ConfigurationError: on creation, with all problems at once.
+        ConfigurationError: raised on creation, with all problems at once.
     """
 
     location: str
-    """Where the data files go: what their paths are relative to."""
+    """Location of the data files: the base of their paths."""
     storage_options: dict[str, str] = field(repr=False)
-    """As the table library takes them. May hold secrets."""
+    """In the table library's form. May contain secrets."""
     schema: pa.Schema
-    """The table's columns in table order, partition columns included."""
+    """The table's columns in table order, including partition columns."""
     table_format: TableFormat
     target_file_bytes: int = 128 * _MEBIBYTE
-    """A file is closed once it holds so many bytes; the last row group may carry it a little over."""
+    """A file is closed at this many bytes; the last row group may exceed it a little."""
     row_group_rows: int = ROW_GROUP_ROWS
-    """Rows of a row group at most; fewer when the buffers are full."""
+    """Maximum rows of a row group; fewer if the buffers are full."""
     row_group_bytes: int | None = None
-    """Bytes of a row group as it lies in the file, about: how many rows that is goes by how well the task's
-    rows so far were compressed, and the first ones count as they are in memory. None: no bound of its own,
-    `buffer_bytes_max` bounds what there is of it in memory."""
+    """Approximate size of a row group in the file, estimated by the compression of the task's earlier rows;
+    the first rows count with their size in memory. None: no limit of its own, only `buffer_bytes_max` limits
+    its size in memory.
+    """
     compression: str = "zstd"
     compression_level: int | None = None
-    """None: Arrow's default for the codec. Of no meaning to codecs without levels."""
+    """None: Arrow's default for the codec. Ignored by codecs without levels."""
     max_open_partitions: int = 1000
-    """Files that one task attempt keeps open at most."""
+    """Maximum number of files that one task attempt keeps open."""
     buffer_bytes_max: int = 128 * _MEBIBYTE
-    """Rows that one task attempt holds in memory at most, as Arrow bytes, over all table partitions."""
+    """Maximum size of rows that one task attempt holds in memory, as Arrow bytes, over all table
+    partitions.
+    """
     sort: tuple[SortField, ...] = ()
-    """The order of the rows within each row group."""
+    """Sort order of the rows within each row group."""
     parquet: ParquetOptions = ParquetOptions()
     version: int = 1
 
@@ -93,68 +97,70 @@ class WriteConfig:
 
     @property
     def row_schema(self) -> pa.Schema:
-        """What rows are conformed to: `schema` without the `large_` types, which files do not know."""
+        """The schema that rows are projected to: `schema` without the `large_` types, which files do not
+        have.
+        """
         return with_small_offsets(self.schema)
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The columns that the data files hold."""
+        """The columns that the data files have."""
         return self.table_format.file_schema(self.row_schema)
 
 
-def _size_problems(plan: WriteConfig) -> Iterator[str]:
+def _size_problems(config: WriteConfig) -> Iterator[str]:
     sizes = {
-        "target_file_bytes": plan.target_file_bytes,
-        "row_group_rows": plan.row_group_rows,
-        "row_group_bytes": plan.row_group_bytes,
-        "max_open_partitions": plan.max_open_partitions,
-        "buffer_bytes_max": plan.buffer_bytes_max,
-        "page_bytes": plan.parquet.page_bytes,
-        "page_rows": plan.parquet.page_rows,
-        "dictionary_bytes": plan.parquet.dictionary_bytes,
+        "target_file_bytes": config.target_file_bytes,
+        "row_group_rows": config.row_group_rows,
+        "row_group_bytes": config.row_group_bytes,
+        "max_open_partitions": config.max_open_partitions,
+        "buffer_bytes_max": config.buffer_bytes_max,
+        "page_bytes": config.parquet.page_bytes,
+        "page_rows": config.parquet.page_rows,
+        "dictionary_bytes": config.parquet.dictionary_bytes,
     }
     for name, size in sizes.items():
         if size is not None and size < 1:
             yield f"{name} must be at least 1."
 
 
-def _codec_problems(plan: WriteConfig) -> Iterator[str]:
-    if plan.compression not in COMPRESSIONS:
-        yield f"Unknown compression '{plan.compression}'; known: {', '.join(COMPRESSIONS)}."
-    elif plan.compression_level is not None and has_levels(plan.compression):
-        least = pa.Codec.minimum_compression_level(plan.compression)
-        most = pa.Codec.maximum_compression_level(plan.compression)
-        if not least <= plan.compression_level <= most:
+def _codec_problems(config: WriteConfig) -> Iterator[str]:
+    if config.compression not in COMPRESSIONS:
+        yield f"Unknown compression '{config.compression}'; known: {', '.join(COMPRESSIONS)}."
+    elif config.compression_level is not None and has_levels(config.compression):
+        least = pa.Codec.minimum_compression_level(config.compression)
+        most = pa.Codec.maximum_compression_level(config.compression)
+        if not least <= config.compression_level <= most:
             yield (
-                f"compression_level {plan.compression_level} is not one of {plan.compression}:"
-                f" they go from {least} to {most}."
+                f"compression_level {config.compression_level} is invalid for {config.compression}: its "
+                f"levels go from {least} to {most}."
             )
 
 
 def has_levels(compression: str) -> bool:
-    """True if Parquet files can be written with a level of this codec. Parquet's lz4 has none."""
+    """True if this codec has levels for Parquet files. Parquet's lz4 has none."""
     return compression in ("zstd", "gzip")
 
 
-def _column_problems(plan: WriteConfig) -> Iterator[str]:
-    names = plan.schema.names
+def _column_problems(config: WriteConfig) -> Iterator[str]:
+    names = config.schema.names
     if len(set(names)) != len(names):
         yield "Two columns of the table have the same name."
-    rows = plan.row_schema
-    problems = plan.table_format.problems(rows)
+    rows = config.row_schema
+    problems = config.table_format.problems(rows)
     yield from problems
     if not problems:
-        files = plan.table_format.file_schema(rows)
-        yield from sort_problems(files, plan.sort)
+        files = config.table_format.file_schema(rows)
+        yield from sort_problems(files, config.sort)
         known = {column.path for column in parquet_columns(files)}
-        for path in plan.parquet.bloom_columns:
+        for path in config.parquet.bloom_columns:
             if path not in known:
                 yield f"Column '{'.'.join(path)}' with a Bloom filter is not in the table's data files."
 
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """What the name of one of our data files says. `run` is a digest of the run id, not the id."""
+    """Parsed name of a data file written by Penstock. `run` is a digest of the run id, not the id."""
 
     query_id: str
     run: str
@@ -173,10 +179,10 @@ class FileName:
 
 @dataclass(frozen=True, slots=True)
 class FileNames:
-    """Names of the files of one task attempt: no other attempt, of this run or another, has the same.
+    """File names of one task attempt, unique across all attempts and runs.
 
-    `attempt` must be unique within the run: Spark's task attempt id, not the attempt number, which starts
-    at 0 again when a stage is retried.
+    `attempt` must be unique within the run: Spark's task attempt id, not the attempt number, which restarts
+    at 0 when a stage is retried.
     """
 
     query_id: str
@@ -188,8 +194,8 @@ class FileNames:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9A-Za-z_-]+", self.query_id):
             raise ConfigurationError(
-                f"The query id '{self.query_id}' cannot be part of a file name;"
-                " use letters, digits, '-' and '_' only."
+                f"The query id '{self.query_id}' cannot be part of a file name: use only letters, digits, "
+                "'-' and '_'."
             )
 
     @classmethod
@@ -197,7 +203,7 @@ class FileNames:
         return cls(attempt.query_id, attempt.run_id, attempt.batch_id, attempt.partition, attempt.attempt)
 
     def name(self, sequence: int, compression: str) -> FileName:
-        """The attempt's file number `sequence`, counted from 0."""
+        """The name of the attempt's file with the number `sequence`, starting at 0."""
         run = hashlib.sha256(self.run_id.encode()).hexdigest()[:8]
         return FileName(
             self.query_id, run, self.batch_id, self.partition, self.attempt, sequence, compression
@@ -214,7 +220,7 @@ _FILE_NAME = re.compile(
 
 
 def parse_file_name(path: str) -> FileName | None:
-    """What the last part of `path` says, if `FileNames` made it; else None. Clean-up deletes by this."""
+    """Parse the last segment of `path` if it was made by `FileNames`; else None. Clean-up relies on this."""
     match = _FILE_NAME.fullmatch(posixpath.basename(path))
     if match is None:
         return None

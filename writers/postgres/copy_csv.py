@@ -1,7 +1,7 @@
-"""Arrow batches in the CSV format of Postgres' COPY, column by column in Arrow's own code.
+"""Converts Arrow batches to the CSV format of Postgres' COPY, column by column in Arrow's own code.
 
-Executors only. Values keep all that they have: floating numbers are written with as many digits as it takes,
-timestamps to the microsecond and in UTC.
+Executors only. Values keep their full precision: floating-point numbers are written with all needed digits,
+timestamps with microseconds and in UTC.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _DAY_US = 86_400_000_000
 
 
 _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="all_valid")
-"""NULL is what has no quotes: that is how COPY tells it from an empty text."""
+"""A field without quotes is NULL: this is how COPY distinguishes NULL from an empty string."""
 
 
 def copy_csv(batch: pa.RecordBatch) -> pa.Buffer:
-    """The rows of the batch.
+    """The rows of the batch as CSV.
 
     Raises:
-        SchemaMismatchError: names the column with a value that Postgres cannot hold.
+        SchemaMismatchError: names the column with a value that Postgres cannot store.
     """
     columns = [_text(array, name) for array, name in zip(batch.columns, batch.schema.names, strict=True)]
     rows = pa.BufferOutputStream()
@@ -35,32 +35,32 @@ def copy_csv(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 def _text(array: pa.Array, column: str) -> pa.Array:
-    """Each value as Postgres reads it."""
-    kind = array.type
-    if is_list(kind):
+    """Each value in the form that Postgres reads."""
+    data_type = array.type
+    if is_list(data_type):
         return _array_string(array, column)
-    if is_binary(kind):
+    if is_binary(data_type):
         return pc.binary_join_element_wise(pa.scalar("\\x", _TEXT), _hex(array), pa.scalar("", _TEXT))
-    if pa.types.is_timestamp(kind):
+    if pa.types.is_timestamp(data_type):
         _check_years(array, column, _YEAR_1_DAYS * _DAY_US, (_YEAR_9999_DAYS + 1) * _DAY_US - 1)
-        texts = array.view(pa.timestamp("us")).cast(_TEXT)
-        zone = pa.scalar("+00" if kind.tz else "", _TEXT)
-        return pc.binary_join_element_wise(texts, zone, pa.scalar("", _TEXT))
-    if pa.types.is_date(kind):
+        strings = array.view(pa.timestamp("us")).cast(_TEXT)
+        zone = pa.scalar("+00" if data_type.tz else "", _TEXT)
+        return pc.binary_join_element_wise(strings, zone, pa.scalar("", _TEXT))
+    if pa.types.is_date(data_type):
         _check_years(array, column, _YEAR_1_DAYS, _YEAR_9999_DAYS)
-    texts = array.cast(_TEXT)
-    if is_string(kind) and pc.any(pc.match_substring(texts, "\0")).as_py():
+    strings = array.cast(_TEXT)
+    if is_string(data_type) and pc.any(pc.match_substring(strings, "\0")).as_py():
         raise SchemaMismatchError(
-            f"A text in {column} has a NUL character, which Postgres cannot hold. Remove it in the query, "
-            f"e.g. with translate({column}, '\\0', ''), or write the column as BINARY."
+            f"A string in {column} contains a NUL character, which Postgres cannot store. Remove it in the "
+            f"query, e.g. with translate({column}, '\\0', ''), or write the column as BINARY."
         )
-    return texts
+    return strings
 
 
 def _hex(array: pa.Array) -> pa.Array:
-    """Two digits for each byte: the whole buffer at once."""
+    """Two hex digits for each byte, for the whole buffer at once."""
     array = array.cast(pa.large_binary())
-    if array.offset:  # a slice: its buffers hold the values before it, too
+    if array.offset:  # a slice: its buffers also contain the values before it
         array = pa.concat_arrays([array, pa.array([], pa.large_binary())])
     valid, offsets, data = array.buffers()
     digits = b"" if data is None else data.to_pybytes().hex().encode()
@@ -71,11 +71,11 @@ def _hex(array: pa.Array) -> pa.Array:
 def _array_string(array: pa.ListArray, column: str) -> pa.Array:
     """`{"value",NULL,...}`"""
     first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    texts = _text(array.values.slice(first, end - first), column)
+    strings = _text(array.values.slice(first, end - first), column)
     for char in ("\\", '"'):
-        texts = pc.replace_substring(texts, char, f"\\{char}")
+        strings = pc.replace_substring(strings, char, f"\\{char}")
     quote = pa.scalar('"', _TEXT)
-    quoted = pc.binary_join_element_wise(quote, texts, quote, pa.scalar("", _TEXT)).fill_null("NULL")
+    quoted = pc.binary_join_element_wise(quote, strings, quote, pa.scalar("", _TEXT)).fill_null("NULL")
     offsets = pc.subtract(array.offsets.cast(pa.int64()), first)
     joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, quoted), pa.scalar(",", _TEXT))
     whole = pc.binary_join_element_wise(

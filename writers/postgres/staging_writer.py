@@ -1,4 +1,4 @@
-"""Writes the rows of one task attempt into a staging table of its own. Executors only."""
+"""Writes the rows of one task attempt to its own staging table. Executors only."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ _NOT_STAGED = "The rows of this task were not staged"
 
 @dataclass(frozen=True, slots=True)
 class StagingWriters:
-    """Opens task writers. Pickled to the executors, with what they need to connect."""
+    """Opens task writers. Pickled to the executors, with the connection settings."""
 
     server: PostgresServer
     schema: str
-    """Of the staging tables."""
+    """Schema of the staging tables."""
     table_sql: str
-    """The table that the rows are for."""
+    """The destination table."""
     columns: pa.Schema
-    """Of the staging tables: the table's names, and types whose texts the table's types read as they are."""
+    """Columns of the staging tables: the table's names, with types in whose text form the table's types read
+    the same values.
+    """
     sql_types: tuple[str, ...]
 
     def open(self, attempt: AttemptId) -> StagingWriter:
@@ -47,10 +49,11 @@ class StagingWriters:
 
 
 class StagingWriter:
-    """See `TaskWriter`. One transaction: before `finish` nobody sees the table, and a crash leaves none.
+    """See `TaskWriter`. Uses one transaction: before `finish` the table is invisible, and a crash leaves
+    nothing.
 
-    A task without rows makes no table. The server takes one batch while the task makes the next, so an error
-    of the server is raised by the `write` after it, or by `finish`.
+    A task without rows creates no table. The server processes one batch while the task prepares the next, so
+    an error of the server is raised by the next `write` or by `finish`.
     """
 
     def __init__(self, plan: StagingWriters, attempt: AttemptId) -> None:
@@ -72,8 +75,8 @@ class StagingWriter:
         self._background.start(self._copy, connection, rows, batch.num_rows)
 
     def _copy(self, connection: Connection, rows: pa.Buffer, count: int) -> None:
-        """FREEZE: the commit, which reads the rows, need not look up who wrote them and write that into the
-        pages. It is allowed in the transaction that has created the table.
+        """FREEZE: the commit, which reads the rows, then need not check their visibility and write hint bits.
+        It is allowed in the transaction that has created the table.
         """
         from ...committers.postgres.connection import DatabaseError
 
@@ -84,12 +87,12 @@ class StagingWriter:
             ):
                 copy.write(memoryview(rows))
         except DatabaseError as error:
-            raise self._plan.server.failed(error, _NOT_STAGED) from None  # its context shows a value
+            raise self._plan.server.failed(error, _NOT_STAGED) from None  # its context contains a value
         self._rows += count
         self._bytes += rows.size
 
     def _begin(self) -> Connection:
-        """The staging table, in a transaction that stays open."""
+        """Create the staging table in a transaction that stays open."""
         from ...committers.postgres.connection import (
             COMMIT_TIMEOUT_S,
             IDLE_TASK_TIMEOUT_S,
@@ -129,7 +132,7 @@ class StagingWriter:
         return (StagingTable(self._plan.schema, self._name, self._rows, self._bytes),)
 
     def abort(self) -> None:
-        """Roll back; and drop the table, if a COMMIT without an answer has made it."""
+        """Roll back. Drop the table if a COMMIT without a response may have created it."""
         self._background.stop()
         if not self._rows:
             if self._connection is not None:

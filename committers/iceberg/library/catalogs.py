@@ -1,7 +1,7 @@
-"""pyiceberg's catalog clients with time-outs: the library sets none, or none that end within minutes.
+"""pyiceberg's catalog clients with timeouts: the library sets none, or ones that take too long.
 
-A request that times out may have been carried out, as any request whose answer is lost. The file I/O of a
-table does not follow the table's properties (`table_file_io`).
+A request that times out may have been executed. The file I/O of a table ignores the table's properties
+(`table_file_io`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ CONNECT_TIMEOUT_KEY = "connect-timeout-s"
 REQUEST_TIMEOUT_KEY = "request-timeout-s"
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUTS_S = {
-    "rest": 300.0,  # between two parts of an answer; servers take their time for a commit
+    "rest": 300.0,  # between two parts of a response; servers may take long for a commit
     "hive": 60.0,
-    "glue": 30.0,  # of one attempt; `glue.max-retries` says how many there are
+    "glue": 30.0,  # per attempt; `glue.max-retries` sets the number of attempts
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Of each request to a catalog."""
+    """Timeouts of each request to a catalog."""
 
     connect_s: float
     request_s: float
 
     @classmethod
     def of(cls, kind: str, properties: Mapping[str, object]) -> Timeouts:
-        """The defaults of this type of catalog, unless the properties say otherwise.
+        """Defaults of this type of catalog, overridden by the properties.
 
         Raises:
-            ConfigurationError: a property is not a number of seconds above zero.
+            ConfigurationError: a property is not a positive number of seconds.
         """
         return cls(
             _seconds(properties, CONNECT_TIMEOUT_KEY, CONNECT_TIMEOUT_S),
@@ -52,14 +52,14 @@ def _seconds(properties: Mapping[str, object], key: str, default: float) -> floa
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise ConfigurationError(
-            f"catalog.{key} must be a number of seconds above zero, such as {default:.0f}, "
-            f"and is {shown(str(given))}."
+            f"catalog.{key} must be a positive number of seconds, for example {default:.0f}, but is "
+            f"{shown(str(given))}."
         )
     return seconds
 
 
 def catalog_kind(properties: Mapping[str, object]) -> str | None:
-    """The type of catalog that pyiceberg's `load_catalog` would open; None for a class of the user's own."""
+    """The type of catalog that pyiceberg's `load_catalog` would open; None for a custom class."""
     kind, uri = properties.get("type"), properties.get("uri")
     if "py-catalog-impl" in properties:
         return None
@@ -77,14 +77,14 @@ def needs_uri(properties: Mapping[str, object]) -> bool:
 
 
 def open_library_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
-    """The catalog, as `load_catalog` would open it, with time-outs and the file I/O of the operator.
+    """Open the catalog like `load_catalog`, with timeouts and the operator's file I/O.
 
     Args:
-        properties: also those of pyiceberg's own configuration
+        properties: including those of pyiceberg's own configuration
 
     Raises:
-        ConfigurationError: a time-out is not a number, or the library has changed (`library_hooks`).
-        Exception: of the library.
+        ConfigurationError: a timeout is not a number, or the library has changed (`library_hooks`).
+        Exception: raised by the library.
     """
     from pyiceberg.catalog.rest import RestCatalog
 
@@ -115,14 +115,14 @@ def _open(name: str, properties: Mapping[str, Any]) -> Catalog:
 
 
 def _is_installed(*packages: str) -> bool:
-    """If one is missing, `load_catalog` says which extra to install."""
+    """If one is missing, `load_catalog` reports which extra to install."""
     from importlib.util import find_spec
 
     return all(find_spec(package) is not None for package in packages)
 
 
 def _of_glue(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """botocore waits 60 s for an answer, and pyiceberg asks ten times."""
+    """botocore waits 60 s for a response, and pyiceberg makes ten attempts."""
     import botocore.session
     from botocore.config import Config
 
@@ -134,6 +134,6 @@ def _of_glue(properties: Mapping[str, Any]) -> dict[str, Any]:
         session.set_default_client_config(config)
         given["botocore_session"] = session
     retries = str(given.get("glue.max-retries", ""))
-    if retries.isdecimal():  # options are texts, and botocore wants a number
+    if retries.isdecimal():  # options are strings, and botocore needs a number
         given["glue.max-retries"] = int(retries)
     return given

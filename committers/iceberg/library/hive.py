@@ -1,4 +1,4 @@
-"""A client of the Hive Metastore that does not wait forever."""
+"""A Hive Metastore client with timeouts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .catalogs import Timeouts
 
 
 class HiveCatalogWithTimeouts(HiveCatalog):
-    """pyiceberg's client with a time-out for each request.
+    """pyiceberg's client with a timeout for each request.
 
     Raises:
-        ConfigurationError: the library no longer calls the hooks that set the time-out.
+        ConfigurationError: the library no longer calls the hooks that set the timeout.
     """
 
     def __init__(self, name: str, **properties: Any) -> None:
@@ -37,7 +37,7 @@ class HiveCatalogWithTimeouts(HiveCatalog):
     @staticmethod
     @hook
     def _create_hive_client(properties: dict[str, str]) -> _HiveClient:
-        """The library's own takes the first of several addresses as well: it does not connect yet."""
+        """Same as the library's, which also takes the first of several addresses: it does not connect yet."""
         return _HiveClientWithTimeouts(
             properties["uri"].split(",")[0],
             properties.get("ugi"),
@@ -71,7 +71,9 @@ class _HiveClientWithTimeouts(_HiveClient):
 
 
 class _SocketWithTimeouts(TSocket.TSocket):  # type: ignore[misc]
-    """One time-out to connect, another one for each answer. Thrift's own has one for both, or none."""
+    """One timeout to connect, another one for each response. Thrift's own socket has one for both, or
+    none.
+    """
 
     def __init__(self, host: str | None, port: int | None, timeouts: Timeouts) -> None:
         super().__init__(host, port)

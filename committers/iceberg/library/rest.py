@@ -1,4 +1,4 @@
-"""A client of REST catalogs that does not wait forever, and the file I/O of its tables."""
+"""A REST catalog client with timeouts, and the file I/O of its tables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .table_file_io import refuse_location_provider
 
 
 class RestCatalogWithTimeouts(RestCatalog):
-    """pyiceberg's client with a time-out for each request.
+    """pyiceberg's client with a timeout for each request.
 
     Raises:
-        ConfigurationError: the library no longer calls the hook that sets the time-out.
+        ConfigurationError: the library no longer calls the hook that sets the timeout.
     """
 
     _timeouts: Timeouts | None = None
@@ -33,9 +33,9 @@ class RestCatalogWithTimeouts(RestCatalog):
 
     @hook
     def _config_headers(self, session: Session) -> None:
-        """Called for every session before its first request, which may already ask for a token."""
+        """Called for each session before its first request, which may already request a token."""
         super()._config_headers(session)
-        assert self._timeouts is not None, "set before the library makes a session"
+        assert self._timeouts is not None, "set before the library creates a session"
         timeout = (self._timeouts.connect_s, self._timeouts.request_s)
         request: Any = partial(session.request, timeout=timeout)
         session.request = request  # type: ignore[method-assign]
@@ -43,7 +43,7 @@ class RestCatalogWithTimeouts(RestCatalog):
 
 
 class RestFileIO(RestCatalog):
-    """File I/O with what the catalog itself hands out with a table: its `config` and storage credentials."""
+    """File I/O with the `config` and storage credentials that the catalog returns with a table."""
 
     @hook
     def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:

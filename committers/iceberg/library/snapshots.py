@@ -1,4 +1,4 @@
-"""pyiceberg's producers of snapshots and its transactions, used without the library's own commit.
+"""pyiceberg's snapshot producers and transactions, without the library's own commit.
 
 pyiceberg has no public interface that writes the manifests of a snapshot and leaves the commit to the caller.
 """
@@ -33,7 +33,7 @@ Live = list[tuple[ManifestFile, list[ManifestEntry]]]
 """The manifests of a snapshot, and the files that each adds or keeps."""
 
 Change: TypeAlias = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
-"""Updates and requirements of one commit, as the catalog takes them."""
+"""Updates and requirements of one commit, in the catalog's form."""
 
 check_members(Transaction, ("_updates", "_requirements", "_table", "_set_ref_snapshot", "table_metadata"))
 check_members(
@@ -44,11 +44,11 @@ check_members(UnknownTransform, ("_transform",))
 
 
 class UncopiedTransaction(Transaction):
-    """pyiceberg's own copies the whole metadata, however deep, each time that it is asked for: some 17 times
-    in a commit, and every copy costs more than all else that the commit does with it.
+    """A transaction that does not copy the metadata. pyiceberg deep-copies it on each access, about 17 times
+    per commit, and each copy costs more than the rest of the commit.
 
-    That is for callers who change what they get. Nobody does here, and updates change nothing themselves:
-    each makes new metadata that shares with the old what stays.
+    The copies protect callers that modify the result. Penstock does not, and updates create new metadata that
+    shares unchanged parts with the old.
     """
 
     def __init__(self, table: Table) -> None:
@@ -57,7 +57,7 @@ class UncopiedTransaction(Transaction):
 
     @property
     def updates(self) -> tuple[TableUpdate, ...]:
-        """What the commit has to send to the catalog."""
+        """Updates to send to the catalog."""
         return self._updates
 
     @property
@@ -65,7 +65,7 @@ class UncopiedTransaction(Transaction):
         return self._requirements
 
     def update_branch(self, branch: str, summary: dict[str, str]) -> UpdateSnapshot:
-        """As `update_snapshot`, whose snapshot is not part of an autocommit."""
+        """Same as `update_snapshot`, but without autocommit of the snapshot."""
         return UpdateSnapshot(self, self._table.io, branch, summary)
 
     @property
@@ -79,9 +79,9 @@ class UncopiedTransaction(Transaction):
 
 
 def replace_all(transaction: Transaction, branch: str, summary: dict[str, str]) -> _DeleteFiles:
-    """Removes every file of the branch and adds those of the batch, in one snapshot.
+    """Removes all files of the branch and adds those of the batch, in one snapshot.
 
-    pyiceberg's `overwrite` makes two, and readers between them would see an empty table.
+    pyiceberg's `overwrite` creates two snapshots, and readers in between would see an empty table.
     """
     producer = _DeleteFiles(
         operation=Operation.OVERWRITE,
@@ -100,7 +100,9 @@ def delete_uncommitted(producer: Producer) -> None:
 
 
 def delete_merged(producer: Producer, delete_files: Callable[[FileIO, Sequence[str]], object]) -> None:
-    """A merge takes in the manifest of the new files too, which then no snapshot ever names."""
+    """Delete manifests that a merge has replaced: merging includes the manifest of the new files, which no
+    snapshot lists then.
+    """
     if len(producer._written_manifests) < 2:
         return
     transaction = producer._transaction
@@ -112,25 +114,25 @@ def delete_merged(producer: Producer, delete_files: Callable[[FileIO, Sequence[s
 
 
 def start_branch(table: Table, branch: str, snapshot_id: int) -> Change:
-    """A branch that begins at the snapshot."""
+    """An update that starts a branch at the snapshot."""
     return table.transaction()._set_ref_snapshot(snapshot_id, branch, SnapshotRefType.BRANCH)
 
 
 def empty_snapshot(table: Table) -> Change:
-    """A snapshot without files on the main branch."""
+    """Create a snapshot without files on the main branch."""
     return table.transaction().update_snapshot().fast_append()._commit()
 
 
 def transform_name(transform: UnknownTransform[Any, Any]) -> str:
-    """The name that the table's metadata has for a transform that pyiceberg does not know."""
+    """The name that the table's metadata has for a transform unknown to pyiceberg."""
     return transform._transform
 
 
 class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
-    """Removes the sources and adds the new files, in one `replace` snapshot.
+    """Removes the source files and adds the new ones, in one `replace` snapshot.
 
-    pyiceberg's own producers find the files to remove by predicates on partitions and bounds; here it is
-    known which they are, and in which manifests.
+    pyiceberg's own producers find the files to remove by predicates on partitions and bounds. Here the files
+    and their manifests are known.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
 
     @hook
     def _build_delete_files_partition_predicate(self) -> None:
-        """Nothing is looked for."""
+        """No search is needed."""
 
     @hook
     def _deleted_entries(self) -> list[ManifestEntry]:
@@ -170,7 +172,9 @@ class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
         return [kept for manifest, entries in self._live for kept in self._kept(manifest, entries)]
 
     def _kept(self, manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[ManifestFile]:
-        """The manifest itself; or one without the sources; or none, if it has nothing else."""
+        """Return the manifest unchanged, or a new one without the source files, or None if nothing is
+        left.
+        """
         stay = [entry for entry in entries if not self._goes(entry)]
         if len(stay) == len(entries):
             yield manifest
@@ -182,7 +186,7 @@ class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
 
     @hook
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
-        """pyiceberg adds up the totals of other operations only."""
+        """pyiceberg computes the totals only for other operations."""
         summary = super()._summary(snapshot_properties or {})
         return Summary(Operation.REPLACE, **summary.additional_properties)
 

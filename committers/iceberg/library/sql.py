@@ -1,4 +1,4 @@
-"""A client of SQL catalogs that does not wait forever for Postgres."""
+"""A SQL catalog client with timeouts for Postgres."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _DRIVERS = ("psycopg", "psycopg2")
 
 
 class SqlCatalogWithTimeouts(SqlCatalog):
-    """pyiceberg's catalog with time-outs of its connections to Postgres (`committers.postgres`).
+    """pyiceberg's catalog with timeouts for its connections to Postgres (`committers.postgres_timeouts`).
 
-    Other databases are opened as the library opens them.
+    Other databases are opened as by the library.
 
     Raises:
-        ConfigurationError: the library no longer calls the hook that sets the time-outs.
+        ConfigurationError: the library no longer calls the hook that sets the timeouts.
     """
 
     _has_timeout = False
@@ -38,7 +38,7 @@ class SqlCatalogWithTimeouts(SqlCatalog):
 
     @hook
     def _init_catalog(self) -> None:
-        """Called once the engine is there, before its first connection."""
+        """Called after the engine is created, before its first connection."""
         if self._url is not None:
             url = self._url
             event.listen(self.engine, "connect", lambda connection, _: set_timeouts(connection, url))

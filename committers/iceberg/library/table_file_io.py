@@ -1,8 +1,9 @@
-"""The file I/O of tables: made from the catalog's properties, which the operator gives, not from the table's.
+"""File I/O of tables, configured by the catalog's properties, which the operator sets, and not by the
+table's.
 
-pyiceberg merges a table's properties over the catalog's. Anybody who may write the table sets them: an
-`s3.endpoint` there would receive requests that are signed with the operator's credentials, and `py-io-impl`
-or a location provider would name an object that this process imports.
+pyiceberg overrides the catalog's properties with the table's. Anyone who can write the table can set those:
+an `s3.endpoint` there would receive requests signed with the operator's credentials, and `py-io-impl` or a
+location provider would name an object that this process imports.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _Opened = TypeVar("_Opened", bound=Catalog)
 
 
 def add_hooks(catalog: _Opened, hooks: type) -> _Opened:
-    """The same catalog, with the hooks before the methods of its own class, whatever class that is.
+    """Return the same catalog with the hooks overriding the methods of its own class, whatever class that
+    is.
 
     Raises:
         ConfigurationError: the library no longer has the methods that the hooks override.
@@ -35,7 +37,7 @@ def add_hooks(catalog: _Opened, hooks: type) -> _Opened:
 
 
 class CatalogFileIO(Catalog):
-    """For catalogs that give their tables no properties for file I/O: all but REST catalogs."""
+    """For catalogs that return no file I/O properties with their tables: all but REST catalogs."""
 
     @hook
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
@@ -45,10 +47,10 @@ class CatalogFileIO(Catalog):
 
 
 def refuse_location_provider(properties: Mapping[str, str], location: str | None) -> None:
-    """Refuse a table that names a class to import, before the library imports it for a commit or a path.
+    """Reject a table that names a class to import, before the library imports it.
 
     Raises:
-        TableNotSupportedError: it names one.
+        TableNotSupportedError: the table names one.
     """
     key = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
     if key in properties:

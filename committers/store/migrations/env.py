@@ -1,4 +1,4 @@
-"""Run by Alembic for every upgrade, on the connection and inside the transaction that the caller holds."""
+"""Run by Alembic for each upgrade, on the caller's connection and in the caller's transaction."""
 
 from alembic import context
 

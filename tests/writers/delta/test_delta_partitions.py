@@ -72,7 +72,7 @@ def test_the_empty_string_in_a_required_column_is_refused(write_files: Any) -> N
         (pa.array([2932897], pa.date32()), "years 1 to 9999"),
         (pa.array([-719163], pa.date32()), "years 1 to 9999"),
         (pa.array([253402300800 * 10**6], pa.timestamp("us", "UTC")), "years 1 to 9999"),
-        (pa.array(["__HIVE_DEFAULT_PARTITION__"]), "take for NULL"),
+        (pa.array(["__HIVE_DEFAULT_PARTITION__"]), "interpret as NULL"),
         (pa.array(["é" * 127]), "255 bytes"),
     ],
 )

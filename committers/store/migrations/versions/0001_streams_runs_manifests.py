@@ -80,5 +80,5 @@ def upgrade() -> None:
         ),
     )
     if op.get_context().dialect.name == "postgresql":
-        # Contents are compressed already: Postgres need not try again.
+        # Contents are already compressed: Postgres should not try to compress them again.
         op.execute("ALTER TABLE penstock_manifest_contents ALTER COLUMN content SET STORAGE EXTERNAL")

@@ -1,4 +1,4 @@
-"""Expiries: which files nothing needs once snapshots of a table are gone."""
+"""Expiries: the files of expired snapshots that wait to be deleted."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -21,5 +21,5 @@ def upgrade() -> None:
     )
     op.create_index("penstock_expiries_of_table", "penstock_expiries", ["table_id"])
     if op.get_context().dialect.name == "postgresql":
-        # Contents are compressed already: Postgres need not try again.
+        # Contents are already compressed: Postgres should not try to compress them again.
         op.execute("ALTER TABLE penstock_expiries ALTER COLUMN content SET STORAGE EXTERNAL")

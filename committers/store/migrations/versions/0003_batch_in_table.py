@@ -1,4 +1,4 @@
-"""Which batch the table's last known version holds: its token must not fall behind it."""
+"""The batch in the table's last known version: the table's token must not be older."""
 
 import sqlalchemy as sa
 from alembic import op

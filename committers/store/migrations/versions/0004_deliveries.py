@@ -1,4 +1,4 @@
-"""Deliveries, the leases under which they are made, and what operators decided about them."""
+"""Deliveries, their leases, and operator actions."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -86,7 +86,7 @@ def _create_deliveries() -> None:
     )
     op.create_index("penstock_deliveries_of_stream", "penstock_deliveries", ["stream_id", "id"])
     if op.get_context().dialect.name == "postgresql":
-        # Contents are compressed already: Postgres need not try again.
+        # Contents are already compressed: Postgres should not try to compress them again.
         op.execute("ALTER TABLE penstock_deliveries ALTER COLUMN content SET STORAGE EXTERNAL")
 
 

@@ -1,4 +1,4 @@
-"""What has aborted a batch has a column of its own; before, the reason's first words told."""
+"""A column for what aborted a batch. Earlier versions encoded it in the first words of the reason."""
 
 import sqlalchemy as sa
 from alembic import op

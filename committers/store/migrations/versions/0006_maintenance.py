@@ -1,4 +1,4 @@
-"""When which step of a table's maintenance was done last."""
+"""When each maintenance step of a table was last done."""
 
 import sqlalchemy as sa
 from alembic import op
