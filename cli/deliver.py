@@ -33,7 +33,7 @@ logger = get_logger("penstock.delivery")
 
 END_S = 60.0
 """Seconds without progress after which a process that should stop is killed."""
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 """Seconds between two checks of the progress."""
 
 
@@ -109,7 +109,7 @@ def cut_off_if_it_hangs(stop: threading.Event, seconds: float = END_S) -> Iterat
     def watch() -> None:
         stop.wait()
         told_at = time.monotonic()
-        while not has_ended.wait(LOOK_S):
+        while not has_ended.wait(POLL_INTERVAL_S):
             if time.monotonic() - max(told_at, last_progress_s()) > seconds:
                 logger.error(
                     "The running delivery has made no progress for %.0f s. The process ends now; the next "

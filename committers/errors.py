@@ -14,8 +14,9 @@
     ├── CommitStateUnknownError     the commit may have succeeded: start again, recovery checks the table
     └── ManifestCorruptError        the store's content is damaged: restore the store
 
-All carry one message and nothing else, so that they survive pickling between Spark's processes. The message
-shows no credentials of URLs and no control characters, whatever text of others it quotes, and has a bound.
+Each error has one message and nothing else, so that it can be pickled between Spark's processes. The message
+has a maximum length, and contains no credentials of URLs and no control characters, even if it quotes other
+text.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from __future__ import annotations
 from .safe_text import safe, shortened, without_credentials
 
 MESSAGE_MAX = 4000
-"""Characters of a message; the middle of a longer one is left out."""
+"""Maximum length of a message. The middle of a longer one is left out."""
 
 
 class PenstockError(Exception):

@@ -69,10 +69,10 @@ def _earlier_query(
         same = _same(options, other)
         if same and (other.has_pending or (_holds_batch_of(table, other) and table.has_rows())):
             return f"{same} (query id {shown(other.query_id)})"
-    noted = table.recorded_origin(batch.stream.query_id, origins_of(options))
-    if noted is None or not table.has_rows():
+    origin = table.recorded_origin(batch.stream.query_id, origins_of(options))
+    if origin is None or not table.has_rows():
         return None
-    return _same_checkpoint(options) if noted.startswith("checkpoint:") else _same_name(options)
+    return _same_checkpoint(options) if origin.startswith("checkpoint:") else _same_name(options)
 
 
 def _same(options: StreamOptions, other: OtherQuery) -> str:

@@ -177,7 +177,7 @@ class StoredContext:
         compaction = Compaction(
             table, rewriter, policy, recent=lambda: self.store.history(self.stream, RECENT_BATCHES)
         )
-        return Step("compact", self.policy.compact_s, lambda: _said(compaction.run()))
+        return Step("compact", self.policy.compact_s, lambda: _summary(compaction.run()))
 
     def orphans(self, stored: Cleanable) -> Step:
 
@@ -205,7 +205,7 @@ def _wanted(policy: MaintenancePolicy, is_ours: Callable[[], bool]) -> Callable[
     return is_ours if policy.is_wanted is None else lambda: policy.is_wanted is True
 
 
-def _said(compacted: Compacted) -> str:
+def _summary(compacted: Compacted) -> str:
     if compacted.sources:
         return f"compacted {compacted.sources:,} files into {compacted.files:,}"
     return f"compacted nothing: {compacted.given_up}" if compacted.given_up else ""

@@ -20,7 +20,7 @@ from .service import TRANSIENT_ERRORS, DeliveryService, Pauses
 
 logger = get_logger(__name__)
 
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 """Seconds between two checks whether a service has ended."""
 
 
@@ -99,7 +99,7 @@ def deliver(scope: DeliveryScope, context: DeliveryContext) -> None:
     services = [_StoreThread(url, scope, within) for url in scope.stores]
     for service in services:
         service.start()
-    while not ended.is_set() and not context.stop.wait(LOOK_S):
+    while not ended.is_set() and not context.stop.wait(POLL_INTERVAL_S):
         pass
     ended.set()
     for service in services:

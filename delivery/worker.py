@@ -147,7 +147,7 @@ class StreamWorker:
                 self._context.on_failure(self.stream, result.error, self._wait_s(result.retry_at))
             if not isinstance(result, Delivered):
                 return
-            report = self._landing(result, time.monotonic() - started)
+            report = self._report(result, time.monotonic() - started)
             attempt.reports.append(report)
             self._context.on_delivery(report)
             held.check()
@@ -209,7 +209,7 @@ class StreamWorker:
         )
         return delivery.round(held.lease, trigger)
 
-    def _landing(self, delivered: Delivered, seconds: float) -> DeliveryReport:
+    def _report(self, delivered: Delivered, seconds: float) -> DeliveryReport:
         recent = self._store.deliveries.recent(self._key, 1)
         return DeliveryReport(
             self.stream, delivered, seconds, recent[0].oldest_prepared_at if recent else None

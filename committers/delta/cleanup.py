@@ -44,7 +44,7 @@ class DeltaCleanableTable:
         self._options = dict(storage_options)
         self._files = delta_files(table_uri, self._options)
         self._fs = pafs.PyFileSystem(DeltaStorageHandler(table_uri, self._options))
-        self._seen: set[str] = set()
+        self._read_entries: set[str] = set()
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         table = SnapshotCache().load(self._uri, self._options)
@@ -81,9 +81,9 @@ class DeltaCleanableTable:
 
     def _new_names(self) -> Iterator[set[str]]:
         for info in self._list_log():
-            if info.path not in self._seen and info.path.endswith((".json", ".parquet")):
+            if info.path not in self._read_entries and info.path.endswith((".json", ".parquet")):
                 yield from self._names_in(info.path)
-                self._seen.add(info.path)
+                self._read_entries.add(info.path)
 
     def _list_log(self) -> Sequence[pafs.FileInfo]:
         everything = pafs.FileSelector(LOG, recursive=True, allow_not_found=True)

@@ -52,7 +52,7 @@ class IcebergCleanableTable:
         self._branch = branch
         self._expiries = expiries
         self._in_short = in_short
-        self._seen: set[str] = set()
+        self._read_manifests: set[str] = set()
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         table = self._load_table()
@@ -100,9 +100,9 @@ class IcebergCleanableTable:
         for expiry in self._expiries.of_table(str(table.metadata.table_uuid)):
             yield _base_names(decode_expired(expiry.content).data_files)
         for path, manifest in manifests_of(table.io, table.metadata.snapshots).items():
-            if path not in self._seen:
+            if path not in self._read_manifests:
                 yield _base_names(live_files(table.io, manifest))
-                self._seen.add(path)
+                self._read_manifests.add(path)
 
     def _files(self, table: Table) -> TableFiles:
         return iceberg_files(data_location(table), table.io.properties, table_deletion_guard(table))

@@ -179,12 +179,12 @@ def _parse_token(text: str) -> CommittedBatch:
         ValueError: the text is not what `token_value` returns.
     """
     try:
-        noted = json.loads(text)
+        fields = json.loads(text)
         numbers = {
-            key: int(noted[key]) for key in CommittedBatch.__slots__ if key not in ("digest", "origins")
+            key: int(fields[key]) for key in CommittedBatch.__slots__ if key not in ("digest", "origins")
         }
-        origins = tuple(map(str, noted.get("origins", ())))
-        return CommittedBatch(digest=str(noted["digest"]), **numbers, origins=origins)
+        origins = tuple(map(str, fields.get("origins", ())))
+        return CommittedBatch(digest=str(fields["digest"]), **numbers, origins=origins)
     except (KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"it cannot be read: {error!r}") from None
 
@@ -287,13 +287,13 @@ def check_not_rolled_back(
 
 def _is_behind_head(metadata: TableMetadata, branch: str, committed: CommittedBatch) -> bool:
     """True if the snapshot is an ancestor of the head; or if it has expired and no ancestor is older."""
-    older_seen = False
+    has_older_ancestor = False
     snapshot = None
     for snapshot in line_of(metadata, branch):
         if snapshot.snapshot_id == committed.snapshot_id or _is_copy_of(snapshot, committed.snapshot_id):
             return True
-        older_seen |= _is_older(snapshot, committed)
-    if snapshot is None or older_seen:
+        has_older_ancestor |= _is_older(snapshot, committed)
+    if snapshot is None or has_older_ancestor:
         return False
     return metadata.snapshot_by_id(committed.snapshot_id) is None
 

@@ -87,7 +87,7 @@ class PostgresCommitter:
     def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
         self._server = server
         self._address = address
-        self._looks: dict[str, _TableAndFence] = {}
+        self._loaded: dict[str, _TableAndFence] = {}
 
     # Current state of the table ---------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class PostgresCommitter:
             table = load_if_there(cursor, self._address)
             if table is not None:
                 fence.accept(cursor, self._address, query_id, table.oid)
-        self._looks.clear()
+        self._loaded.clear()
 
     def token(self, query_id: str) -> Token | None:
         """The last batch of the query in the table."""
@@ -151,11 +151,11 @@ class PostgresCommitter:
             return row is not None and bool(row[0])
 
     def _load(self, query_id: str) -> _TableAndFence:
-        if query_id not in self._looks:
+        if query_id not in self._loaded:
             with self._server.transaction("Nothing was changed") as cursor:
                 table = load_if_there(cursor, self._address)
-                self._looks[query_id] = _TableAndFence(table, fence.read(cursor, self._address, query_id))
-        return self._looks[query_id]
+                self._loaded[query_id] = _TableAndFence(table, fence.read(cursor, self._address, query_id))
+        return self._loaded[query_id]
 
     # Commit ---------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class PostgresCommitter:
             RetryableError: the batch was not committed.
             CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
-        self._looks.clear()
+        self._loaded.clear()
         content = decode(manifest)
         crash_points.reach("commit.start", manifest.batch.batch_id)
         with closing(self._server.connect(COMMIT_TIMEOUT_S)) as connection:
@@ -318,7 +318,7 @@ class PostgresCommitter:
             # Another process may have committed the batch since the token was read, and dropped the tables.
             row = fence.read(cursor, self._address, query_id) if missing else None
         if missing:
-            self._looks.clear()
+            self._loaded.clear()
         return [] if is_in_table(None if row is None else row.token, manifest.batch) else missing
 
     def discard(self, payloads: Iterable[StagingTables]) -> int:

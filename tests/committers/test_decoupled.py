@@ -590,7 +590,7 @@ def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_b
     without_store.prepare(written)
 
     token = stream.query.open_table().token(stream.query.query_id)
-    with pytest.raises(CheckpointMismatchError, match="behind the table, which holds batch 2"):
+    with pytest.raises(CheckpointMismatchError, match="behind the table, which already has batch 2"):
         without_store.begin(without_store.batch(1, "others"), token)
     assert without_store.begin(without_store.batch(2), token) is Action.SKIP
 

@@ -153,7 +153,7 @@ def test_a_new_column_that_another_adds_in_another_spelling_is_refused(stream: D
     wider = pa.schema([*SCHEMA, ("Added", pa.string())])
     manifest = stream.prepare(1, [2], schema=wider, evolve=True)
     add_column(stream)
-    with pytest.raises(SchemaMismatchError, match="'Added' is in the table as 'added' now"):
+    with pytest.raises(SchemaMismatchError, match="'Added' is now 'added' in the table"):
         stream.committer().commit(manifest)
     assert isinstance(stream.commit(1, [2], schema=wider, evolve=True), Committed)
     assert ids(stream) == [1, 2]

@@ -338,7 +338,7 @@ def test_a_commit_whose_end_is_unknown_is_looked_for_in_the_table(stream: DeltaS
 def test_a_commit_that_fails_on_the_local_disk_did_not_land(stream: DeltaStream, log: Watched) -> None:
     manifest = stream.prepare(1, [1])
     log.fails = lambda asked, _version: asked == "put"
-    with pytest.raises(RetryableError, match=r"the storage does not answer. It did not land"):
+    with pytest.raises(RetryableError, match=r"the storage does not answer. The batch was not committed"):
         stream.committer().commit(manifest)
     log.fails = lambda _asked, _version: False
     assert stream.committer().commit(manifest) == Committed(2)

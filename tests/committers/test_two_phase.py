@@ -401,7 +401,9 @@ def test_a_batch_behind_the_table_stops_the_query_if_nobody_knows_its_offsets(
     for batch_id in range(2):
         query.run(store, query.batch(batch_id), [[batch_id]], "r1")
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
-        with pytest.raises(CheckpointMismatchError, match="behind the table, which holds batch 1") as failure:
+        with pytest.raises(
+            CheckpointMismatchError, match="behind the table, which already has batch 1"
+        ) as failure:
             query.plan(new, query.batch(0))
     assert_says_what_to_do(failure.value)
 

@@ -82,6 +82,6 @@ def test_a_batch_whose_snapshot_has_expired_is_not_taken_again(tmp_path: Path) -
     assert table.versions() == 2
     other, _ = stream(tmp_path, keepSnapshots="2", store=f"sqlite:///{tmp_path}/other.db")
     other.next_batch = 5
-    with pytest.raises(CheckpointMismatchError, match="holds batch 10"):
+    with pytest.raises(CheckpointMismatchError, match="already has batch 10"):
         run(other, 1)
     assert rows(table, "id") == [(number,) for number in range(11)]

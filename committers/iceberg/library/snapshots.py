@@ -148,10 +148,10 @@ class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
         self._live = live
         self._sources = sources
         self._deleted_data_files.update(
-            entry.data_file for _, entries in live for entry in entries if self._goes(entry)
+            entry.data_file for _, entries in live for entry in entries if self._is_removed(entry)
         )
 
-    def _goes(self, entry: ManifestEntry) -> bool:
+    def _is_removed(self, entry: ManifestEntry) -> bool:
         return entry.data_file.file_path in self._sources
 
     @hook
@@ -164,7 +164,7 @@ class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
             _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
             for _, entries in self._live
             for entry in entries
-            if self._goes(entry)
+            if self._is_removed(entry)
         ]
 
     @hook
@@ -175,7 +175,7 @@ class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
         """Return the manifest unchanged, or a new one without the source files, or None if nothing is
         left.
         """
-        stay = [entry for entry in entries if not self._goes(entry)]
+        stay = [entry for entry in entries if not self._is_removed(entry)]
         if len(stay) == len(entries):
             yield manifest
         elif stay:
