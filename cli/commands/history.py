@@ -60,8 +60,8 @@ def history(
 
 
 def _second(time: str | None) -> str:
-    """Return the time without fractions and time zone, which is UTC."""
-    return "-" if time is None else time[:19]
+    """Without the year, fractions and the time zone, which is UTC: it fits 80 columns."""
+    return "-" if time is None else time[5:19].replace("T", " ")
 
 
 def _delivery_json(delivery: DeliveryRecord) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def test_history_fits_80_columns(lake: Lake) -> None:
         ["0", "COMMITTED", "2"],
     ]
     assert max(map(len, ended.out.splitlines())) <= 80
+    assert "…" not in ended.out
 
 
 def test_history_of_a_stream_that_is_not_there_is_an_error(lake: Lake) -> None:
