@@ -1,6 +1,6 @@
 """`python -m tests.chaos --minutes 60`: kill, pause, starve and cut off streams, and check their tables.
 
-Life after life: each a stream into another format, environment and store. The same seed plans the same
+Trial after trial: each a stream into another format, environment and store. The same seed plans the same
 faults; at which instruction they hit is up to the machine.
 """
 
@@ -17,9 +17,17 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from servers.started import Servers
-from tests.chaos.campaign import FAULTS_IN_LIFE, Campaign, empty, run_until
+from tests.chaos.campaign import FAULTS_IN_TRIAL, Campaign, empty, run_until
+from tests.chaos.deployments import (
+    DELIVERIES,
+    ENVIRONMENTS,
+    FORMATS,
+    STORES,
+    Setup,
+    all_setups,
+    why_unavailable,
+)
 from tests.chaos.disks import why_no_permissions
-from tests.chaos.places import DELIVERIES, ENVIRONMENTS, FORMATS, STORES, Place, all_places, why_not
 from tests.chaos.report import Report, Screen
 
 OUTPUT = Path(__file__).resolve().parents[2] / "build" / "chaos"
@@ -34,8 +42,8 @@ def main(
     environments: Annotated[str, typer.Option(help="What tables are on, with commas.")] = ",".join(
         ENVIRONMENTS
     ),
-    life: Annotated[int | None, typer.Option(help="Live only the life of this number.")] = None,
-    keep: Annotated[bool, typer.Option(help="Keep the files of lives that went well, too.")] = False,
+    trial: Annotated[int | None, typer.Option(help="Live only the trial of this number.")] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the files of trials that went well, too.")] = False,
 ) -> None:
     signal.signal(signal.SIGTERM, _stop)
     seed = random.randrange(1_000_000) if seed is None else seed
@@ -46,21 +54,21 @@ def main(
     try:
         with Servers(OUTPUT) as servers:
             campaign = Campaign(seed, OUTPUT, servers, screen, keep)
-            chosen = all_places(
+            chosen = all_setups(
                 _chosen(lakes, FORMATS),
                 _chosen(stores, STORES),
                 _chosen(deliveries, DELIVERIES),
                 _chosen(environments, ENVIRONMENTS),
             )
-            places, skipped = _possible(chosen, servers)
+            setups, skipped = _possible(chosen, servers)
             screen.say(f"seed {seed}: {command}")
             for reason in skipped:
                 screen.say(f"skipped: {reason}", "yellow")
-            if life is None:
-                results = run_until(campaign, places, began + 60 * minutes)
+            if trial is None:
+                results = run_until(campaign, setups, began + 60 * minutes)
             else:
-                place = next(place for number, place in campaign.lives(places) if number == life)
-                results = [campaign.live(life, place, lambda faults: faults >= FAULTS_IN_LIFE)]
+                setup = next(setup for number, setup in campaign.trials(setups) if number == trial)
+                results = [campaign.run(trial, setup, lambda faults: faults >= FAULTS_IN_TRIAL)]
     except KeyboardInterrupt:
         screen.say("Stopped. No process is left running.")
         sys.exit(130)
@@ -69,17 +77,17 @@ def main(
     report = Report(seed, minutes, command, time.monotonic() - began, results, skipped)
     report.write(OUTPUT)
     screen.say("\n" + report.markdown())
-    screen.say(f"written to {OUTPUT}/report.md and report.json; files of lives that failed are beside them")
+    screen.say(f"written to {OUTPUT}/report.md and report.json; files of trials that failed are beside them")
     sys.exit(0 if report.is_good else 1)
 
 
-def _possible(places: Sequence[Place], servers: Servers) -> tuple[list[Place], list[str]]:
-    """The places that this machine can offer; and why others, and some faults, are left out."""
-    reasons = {place: why_not(place, servers) for place in places}
-    skipped = sorted({f"{place.environment}: {reason}" for place, reason in reasons.items() if reason})
+def _possible(setups: Sequence[Setup], servers: Servers) -> tuple[list[Setup], list[str]]:
+    """The setups that this machine can offer; and why others, and some faults, are left out."""
+    reasons = {setup: why_unavailable(setup, servers) for setup in setups}
+    skipped = sorted({f"{setup.environment}: {reason}" for setup, reason in reasons.items() if reason})
     if reason := why_no_permissions():
         skipped.append(f"revoked permissions: {reason}")
-    return [place for place, reason in reasons.items() if reason is None], skipped
+    return [setup for setup, reason in reasons.items() if reason is None], skipped
 
 
 def _chosen(names: str, known: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Life after life until the time is up; what each came to, and the files of those that failed."""
+"""Trial after trial until the time is up; what each came to, and the files of those that failed."""
 
 from __future__ import annotations
 
@@ -14,79 +14,79 @@ from pathlib import Path
 from typing import Protocol
 
 from servers.started import Servers
+from tests.chaos.deployments import CLUSTER, Setup, deploy
 from tests.chaos.disks import unmount_leftovers
-from tests.chaos.life import Event, Life, Result
-from tests.chaos.places import CLUSTER, Place, open_site
-from tests.chaos.plan import DriverPlan, plan_life
-from tests.chaos.problem import LifeFailed
+from tests.chaos.fault import TrialFailed
+from tests.chaos.plan import DriverPlan, plan_trial
+from tests.chaos.trial import Event, Result, Trial
 
-FAULTS_IN_LIFE = 30
+FAULTS_IN_TRIAL = 30
 ON_CLUSTER = 0.12
-"""The part of all lives whose executors are processes of their own."""
+"""The part of all trials whose executors are processes of their own."""
 
 
-class Watcher(Protocol):
+class Listener(Protocol):
     """Who wants to see how it goes."""
 
-    def life_begins(self, number: int, place: Place) -> None: ...
+    def trial_begins(self, number: int, setup: Setup) -> None: ...
 
     def fault(self, number: int, event: Event) -> None: ...
 
-    def life_ends(self, result: Result) -> None: ...
+    def trial_ends(self, result: Result) -> None: ...
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """Everything random of a life comes from the campaign's seed and the number of the life."""
+    """Everything random of a trial comes from the campaign's seed and the number of the trial."""
 
     seed: int
     folder: Path
     servers: Servers
-    listener: Watcher
+    listener: Listener
     keep: bool = False
-    """Keep the files of lives that went well, too."""
+    """Keep the files of trials that went well, too."""
 
-    def lives(self, places: Sequence[Place]) -> Iterator[tuple[int, Place]]:
-        """Every place once in each round, in an order of the round's own; every second one is decoupled."""
+    def trials(self, setups: Sequence[Setup]) -> Iterator[tuple[int, Setup]]:
+        """Every setup once in each round, in an order of the round's own; every second one is decoupled."""
         number = itertools.count(1)
         for turn in itertools.count():
             rng = random.Random(f"{self.seed}/round {turn}")
-            for place in _alternating(rng.sample(places, len(places))):
+            for setup in _alternating(rng.sample(setups, len(setups))):
                 on_cluster = rng.random() < ON_CLUSTER
-                yield next(number), replace(place, master=CLUSTER) if on_cluster else place
+                yield next(number), replace(setup, master=CLUSTER) if on_cluster else setup
 
-    def live(self, number: int, place: Place, is_over: Callable[[int], bool]) -> Result:
-        """The life of this number, as the seed plans it."""
-        plans = plan_life(random.Random(f"{self.seed}/{number}/plan"), place)
-        return self.live_by(number, place, plans, is_over)
+    def run(self, number: int, setup: Setup, is_over: Callable[[int], bool]) -> Result:
+        """The trial of this number, as the seed plans it."""
+        plans = plan_trial(random.Random(f"{self.seed}/{number}/plan"), setup)
+        return self.run_plans(number, setup, plans, is_over)
 
-    def live_by(
-        self, number: int, place: Place, plans: Iterator[DriverPlan], is_over: Callable[[int], bool]
+    def run_plans(
+        self, number: int, setup: Setup, plans: Iterator[DriverPlan], is_over: Callable[[int], bool]
     ) -> Result:
-        """One life, from an empty folder to a checked table. What went wrong is in its `problems`."""
-        root = self.folder / f"life-{number}"
-        self.listener.life_begins(number, place)
-        with open_site(place, root, self.servers) as site:
-            with Life(number, site, plans, random.Random(f"{self.seed}/{number}/moments")) as life:
+        """One trial, from an empty folder to a checked table. What went wrong is in its `problems`."""
+        root = self.folder / f"trial-{number}"
+        self.listener.trial_begins(number, setup)
+        with deploy(setup, root, self.servers) as deployment:
+            with Trial(number, deployment, plans, random.Random(f"{self.seed}/{number}/moments")) as trial:
                 try:
-                    for event in life.run(is_over):
+                    for event in trial.run(is_over):
                         self.listener.fault(number, event)
-                except LifeFailed as failed:
-                    life.result.problems.append(str(failed))
-                except Exception:  # noqa: BLE001 - told in the report; the next life may go well
-                    life.result.problems.append(traceback.format_exc())
-            if life.result.problems:
+                except TrialFailed as failed:
+                    trial.result.problems.append(str(failed))
+                except Exception:  # noqa: BLE001 - told in the report; the next trial may go well
+                    trial.result.problems.append(traceback.format_exc())
+            if trial.result.problems:
                 self._keep_files_of(root)
-        if self.keep or life.result.problems:
-            (root / "life.json").write_text(json.dumps(asdict(life.result), indent=1))
+        if self.keep or trial.result.problems:
+            (root / "trial.json").write_text(json.dumps(asdict(trial.result), indent=1))
         else:
             shutil.rmtree(root)
-        self.listener.life_ends(life.result)
-        return life.result
+        self.listener.trial_ends(trial.result)
+        return trial.result
 
     @staticmethod
     def _keep_files_of(root: Path) -> None:
-        """Also those on file systems that are unmounted with the life."""
+        """Also those on file systems that are unmounted with the trial."""
         for folder in ("lake", "checkpoints"):
             if (root / folder).is_mount():
                 shutil.copytree(
@@ -94,24 +94,24 @@ class Campaign:
                 )
 
 
-def _alternating(places: Sequence[Place]) -> Iterator[Place]:
-    coupled = [place for place in places if not place.is_decoupled]
-    decoupled = [place for place in places if place.is_decoupled]
+def _alternating(setups: Sequence[Setup]) -> Iterator[Setup]:
+    coupled = [setup for setup in setups if not setup.is_decoupled]
+    decoupled = [setup for setup in setups if setup.is_decoupled]
     for pair in itertools.zip_longest(coupled, decoupled):
         yield from filter(None, pair)
 
 
-def run_until(campaign: Campaign, places: Sequence[Place], deadline: float) -> list[Result]:
-    """Lives until `deadline`, by the monotonic clock; the one under way then still comes to its end."""
+def run_until(campaign: Campaign, setups: Sequence[Setup], deadline: float) -> list[Result]:
+    """Trials until `deadline`, by the monotonic clock; the one under way then still comes to its end."""
 
     def is_over(faults: int) -> bool:
-        return faults >= FAULTS_IN_LIFE or time.monotonic() > deadline
+        return faults >= FAULTS_IN_TRIAL or time.monotonic() > deadline
 
     results = []
-    for number, place in campaign.lives(places):
+    for number, setup in campaign.trials(setups):
         if time.monotonic() > deadline:
             break
-        results.append(campaign.live(number, place, is_over))
+        results.append(campaign.run(number, setup, is_over))
     return results
 
 

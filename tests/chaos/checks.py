@@ -1,4 +1,4 @@
-"""What a second engine finds in the table: while the stream lives, and when its source is exhausted."""
+"""What a second engine finds in the table: while the stream trials, and when its source is exhausted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
-from tests.chaos.places import Site
+from tests.chaos.deployments import Deployment
 from tests.chaos.source import Progress, Source
 
 from penstock import testing
@@ -33,7 +33,7 @@ class Verdict:
     problems: Sequence[str] = ()
 
 
-def check_during_life(site: Site, source: Source, delivered: int | None = None) -> Verdict:
+def check_during_trial(deployment: Deployment, source: Source, delivered: int | None = None) -> Verdict:
     """Nothing doubled, nothing that must be there lost, no file twice, tokens ascending.
 
     The driver may go on meanwhile: what must be there is read before the table.
@@ -41,18 +41,18 @@ def check_during_life(site: Site, source: Source, delivered: int | None = None) 
     Args:
         delivered: the last batch that must be there; None: what Spark has logged as committed
     """
-    progress = Progress(site.checkpoint)
+    progress = Progress(deployment.checkpoint)
     must_be_there = progress.files_up_to(progress.committed() if delivered is None else delivered)
     try:
-        return _verdict(site.read_table(), source, must_be_there, pending=[])
+        return _verdict(deployment.read_table(), source, must_be_there, pending=[])
     except (duckdb.Error, ConfigurationError) as error:
         return Verdict(problems=[f"the table cannot be read: {error}"])
 
 
-def check_after_life(site: Site, source: Source) -> Verdict:
+def check_after_trial(deployment: Deployment, source: Source) -> Verdict:
     """The whole invariant: each source row once, and nothing pending."""
     every_file = sorted(source.folder.glob("*.parquet"))
-    return _verdict(site.read_table(), source, every_file, _pending(site.store_url))
+    return _verdict(deployment.read_table(), source, every_file, _pending(deployment.store_url))
 
 
 def _verdict(table: Table, source: Source, must_be_there: Sequence[Path], pending: Sequence[str]) -> Verdict:

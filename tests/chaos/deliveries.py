@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import psutil
 import sqlalchemy as sa
 from servers.processes import send
+from tests.chaos.deployments import Deployment
 from tests.chaos.drivers import unprivileged
-from tests.chaos.places import Site
 
 from penstock.testing import RunningJob
 
@@ -26,19 +26,21 @@ LOOK_S = 1.0
 class DeliveryProcess(RunningJob):
     """One `penstock deliver`."""
 
-    def __init__(self, number: int, site: Site, *arguments: str, point: str | None = None) -> None:
+    def __init__(
+        self, number: int, deployment: Deployment, *arguments: str, point: str | None = None
+    ) -> None:
         """
         Args:
             point: the crash point where it shall wait
         """
         self.number = number
-        self.log = site.root / f"delivery-{number}.log"
-        self._reached = site.root / f"delivery-{number}.paused"
+        self.log = deployment.root / f"delivery-{number}.log"
+        self._reached = deployment.root / f"delivery-{number}.paused"
         pause = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(self._reached)} if point else {}
         command = [*(unprivileged() or ()), sys.executable, "-m", "penstock.cli", "deliver"]
-        command += ["--store", site.store_url, "--lease-seconds", str(LEASE_S), *arguments]
+        command += ["--store", deployment.store_url, "--lease-seconds", str(LEASE_S), *arguments]
         for option in ("storage", "catalog"):
-            given = {k: v for k, v in site.options.items() if k.startswith(f"{option}.")}
+            given = {k: v for k, v in deployment.options.items() if k.startswith(f"{option}.")}
             for key, value in given.items():
                 command += [f"--{option}", f"{key.removeprefix(f'{option}.')}={value}"]
         super().__init__(command, self.log, pause)
@@ -55,7 +57,7 @@ class DeliveryProcess(RunningJob):
         """False if it is gone."""
         return bool(send(number, [psutil.Process(self.pid)])) if self.is_running() else False
 
-    def complaints(self) -> list[str]:
+    def log_errors(self) -> list[str]:
         """What it has said that is not just how it goes."""
         with suppress(FileNotFoundError):
             return [line for line in self.log.read_text().splitlines() if " INFO " not in line]
@@ -68,19 +70,19 @@ class Deliveries:
     Does nothing for a stream that is not decoupled.
     """
 
-    def __init__(self, site: Site, rng: random.Random, stack: ExitStack) -> None:
-        self.store = DeliveryStore(site.store_url)
+    def __init__(self, deployment: Deployment, rng: random.Random, stack: ExitStack) -> None:
+        self.store = DeliveryStore(deployment.store_url)
         self.ended_badly: list[str] = []
         """What processes that ended without being told to have said."""
-        self._site = site
+        self._site = deployment
         self._rng = rng
         self._stack = stack
-        self._count = rng.choice((1, 2, 2)) if site.place.is_decoupled else 0
+        self._count = rng.choice((1, 2, 2)) if deployment.setup.is_decoupled else 0
         self._started: list[DeliveryProcess] = []
         self.running: list[DeliveryProcess] = []
         """Those that shall run."""
 
-    def tend(self) -> None:
+    def keep_running(self) -> None:
         """Start again what has ended."""
         for process in list(self.running):
             if not process.is_running():
@@ -110,8 +112,8 @@ class Deliveries:
         return process.kill()
 
     def only_one_that_waits_at(self, point: str) -> tuple[DeliveryProcess, int]:
-        """In the place of all that run, which are killed; and how many those were. See `tend`, which adds
-        the others again once it is killed.
+        """In place of all that run, which are killed; and how many those were. `keep_running` adds the others
+        again once it is killed.
         """
         killed = [self.kill(process) for process in list(self.running)]
         self._count_later, self._count = self._count, 1
@@ -123,7 +125,7 @@ class Deliveries:
 
     def at_least(self, count: int) -> None:
         self._count = max(self._count, count)
-        self.tend()
+        self.keep_running()
 
     def stop(self, timeout_s: float) -> None:
         """SIGTERM to all; they must end well.
@@ -146,9 +148,9 @@ class Deliveries:
         with process:
             return process.wait(timeout_s)
 
-    def complaints(self) -> list[str]:
+    def log_errors(self) -> list[str]:
         """Of all processes, in their order."""
-        return [line for process in self._started for line in process.complaints()]
+        return [line for process in self._started for line in process.log_errors()]
 
 
 # What the store says ----------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class HeldLease(NamedTuple):
 
 
 class DeliveryStore:
-    """What the manifest store says of a life's deliveries, past the product. It may be cut off or slow."""
+    """What the manifest store says of a trial's deliveries, past the product. It may be cut off or slow."""
 
     def __init__(self, url: str) -> None:
         self._url = sa.make_url(url)

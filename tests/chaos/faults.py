@@ -13,10 +13,10 @@ from tests.chaos.delivery_faults import (
     PauseDelivery,
     TableDown,
 )
+from tests.chaos.dependency_faults import CommitRequestHit, FillDisk, Outage, RevokePermission
 from tests.chaos.fault import Fault
 from tests.chaos.kills import KillDriver, KillPartOfDriver, KillPostgres, KillWorker
 from tests.chaos.pauses import PauseDriver, PauseFor
-from tests.chaos.surroundings import CommitRequestHit, FillDisk, Outage, RevokePermission
 
 _OUTAGES: Sequence[RequestFault] = ("request lost", "response lost", "response cut", "answered 503")
 _COMMIT_HITS: Sequence[RequestFault] = (
@@ -27,7 +27,7 @@ _COMMIT_HITS: Sequence[RequestFault] = (
     "sent twice",
 )
 
-WHILE_IT_LIVES: Sequence[Fault] = (
+SURVIVED: Sequence[Fault] = (
     *(KillWorker(role) for role in ("task worker", "planner", "commit worker", "executor")),
     KillPostgres(),
     *(PauseFor(what) for what in ("driver", "task worker", "commit worker", "Postgres", "object store")),
@@ -41,9 +41,9 @@ WHILE_IT_LIVES: Sequence[Fault] = (
     PauseDelivery(),
     TableDown(),
 )
-"""Faults that a driver lives through, or fails by and starts its query again."""
+"""Faults that a driver trials through, or fails by and starts its query again."""
 
-AT_ITS_END: Sequence[Fault] = (
+ENDING: Sequence[Fault] = (
     KillDriver(),
     KillPartOfDriver("Python"),
     KillPartOfDriver("JVM"),

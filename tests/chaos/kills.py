@@ -6,61 +6,53 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import psutil
 from servers.processes import send
+from tests.chaos.deployments import CLUSTER, Setup
 from tests.chaos.drivers import Role
-from tests.chaos.fault import Fault, Kind, NotNow
-from tests.chaos.places import CLUSTER, Place
+from tests.chaos.fault import Fault, NotApplicable
 
 if TYPE_CHECKING:
-    from tests.chaos.life import Life
+    from tests.chaos.trial import Trial
 
 AT_WORK_S_MAX = 30.0
 """How long a worker is watched, to hit it while it works."""
 
 
 @dataclass(frozen=True)
-class KillDriver(Fault):
+class KillDriver(Fault, kind="kill", ends_driver=True):
     """SIGKILL to the driver and everything it started, at any moment, or where it waits at a crash point."""
 
     at_point: bool = False
-    kind: ClassVar[Kind] = "kill"
-    ends_driver: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         return "kill driver at a crash point" if self.at_point else "kill driver at any moment"
 
-    def happen(self, life: Life) -> str:
+    def inject(self, trial: Trial) -> str:
         where = ""
         if self.at_point:
-            life.wait_for_crash_point()
-            where = f" at {life.driver.point}"
+            trial.wait_for_crash_point()
+            where = f" at {trial.driver.point}"
         else:
-            life.wait_a_moment()
-        return f"killed {life.driver.kill()} processes of driver {life.driver.number}{where}"
+            trial.wait_briefly()
+        return f"killed {trial.driver.kill()} processes of driver {trial.driver.number}{where}"
 
 
 @dataclass(frozen=True)
-class KillPartOfDriver(Fault):
+class KillPartOfDriver(Fault, kind="kill", name="kill only the driver's {role}", ends_driver=True):
     """SIGKILL to the driver's Python or to its JVM alone. The rest must end by itself."""
 
     role: Role
-    kind: ClassVar[Kind] = "kill"
-    ends_driver: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:
-        return f"kill only the driver's {self.role}"
-
-    def happen(self, life: Life) -> str:
-        life.wait_a_moment()
-        driver = life.driver
+    def inject(self, trial: Trial) -> str:
+        trial.wait_briefly()
+        driver = trial.driver
         if not send(signal.SIGKILL, driver.of_role(self.role)):
-            raise NotNow(f"driver {driver.number} has no {self.role} any more")
-        life.start_next_driver()
+            raise NotApplicable(f"driver {driver.number} has no {self.role} any more")
+        trial.start_next_driver()
         ended = "the rest ended by itself"
         if not driver.wait_for_end(30):
             ended = f"{driver.kill()} processes were left after 30 s, and killed"
@@ -68,39 +60,34 @@ class KillPartOfDriver(Fault):
 
 
 @dataclass(frozen=True)
-class KillWorker(Fault):
+class KillWorker(Fault, kind="kill", name="kill {role}"):
     """SIGKILL to one process that works for the driver, while it works."""
 
     role: Role
-    kind: ClassVar[Kind] = "kill"
 
-    @property
-    def name(self) -> str:
-        return f"kill {self.role}"
+    def applies_to(self, setup: Setup) -> bool:
+        return self.role != "executor" or setup.master == CLUSTER
 
-    def applies_to(self, place: Place) -> bool:
-        return self.role != "executor" or place.master == CLUSTER
-
-    def happen(self, life: Life) -> str:
-        life.wait_a_moment()
-        victim = _any(life, self.role) if self.role == "executor" else _at_work(life, self.role)
+    def inject(self, trial: Trial) -> str:
+        trial.wait_briefly()
+        victim = _any(trial, self.role) if self.role == "executor" else _at_work(trial, self.role)
         if not send(signal.SIGKILL, [victim]):
-            raise NotNow(f"{self.role} {victim.pid} has just ended")
+            raise NotApplicable(f"{self.role} {victim.pid} has just ended")
         return f"killed {self.role} {victim.pid}"
 
 
-def _any(life: Life, role: Role) -> psutil.Process:
-    found = life.driver.of_role(role)
+def _any(trial: Trial, role: Role) -> psutil.Process:
+    found = trial.driver.of_role(role)
     if not found:
-        raise NotNow(f"no {role} is running")
-    return life.rng.choice(found)
+        raise NotApplicable(f"no {role} is running")
+    return trial.rng.choice(found)
 
 
-def _at_work(life: Life, role: Role) -> psutil.Process:
+def _at_work(trial: Trial, role: Role) -> psutil.Process:
     """A process of this role that is running right now, not waiting for the next batch."""
     deadline = time.monotonic() + AT_WORK_S_MAX
     while time.monotonic() < deadline:
-        candidates = life.driver.of_role(role)
+        candidates = trial.driver.of_role(role)
         looked = time.monotonic()
         while candidates and time.monotonic() < looked + 0.5:
             for process in candidates:
@@ -108,45 +95,33 @@ def _at_work(life: Life, role: Role) -> psutil.Process:
                     if process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP):
                         return process
             time.sleep(0.001)
-        life.tend()
-    raise NotNow(f"no {role} was seen at work for {AT_WORK_S_MAX:.0f} s")
+        trial.keep_running()
+    raise NotApplicable(f"no {role} was seen at work for {AT_WORK_S_MAX:.0f} s")
 
 
 @dataclass(frozen=True)
-class KillAtPoint(Fault):
+class KillAtPoint(Fault, kind="kill", name="kill worker at a crash point"):
     """SIGKILL to the one process that waits at a crash point."""
 
-    kind: ClassVar[Kind] = "kill"
-
-    @property
-    def name(self) -> str:
-        return "kill worker at a crash point"
-
-    def happen(self, life: Life) -> str:
-        process = life.wait_for_crash_point()
+    def inject(self, trial: Trial) -> str:
+        process = trial.wait_for_crash_point()
         if not send(signal.SIGKILL, [process]):
-            raise NotNow("it has just ended")
-        return f"killed process {process.pid} at {life.driver.point}"
+            raise NotApplicable("it has just ended")
+        return f"killed process {process.pid} at {trial.driver.point}"
 
 
 @dataclass(frozen=True)
-class KillPostgres(Fault):
+class KillPostgres(Fault, kind="kill", name="kill Postgres"):
     """SIGKILL to the server and all its backends; it starts again a moment later."""
 
-    kind: ClassVar[Kind] = "kill"
+    def applies_to(self, setup: Setup) -> bool:
+        return setup.store == "postgres"
 
-    @property
-    def name(self) -> str:
-        return "kill Postgres"
-
-    def applies_to(self, place: Place) -> bool:
-        return place.store == "postgres"
-
-    def happen(self, life: Life) -> str:
-        assert life.site.postgres is not None
-        life.wait_a_moment()
-        killed = life.site.postgres.kill()
-        down_s = life.rng.choice((0.0, 0.0, 1.0, 3.0))
+    def inject(self, trial: Trial) -> str:
+        assert trial.deployment.postgres is not None
+        trial.wait_briefly()
+        killed = trial.deployment.postgres.kill()
+        down_s = trial.rng.choice((0.0, 0.0, 1.0, 3.0))
         time.sleep(down_s)
-        life.site.postgres.start()
+        trial.deployment.postgres.start()
         return f"killed {killed} processes of Postgres, started it again after {down_s:.0f} s"

@@ -5,60 +5,53 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
+from tests.chaos.deployments import OBJECT_STORES, Setup
 from tests.chaos.drivers import Driver, stopped
-from tests.chaos.fault import Fault, Kind, NotNow
-from tests.chaos.places import OBJECT_STORES, Place
+from tests.chaos.fault import Fault, NotApplicable
 
 if TYPE_CHECKING:
-    from tests.chaos.life import Life
+    from tests.chaos.trial import Trial
 
 TAKE_OVER_S_MAX = 60.0
 
 
 @dataclass(frozen=True)
-class PauseDriver(Fault):
+class PauseDriver(Fault, kind="pause", name="pause driver until another has taken over", ends_driver=True):
     """SIGSTOP to the whole driver, until another driver has taken over and committed; then it wakes up."""
 
-    kind: ClassVar[Kind] = "pause"
-    ends_driver: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        return "pause driver until another has taken over"
-
-    def happen(self, life: Life) -> str:
-        life.wait_a_moment()
-        old, failures = life.driver, len(life.failures())
+    def inject(self, trial: Trial) -> str:
+        trial.wait_briefly()
+        old, failures = trial.driver, len(trial.failures())
         stopped = old.stop()
-        before = life.progress.committed()
+        before = trial.progress.committed()
         began = time.monotonic()
 
         def is_locked_out() -> bool:
-            return any("database is locked" in error for error in life.failures()[failures:])
+            return any("database is locked" in error for error in trial.failures()[failures:])
 
         def has_taken_over() -> bool:
-            return life.progress.committed() >= before + 2
+            return trial.progress.committed() >= before + 2
 
         try:
-            life.start_next_driver(may_wait=False)
-            life.wait_until(lambda: has_taken_over() or is_locked_out(), TAKE_OVER_S_MAX)
-            done = life.progress.committed() - before
+            trial.start_next_driver(may_wait=False)
+            trial.wait_until(lambda: has_taken_over() or is_locked_out(), TAKE_OVER_S_MAX)
+            done = trial.progress.committed() - before
         finally:
             old.resume()
         slept = f"stopped {stopped} processes of driver {old.number} for {time.monotonic() - began:.0f} s"
-        woken = self._end_one_of_two(life, old)
+        woken = self._end_one_of_two(trial, old)
         if done >= 2:
-            return f"{slept}, in which driver {life.driver.number} committed {done} batches; {woken}"
+            return f"{slept}, in which driver {trial.driver.number} committed {done} batches; {woken}"
         if is_locked_out():
             return f"{slept} with its lock on the store, which nobody else gets past in SQLite; {woken}"
-        raise NotNow(f"{slept}; the other driver did not get to commit meanwhile; {woken}")
+        raise NotApplicable(f"{slept}; the other driver did not get to commit meanwhile; {woken}")
 
-    def _end_one_of_two(self, life: Life, old: Driver) -> str:
+    def _end_one_of_two(self, trial: Trial, old: Driver) -> str:
         """Both run on one checkpoint. The sink or Spark refuses one of them; which one, in words."""
-        new = life.driver
-        life.wait_until(lambda: not (old.is_running() and new.is_running()), 45)
+        new = trial.driver
+        trial.wait_until(lambda: not (old.is_running() and new.is_running()), 45)
         if not old.is_running():
             old.wait_for_end(5)
             return f"then it ended with code {old.exit_code}"
@@ -68,37 +61,32 @@ class PauseDriver(Fault):
 
 
 @dataclass(frozen=True)
-class PauseFor(Fault):
+class PauseFor(Fault, kind="pause", name="pause {what} for seconds"):
     """SIGSTOP to something for a while, then SIGCONT."""
 
     what: Literal["driver", "task worker", "commit worker", "Postgres", "object store"]
-    kind: ClassVar[Kind] = "pause"
 
-    @property
-    def name(self) -> str:
-        return f"pause {self.what} for seconds"
-
-    def applies_to(self, place: Place) -> bool:
+    def applies_to(self, setup: Setup) -> bool:
         if self.what == "Postgres":
-            return place.store == "postgres"
-        return self.what != "object store" or place.environment in OBJECT_STORES
+            return setup.store == "postgres"
+        return self.what != "object store" or setup.environment in OBJECT_STORES
 
-    def happen(self, life: Life) -> str:
-        life.wait_a_moment()
-        seconds = life.rng.choice((0.5, 2.0, 6.0))
-        with self._stopped(life):
+    def inject(self, trial: Trial) -> str:
+        trial.wait_briefly()
+        seconds = trial.rng.choice((0.5, 2.0, 6.0))
+        with self._stopped(trial):
             time.sleep(seconds)
         return f"stopped {self.what} for {seconds} s"
 
-    def _stopped(self, life: Life) -> AbstractContextManager[object]:
+    def _stopped(self, trial: Trial) -> AbstractContextManager[object]:
         if self.what == "Postgres":
-            assert life.site.postgres is not None
-            return life.site.postgres.stopped()
+            assert trial.deployment.postgres is not None
+            return trial.deployment.postgres.stopped()
         if self.what == "object store":
-            assert life.site.server is not None
-            return life.site.server.stopped()
-        driver = life.driver
+            assert trial.deployment.server is not None
+            return trial.deployment.server.stopped()
+        driver = trial.driver
         found = driver.processes() if self.what == "driver" else driver.of_role(self.what)
         if not found:
-            raise NotNow(f"no {self.what} is running")
+            raise NotApplicable(f"no {self.what} is running")
         return stopped(found)

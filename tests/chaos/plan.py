@@ -1,4 +1,4 @@
-"""What will happen to a life, decided by its seed before it begins: drivers, crash points and faults."""
+"""The plan of a trial, made from its seed before it begins: drivers, crash points and faults."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import count
 
 from tests.chaos.delivery_faults import DeliveryFault
+from tests.chaos.deployments import Setup
 from tests.chaos.fault import Fault
-from tests.chaos.faults import AT_ITS_END, WHILE_IT_LIVES
+from tests.chaos.faults import ENDING, SURVIVED
 from tests.chaos.kills import KillAtPoint, KillDriver, KillWorker
-from tests.chaos.places import Place
 
 from penstock.committers.crash_points import STREAM_POINTS
 
@@ -23,7 +23,7 @@ BEFORE_PREPARE = ("write.file_open", "write.files_closed", "prepare.start")
 
 IN_RECOVERY = ("recover.start", "recover.done")
 EXECUTORS_WEIGHT = 3
-"""There are few lives that have any."""
+"""Few trials have any."""
 
 AT_THE_BEGINNING = "table.created"
 NEW_COLUMN = "evolve.done"
@@ -36,7 +36,7 @@ WITHOUT_TABLE = (*BEFORE_PREPARE, "prepare.done")
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What one driver is started with, what it lives through, and what ends it."""
+    """What one driver is started with, what it trials through, and what ends it."""
 
     number: int
     columns: int
@@ -50,41 +50,41 @@ class DriverPlan:
     end: Fault
 
 
-def plan_life(rng: random.Random, place: Place) -> Iterator[DriverPlan]:
+def plan_trial(rng: random.Random, setup: Setup) -> Iterator[DriverPlan]:
     """One driver after the other, without end."""
     columns, before = 0, None
     for number in count():
-        point = _choose_point(rng, place, number, before)
-        columns += point == NEW_COLUMN or (place.is_decoupled and rng.random() < 0.15)
+        point = _choose_point(rng, setup, number, before)
+        columns += point == NEW_COLUMN or (setup.is_decoupled and rng.random() < 0.15)
         ahead = rng.randint(4, 12) if point in ANYWHERE and rng.random() < 0.4 else None
-        faults = _faults(rng, place) if point is None or ahead is not None else []
-        end: Fault = rng.choice([fault for fault in AT_ITS_END if fault.applies_to(place)])
+        faults = _faults(rng, setup) if point is None or ahead is not None else []
+        end: Fault = rng.choice([fault for fault in ENDING if fault.applies_to(setup)])
         if point is not None:
             faults, end = faults + [KillAtPoint()] * _kills_at(rng, point, ahead), KillDriver(at_point=True)
         yield DriverPlan(number, columns, 1 + number % 3, point, ahead, faults, end)
         before = point
 
 
-def _choose_point(rng: random.Random, place: Place, number: int, before: str | None) -> str | None:
+def _choose_point(rng: random.Random, setup: Setup, number: int, before: str | None) -> str | None:
     if number == 0:
         return AT_THE_BEGINNING if rng.random() < 0.3 else None
-    if place.is_decoupled:
+    if setup.is_decoupled:
         return rng.choice(WITHOUT_TABLE) if rng.random() < 0.3 else None
     if before in LEAVES_PENDING and rng.random() < 0.6:
         return rng.choice(IN_RECOVERY)
     if rng.random() < 0.4:
         return None
-    return rng.choice((*ANYWHERE, NEW_COLUMN) if place.format == "delta" else ANYWHERE)
+    return rng.choice((*ANYWHERE, NEW_COLUMN) if setup.format == "delta" else ANYWHERE)
 
 
-def _faults(rng: random.Random, place: Place) -> list[Fault]:
+def _faults(rng: random.Random, setup: Setup) -> list[Fault]:
     """For a driver that is on its way. One that waits in every batch gets nowhere."""
-    possible = [fault for fault in WHILE_IT_LIVES if fault.applies_to(place)]
+    possible = [fault for fault in SURVIVED if fault.applies_to(setup)]
     kills = [fault for fault in possible if fault.kind == "kill"]
     others = [fault for fault in possible if fault.kind != "kill"]
     weights = [EXECUTORS_WEIGHT if fault == KillWorker("executor") else 1 for fault in kills]
     faults = rng.choices(kills, weights, k=rng.randint(4, 8)) + rng.sample(others, k=rng.randint(0, 2))
-    if place.is_decoupled:
+    if setup.is_decoupled:
         faults.append(rng.choice([fault for fault in others if isinstance(fault, DeliveryFault)]))
     rng.shuffle(faults)
     return faults

@@ -14,9 +14,10 @@ from typing import get_args
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
+from tests.chaos.checks import Verdict
+from tests.chaos.deployments import Setup
 from tests.chaos.fault import Kind
-from tests.chaos.life import Event, Result
-from tests.chaos.places import Place
+from tests.chaos.trial import Event, Result
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -38,25 +39,25 @@ class Screen:
     def say(self, text: str, style: str = "") -> None:
         self._console.print(escape(text), style=style, soft_wrap=True, highlight=False)
 
-    def life_begins(self, number: int, place: Place) -> None:
-        self.say(f"life {number}: {place}, {place.master}", "bold")
+    def trial_begins(self, number: int, setup: Setup) -> None:
+        self.say(f"trial {number}: {setup}, {setup.master}", "bold")
 
     def fault(self, number: int, event: Event) -> None:
         self._totals[event.kind] += event.counts
         if self._status:
             totals = ", ".join(f"{self._totals[kind]} {kind}s" for kind in KINDS)
-            self._status.update(f"life {number}: {totals}")
-        self.say(f"life {number} {line(event)}", "" if event.counts else "dim")
+            self._status.update(f"trial {number}: {totals}")
+        self.say(f"trial {number} {line(event)}", "" if event.counts else "dim")
 
-    def life_ends(self, result: Result) -> None:
+    def trial_ends(self, result: Result) -> None:
         if not result.problems:
             self.say(
-                f"life {result.number}: well; {result.verdict.rows:,} rows in {result.batches} batches, each "
+                f"trial {result.number}: {result.verdict.rows:,} rows in {result.batches} batches, each "
                 f"once, {result.seconds:.0f} s",
                 "green",
             )
             return
-        self.say(f"life {result.number} FAILED: {result.place}, {result.master}", "bold red")
+        self.say(f"trial {result.number} FAILED: {result.setup}, {result.master}", "bold red")
         for event in result.events:
             self.say(f"    {line(event)}")
         for problem in result.problems:
@@ -75,7 +76,7 @@ def line(event: Event) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """All lives of a campaign."""
+    """All trials of a campaign."""
 
     seed: int
     minutes: float
@@ -101,21 +102,21 @@ class Report:
 
     def markdown(self) -> str:
         return "\n".join(
-            [*self._summary(), "", *self._by_fault(), "", *self._by_place(), "", *self._kills(), ""]
+            [*self._summary(), "", *self._by_fault(), "", *self._by_setup(), "", *self._kills(), ""]
         )
 
     def _summary(self) -> list[str]:
         rows = sum(result.verdict.rows for result in self.results)
         lost = sum(result.verdict.lost for result in self.results)
         doubled = sum(result.verdict.doubled for result in self.results)
-        failed = [f"life {result.number}" for result in self.results if result.problems]
+        failed = [f"trial {result.number}" for result in self.results if result.problems]
         lines = [
             f"**{self.total('kill')} kills**, {self.total('pause')} pauses, {self.total('disk')} full disks, "
             f"{self.total('permission')} revoked permissions, {self.total('connection')} connection faults "
-            f"in {self.seconds / 60:.1f} minutes, over {len(self.results)} lives with "
+            f"in {self.seconds / 60:.1f} minutes, over {len(self.results)} trials with "
             f"{sum(result.batches for result in self.results):,} batches.",
-            f"{rows:,} rows at the ends of the lives: {lost} lost, {doubled} doubled. "
-            f"Lives that failed: {', '.join(failed) or 'none'}.",
+            f"{rows:,} rows at the ends of the trials: {lost} lost, {doubled} doubled. "
+            f"Trials that failed: {', '.join(failed) or 'none'}.",
             "",
             f"Seed {self.seed}; again: `{self.command}`. {os.cpu_count()} cores, "
             f"Python {platform.python_version()}.",
@@ -125,34 +126,31 @@ class Report:
     def _by_fault(self) -> list[str]:
         """What happened, how often and where, and what was found after it."""
         kinds = {event.fault: event.kind for event in self._events()}
-        homes = sorted({_home(result) for result in self.results})
-        head = ["fault", *homes, "restarts", "rows checked", "lost", "doubled", "files twice", "problems"]
+        columns = sorted({_where(result) for result in self.results})
+        head = ["fault", *columns, "restarts", "rows checked", "lost", "doubled", "files twice", "problems"]
         lines = []
         for fault in sorted(kinds, key=lambda fault: (KINDS.index(kinds[fault]), fault)):
             events = [event for event in self._events() if event.fault == fault]
             times = Counter(
-                _home(result)
+                _where(result)
                 for result in self.results
                 for event in result.events
                 if event.counts and event.fault == fault
             )
             verdicts = [event.verdict for event in events]
             numbers = (
-                *(times[home] for home in homes),
+                *(times[column] for column in columns),
                 sum(event.restarts for event in events),
-                sum(verdict.rows for verdict in verdicts),
-                sum(verdict.lost for verdict in verdicts),
-                sum(verdict.doubled for verdict in verdicts),
-                sum(verdict.files_twice for verdict in verdicts),
+                *_sums(verdicts),
                 sum(len(verdict.problems) for verdict in verdicts),
             )
             lines.append([fault, *(f"{number:,}" for number in numbers)])
         return _markdown(head, lines)
 
-    def _by_place(self) -> list[str]:
+    def _by_setup(self) -> list[str]:
         head = [
             "where",
-            "lives",
+            "trials",
             "faults",
             "batches",
             "rows",
@@ -163,21 +161,18 @@ class Report:
             "failed",
         ]
         lines = []
-        for place in sorted({result.place for result in self.results}):
-            of_place = [result for result in self.results if result.place == place]
-            verdicts = [result.verdict for result in of_place]
+        for setup in sorted({result.setup for result in self.results}):
+            of_setup = [result for result in self.results if result.setup == setup]
+            verdicts = [result.verdict for result in of_setup]
             numbers = (
-                len(of_place),
-                sum(event.counts for result in of_place for event in result.events),
-                sum(result.batches for result in of_place),
-                sum(verdict.rows for verdict in verdicts),
-                sum(verdict.lost for verdict in verdicts),
-                sum(verdict.doubled for verdict in verdicts),
-                sum(verdict.files_twice for verdict in verdicts),
+                len(of_setup),
+                sum(event.counts for result in of_setup for event in result.events),
+                sum(result.batches for result in of_setup),
+                *_sums(verdicts),
                 sum(verdict.orphans for verdict in verdicts),
-                sum(bool(result.problems) for result in of_place),
+                sum(bool(result.problems) for result in of_setup),
             )
-            lines.append([place, *(f"{number:,}" for number in numbers)])
+            lines.append([setup, *(f"{number:,}" for number in numbers)])
         return _markdown(head, lines)
 
     def _kills(self) -> list[str]:
@@ -185,9 +180,15 @@ class Report:
         return _markdown(["killed", "times"], [[name, str(times)] for name, times in killed.most_common()])
 
 
-def _home(result: Result) -> str:
+def _sums(verdicts: Sequence[Verdict]) -> list[int]:
+    """Rows, lost, doubled, files twice."""
+    names = ("rows", "lost", "doubled", "files_twice")
+    return [sum(getattr(verdict, name) for verdict in verdicts) for name in names]
+
+
+def _where(result: Result) -> str:
     """Format, store and delivery."""
-    lake, _environment, store, delivery = result.place.split(", ")
+    lake, _environment, store, delivery = result.setup.split(", ")
     return f"{lake}, {store}, {delivery}"
 
 

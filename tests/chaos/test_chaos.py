@@ -1,4 +1,4 @@
-"""The kill campaign in small: short lives go well, and one whose table is damaged does not."""
+"""The kill campaign in small: short trials go well, and one whose table is damaged does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow.parquet as pq
@@ -19,14 +19,13 @@ from deltalake import write_deltalake
 from rich.console import Console
 from servers.started import Servers
 from tests.chaos.campaign import Campaign
-from tests.chaos.checks import check_during_life
+from tests.chaos.checks import check_during_trial
 from tests.chaos.deliveries import DeliveryStore, HeldLease
 from tests.chaos.delivery_faults import KillDeliveryAtPoint
-from tests.chaos.fault import Fault, Kind
-from tests.chaos.faults import AT_ITS_END, WHILE_IT_LIVES
+from tests.chaos.deployments import CLUSTER, FORMATS, STORES, Deployment, Setup, all_setups
+from tests.chaos.fault import Fault
+from tests.chaos.faults import ENDING, SURVIVED
 from tests.chaos.kills import KillAtPoint, KillDriver, KillWorker
-from tests.chaos.life import Life, Result
-from tests.chaos.places import CLUSTER, FORMATS, STORES, Place, Site, all_places
 from tests.chaos.plan import (
     ANYWHERE,
     AT_THE_BEGINNING,
@@ -34,10 +33,11 @@ from tests.chaos.plan import (
     NEW_COLUMN,
     WITHOUT_TABLE,
     DriverPlan,
-    plan_life,
+    plan_trial,
 )
 from tests.chaos.report import Report, Screen
 from tests.chaos.source import ROWS_PER_FILE, Source
+from tests.chaos.trial import Result, Trial
 from tests.delivery.backlogs import QUERY, DecoupledLake
 from tests.lake import NOW
 
@@ -46,36 +46,36 @@ from penstock.testing import DeltaTable
 
 
 def test_plans_reach_every_crash_point_and_every_fault() -> None:
-    """Within forty drivers in each place."""
+    """Within forty drivers in each setup."""
     faults: set[Fault] = set()
     points: dict[bool, set[str]] = {False: set(), True: set()}
-    for place in all_places(FORMATS, STORES):
-        of_place = replace(place, master=CLUSTER)
+    for setup in all_setups(FORMATS, STORES):
+        of_setup = replace(setup, master=CLUSTER)
         for seed in range(10):
-            for plan, _ in zip(plan_life(random.Random(seed), of_place), range(40), strict=False):
+            for plan, _ in zip(plan_trial(random.Random(seed), of_setup), range(40), strict=False):
                 faults |= {*plan.faults, plan.end}
-                points[place.is_decoupled] |= {plan.point} if plan.point else set()
+                points[setup.is_decoupled] |= {plan.point} if plan.point else set()
     assert points[False] == set(STREAM_POINTS) == {*ANYWHERE, *IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN}
     assert points[True] == {*WITHOUT_TABLE, AT_THE_BEGINNING}
-    assert faults == {*WHILE_IT_LIVES, *AT_ITS_END, KillAtPoint(), KillDriver(at_point=True)}
+    assert faults == {*SURVIVED, *ENDING, KillAtPoint(), KillDriver(at_point=True)}
 
 
 def test_every_crash_point_of_a_delivery_is_hit() -> None:
-    hit = {fault.point for fault in WHILE_IT_LIVES if isinstance(fault, KillDeliveryAtPoint)}
+    hit = {fault.point for fault in SURVIVED if isinstance(fault, KillDeliveryAtPoint)}
     assert hit >= set(DELIVERY_POINTS)
 
 
-def test_every_second_life_is_decoupled(tmp_path: Path) -> None:
-    places = all_places(FORMATS, STORES)
-    lives = Campaign(1, tmp_path, Servers(tmp_path), Screen(Console(quiet=True))).lives(places)
-    found = [place.delivery for _, place in islice(lives, 2 * len(places))]
-    assert found == ["coupled", "decoupled"] * len(places)
+def test_every_second_trial_is_decoupled(tmp_path: Path) -> None:
+    setups = all_setups(FORMATS, STORES)
+    trials = Campaign(1, tmp_path, Servers(tmp_path), Screen(Console(quiet=True))).trials(setups)
+    found = [setup.delivery for _, setup in islice(trials, 2 * len(setups))]
+    assert found == ["coupled", "decoupled"] * len(setups)
 
 
-def test_the_same_seed_plans_the_same_life() -> None:
+def test_the_same_seed_plans_the_same_trial() -> None:
     def plans(seed: int) -> list[DriverPlan]:
-        place = Place("delta", "S3", "postgres")
-        return [plan for plan, _ in zip(plan_life(random.Random(seed), place), range(20), strict=False)]
+        setup = Setup("delta", "S3", "postgres")
+        return [plan for plan, _ in zip(plan_trial(random.Random(seed), setup), range(20), strict=False)]
 
     assert plans(1) == plans(1) != plans(2)
 
@@ -92,7 +92,7 @@ def source(tmp_path: Path) -> Source:
 
 
 @pytest.fixture
-def site(tmp_path: Path, source: Source) -> Site:
+def deployment(tmp_path: Path, source: Source) -> Deployment:
     """A table with the first three files of the source, and a checkpoint that knows them as committed."""
     files = sorted(source.folder.iterdir())
     checkpoint, table = tmp_path / "checkpoint", tmp_path / "table"
@@ -104,39 +104,39 @@ def site(tmp_path: Path, source: Source) -> Site:
         (checkpoint / "offsets" / f"{batch_id}").write_text(f'v1\n{{}}\n{{"logOffset":{batch_id}}}')
         entry = {"path": file.as_uri(), "timestamp": 0, "batchId": batch_id}
         (checkpoint / "sources/0" / f"{batch_id}").write_text(f"v1\n{json.dumps(entry)}")
-    place = Place("delta", "disk", "sqlite")
-    return Site(place, tmp_path, checkpoint, "", {}, DeltaTable(table), table)
+    setup = Setup("delta", "disk", "sqlite")
+    return Deployment(setup, tmp_path, checkpoint, "", {}, DeltaTable(table), table)
 
 
-def test_a_table_with_all_that_was_committed_is_right(site: Site, source: Source) -> None:
-    verdict = check_during_life(site, source)
+def test_a_table_with_all_that_was_committed_is_right(deployment: Deployment, source: Source) -> None:
+    verdict = check_during_trial(deployment, source)
     assert (verdict.rows, verdict.problems) == (3 * ROWS_PER_FILE, [])
 
 
 def test_a_batch_that_is_committed_to_the_table_but_not_logged_by_spark_is_right(
-    site: Site, source: Source
+    deployment: Deployment, source: Source
 ) -> None:
     """The driver died between the two."""
-    (site.checkpoint / "commits" / "2").unlink()
-    assert check_during_life(site, source).problems == []
+    (deployment.checkpoint / "commits" / "2").unlink()
+    assert check_during_trial(deployment, source).problems == []
 
 
-def test_a_committed_batch_that_is_not_in_the_table_is_lost(site: Site, source: Source) -> None:
-    file = commit(site, lambda add: {"remove": {"path": add["path"], "dataChange": True}})
-    verdict = check_during_life(site, source)
+def test_a_committed_batch_that_is_not_in_the_table_is_lost(deployment: Deployment, source: Source) -> None:
+    file = commit(deployment, lambda add: {"remove": {"path": add["path"], "dataChange": True}})
+    verdict = check_during_trial(deployment, source)
     assert (verdict.lost, verdict.doubled) == (ROWS_PER_FILE, 0), file
     assert "lost" in verdict.problems[0]
 
 
 def test_of_a_decoupled_stream_what_the_store_calls_delivered_must_be_there(
-    site: Site, source: Source
+    deployment: Deployment, source: Source
 ) -> None:
     """Other batches that Spark has logged may still wait."""
-    (site.checkpoint / "commits" / "3").write_text("v1\n{}")
-    shutil.copy(site.checkpoint / "offsets" / "2", site.checkpoint / "offsets" / "3")
-    commit(site, lambda add: {"remove": {"path": add["path"], "dataChange": True}})
-    assert check_during_life(site, source, delivered=-1).problems == []
-    assert check_during_life(site, source, delivered=0).lost == ROWS_PER_FILE
+    (deployment.checkpoint / "commits" / "3").write_text("v1\n{}")
+    shutil.copy(deployment.checkpoint / "offsets" / "2", deployment.checkpoint / "offsets" / "3")
+    commit(deployment, lambda add: {"remove": {"path": add["path"], "dataChange": True}})
+    assert check_during_trial(deployment, source, delivered=-1).problems == []
+    assert check_during_trial(deployment, source, delivered=0).lost == ROWS_PER_FILE
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
@@ -167,28 +167,28 @@ def test_a_look_into_a_store_that_is_not_there_makes_none(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_copy_of_a_data_file_doubles_its_rows(site: Site, source: Source) -> None:
-    double_rows(site)
-    verdict = check_during_life(site, source)
+def test_a_copy_of_a_data_file_doubles_its_rows(deployment: Deployment, source: Source) -> None:
+    double_rows(deployment)
+    verdict = check_during_trial(deployment, source)
     assert (verdict.lost, verdict.doubled) == (0, ROWS_PER_FILE)
 
 
-def test_a_data_file_that_is_added_twice_is_found(site: Site, source: Source) -> None:
+def test_a_data_file_that_is_added_twice_is_found(deployment: Deployment, source: Source) -> None:
     """Readers of Delta do not double its rows."""
-    commit(site, lambda add: {"add": add})
-    assert check_during_life(site, source).files_twice == 1
+    commit(deployment, lambda add: {"add": add})
+    assert check_during_trial(deployment, source).files_twice == 1
 
 
-def test_a_data_file_that_is_gone_is_found(site: Site, source: Source) -> None:
-    assert site.table_folder is not None
-    next(site.table_folder.glob("*.parquet")).unlink()
-    assert any("missing" in problem for problem in check_during_life(site, source).problems)
+def test_a_data_file_that_is_gone_is_found(deployment: Deployment, source: Source) -> None:
+    assert deployment.table_folder is not None
+    next(deployment.table_folder.glob("*.parquet")).unlink()
+    assert any("missing" in problem for problem in check_during_trial(deployment, source).problems)
 
 
-def commit(site: Site, action: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+def commit(deployment: Deployment, action: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
     """Add a version to a Delta table by hand, with an action made from the first `add`; that one's path."""
-    assert site.table_folder is not None
-    log = site.table_folder / "_delta_log"
+    assert deployment.table_folder is not None
+    log = deployment.table_folder / "_delta_log"
     adds = (json.loads(line) for file in sorted(log.glob("*.json")) for line in file.read_text().splitlines())
     add = next(entry["add"] for entry in adds if "add" in entry)
     made = json.dumps(action(dict(add)))
@@ -199,32 +199,29 @@ def commit(site: Site, action: Callable[[dict[str, Any]], dict[str, Any]]) -> st
     raise AssertionError("no version was free")
 
 
-def double_rows(site: Site) -> None:
-    """What must never happen: the rows of a data file come a second time, in another file."""
+def double_rows(deployment: Deployment) -> None:
+    """What must never inject: the rows of a data file come a second time, in another file."""
 
     def under_another_name(add: dict[str, Any]) -> dict[str, Any]:
-        assert site.table_folder is not None
+        assert deployment.table_folder is not None
         path = unquote(add["path"])
         folder, _, name = path.rpartition("/")
         copy = f"{folder}/copy-{name}" if folder else f"copy-{name}"
-        shutil.copy(site.table_folder / path, site.table_folder / copy)
+        shutil.copy(deployment.table_folder / path, deployment.table_folder / copy)
         return {"add": {**add, "path": quote(copy)}}
 
-    commit(site, under_another_name)
+    commit(deployment, under_another_name)
 
 
 # With Spark -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class DoubleRows(Fault):
+class DoubleRows(Fault, kind="kill", name="double rows"):
     """What the campaign must notice."""
 
-    kind: ClassVar[Kind] = "kill"
-    name: str = "double rows"
-
-    def happen(self, life: Life) -> str:
-        double_rows(life.site)
+    def inject(self, trial: Trial) -> str:
+        double_rows(trial.deployment)
         return "another commit has copied a data file"
 
 
@@ -232,22 +229,24 @@ BATCHES_AHEAD = 12
 """Enough to hit a worker, which is at work for milliseconds of each; at the crash point all of them rest."""
 
 
-def live(place: Place, folder: Path, *faults: Fault) -> Result:
+def run_trial(setup: Setup, folder: Path, *faults: Fault) -> Result:
     """These faults, then the driver is killed between prepare and commit, then another one goes on."""
     first = DriverPlan(0, 0, 2, "prepare.done", BATCHES_AHEAD, faults, KillDriver(at_point=True))
     quiet = DriverPlan(1, 0, 1, None, None, (), KillDriver())
     with Servers(folder) as servers:
         campaign = Campaign(1, folder, servers, Screen(Console(quiet=True)), keep=True)
-        return campaign.live_by(1, place, chain([first], repeat(quiet)), lambda so_far: so_far > len(faults))
+        return campaign.run_plans(
+            1, setup, chain([first], repeat(quiet)), lambda so_far: so_far > len(faults)
+        )
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "place", [Place("delta", "disk", "sqlite"), Place("iceberg", "disk", "sqlite", "decoupled")], ids=str
+    "setup", [Setup("delta", "disk", "sqlite"), Setup("iceberg", "disk", "sqlite", "decoupled")], ids=str
 )
-def test_a_short_life_ends_with_each_row_once(place: Place, tmp_path: Path) -> None:
-    result = live(place, tmp_path, KillWorker("task worker"))
+def test_a_short_trial_ends_with_each_row_once(setup: Setup, tmp_path: Path) -> None:
+    result = run_trial(setup, tmp_path, KillWorker("task worker"))
 
     assert result.problems == []
     assert [(event.fault, event.counts) for event in result.events] == [
@@ -260,15 +259,15 @@ def test_a_short_life_ends_with_each_row_once(place: Place, tmp_path: Path) -> N
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_life_whose_rows_were_doubled_fails_and_keeps_its_files(tmp_path: Path) -> None:
-    result = live(Place("delta", "disk", "sqlite"), tmp_path, DoubleRows())
+def test_a_trial_whose_rows_were_doubled_fails_and_keeps_its_files(tmp_path: Path) -> None:
+    result = run_trial(Setup("delta", "disk", "sqlite"), tmp_path, DoubleRows())
 
     (event,) = result.events
     assert event.verdict.doubled > 0
     assert "doubled" in result.problems[0]
     report = Report(1, 1.0, "make chaos", 60.0, [result])
     assert not report.is_good
-    assert "life 1" in report.markdown()
-    kept = json.loads((tmp_path / "life-1" / "life.json").read_text())
+    assert "trial 1" in report.markdown()
+    kept = json.loads((tmp_path / "trial-1" / "trial.json").read_text())
     assert kept["events"][0]["fault"] == "double rows"
-    assert (tmp_path / "life-1" / "driver-0.log").exists()
+    assert (tmp_path / "trial-1" / "driver-0.log").exists()

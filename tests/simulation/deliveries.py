@@ -46,7 +46,7 @@ LOOKS_MAX = 100
 """Of the process that delivers the rest at the end: more than any history can need."""
 
 FAILURES_MAX = 8
-"""In a row, with nobody else at work."""
+"""In a row, with no other process running."""
 
 POLL_S = 5.0
 
@@ -146,7 +146,7 @@ class DeliveryProcess:
             assert last <= newest or self._world.plan.is_mixed, f"delivered batch {last} before Spark's log"
 
     def remove_sources(self, query: Query, grace_s: float) -> None:
-        """Of the deliveries that landed before the grace period."""
+        """Of the deliveries that were committed before the grace period."""
         store, lake = query.connect(), self._world.lake
         if not lake.exists:
             return

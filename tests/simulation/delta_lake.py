@@ -118,10 +118,10 @@ class DeltaSimLake:
         """Each actor is a process, and remembers what it has seen itself."""
         actor = self._scheduler.current
         if actor is None:
-            return self.new_views()
-        return self._views_of.setdefault(actor, self.new_views())
+            return self.new_cache()
+        return self._views_of.setdefault(actor, self.new_cache())
 
-    def new_views(self) -> SnapshotCache:
+    def new_cache(self) -> SnapshotCache:
         return SnapshotCache(lambda: self._scheduler.now, lambda _uri, _options: FakeLogFiles(self.log))
 
     def cleanable_table(self, store: Any) -> DeltaCleanableTable:

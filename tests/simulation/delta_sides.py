@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,44 +54,8 @@ class Place(Protocol):
     def delta_table(self) -> Any: ...
 
 
-class Side(Place, Protocol):
-    """A table whose files can be reached."""
-
-    def write_file(self, path: str, row_id: int) -> None:
-        """A data file with this id."""
-        ...
-
-    def delete(self, path: str) -> None: ...
-
-    def paths(self) -> set[str]:
-        """All files below the table, the log's included."""
-        ...
-
-    def set_time(self, path: str, seconds: int) -> None:
-        """Of the file's last modification."""
-        ...
-
-    def files(self, handle: Any) -> set[str]:
-        """The data files of a handle's version."""
-        ...
-
-    def rows(self, handle: Any) -> list[int]:
-        """The ids of a handle's version."""
-        ...
-
-    # Foreign writers
-
-    def append(self, row_id: int) -> None: ...
-
-    def compact(self) -> None: ...
-
-    def vacuum(self) -> None:
-        """All data files that the newest version does not name."""
-        ...
-
-
 class FakeSide:
-    """See `Side`."""
+    """The table of a simulation. Its methods mean the same on both sides."""
 
     def __init__(self, scheduler: Scheduler | None = None, *, is_remote: bool = False) -> None:
         self.lake = DeltaSimLake(scheduler or Scheduler(0), is_remote=is_remote)
@@ -100,22 +64,27 @@ class FakeSide:
         self._stored = self.lake.objects.objects
 
     def write_file(self, path: str, row_id: int) -> None:
+        """A data file with this id."""
         self.lake.objects.put(f"{self.uri}/{path}", (row_id,))
 
     def delete(self, path: str) -> None:
         del self._stored[f"{self.uri}/{path}"]
 
     def paths(self) -> set[str]:
+        """All files below the table, the log's included."""
         return {path.removeprefix(f"{self.uri}/") for path in self._stored}
 
     def set_time(self, path: str, seconds: int) -> None:
+        """Of the file's last modification."""
         path = f"{self.uri}/{path}"
         self._stored[path] = replace(self._stored[path], modified_at=seconds)
 
     def files(self, handle: Any) -> set[str]:
+        """The data files of a handle's version."""
         return set(handle.at.files)
 
     def rows(self, handle: Any) -> list[int]:
+        """The ids of a handle's version."""
         files = [self._stored[f"{self.uri}/{path}"] for path in handle.at.files]
         return sorted(row_id for file in files for row_id in file.content)
 
@@ -126,12 +95,13 @@ class FakeSide:
         self.lake.compact()
 
     def vacuum(self) -> None:
+        """Delete all data files that the newest version does not name."""
         self.lake.objects.scheduler.now += 1  # what was written at the same moment is too young
         self.lake.vacuum(0)
 
 
 class RealSide:
-    """See `Side`."""
+    """A table of the Delta library, on the local disk."""
 
     delta_table: Any = DeltaTable
 
@@ -175,6 +145,9 @@ class RealSide:
         DeltaTable(self.uri).vacuum(
             retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
         )
+
+
+Side: TypeAlias = FakeSide | RealSide
 
 
 # What the product asks of the library, as it asks -------------------------------------------------------

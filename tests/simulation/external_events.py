@@ -1,4 +1,4 @@
-"""Who else acts: other engines on the table, operators, clean-up, and fate on store and checkpoint."""
+"""External events: foreign writers, operators, clean-up, and what happens to store and checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENGINES = ("append", "compact", "vacuum", "expire", "roll_back")
 
 @dataclass
 class ExternalEvents:
-    """Who else acts on the table, the store and the checkpoint: other writers, operators, fate."""
+    """What happens to the table, the store and the checkpoint beside the query. Each event is a method."""
 
     world: World
     appended: list[int] = field(default_factory=list)
@@ -48,11 +48,11 @@ class ExternalEvents:
     """Ids that a rollback of the table has taken back."""
     was_rolled_back: bool = False
     noticed: bool = False
-    """A query or an operator was told so."""
+    """A query or an operator has got an error about it."""
     has_deleted_files: bool = False
-    """Somebody has deleted files that no version of the table names, such as those of prepared batches."""
+    """Files that no version of the table names were deleted, such as those of prepared batches."""
     abandoned: set[int] = field(default_factory=set)
-    """Ids of batches that an operator has given up, or whose loss a query has told of."""
+    """Ids of batches that an operator has given up, or whose loss a query has reported."""
     _backups: dict[int, Any] = field(default_factory=dict)
     _ids: int = 0
 
@@ -213,7 +213,7 @@ class ExternalEvents:
         (deliveries.retry if is_parked else deliveries.park)(query.stream, "operator", "why not")
 
     def abort(self) -> None:
-        """`penstock abort`, once a checkpoint is gone."""
+        """`penstock abort`, once a checkpoint was deleted."""
         for query in self.world.queries:
             if query.is_retired and query.store.settings(query.stream):
                 # Another copy of the checkpoint may be there, with a store that names the same files.
@@ -326,7 +326,7 @@ class ExternalEvents:
         return max(batch_ids, default=-1) < first and not self.world.scheduler.in_flight
 
     def copy_checkpoint(self) -> None:
-        """A copy takes the store with it where that is a file in the checkpoint. Somebody starts it."""
+        """A copy takes the store with it where that is a file in the checkpoint. A query is started on it."""
         query, plan = self._some_query(), self.world.plan
         if len(self.world.queries) > 1 or query.is_retired:
             return

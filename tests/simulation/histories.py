@@ -34,7 +34,7 @@ def play(seed: int, lake: str, store: str = "memory", events: tuple[str, ...] = 
 
 
 def timeline(seed: int, lake: str, store: str = "memory", events: tuple[str, ...] = ()) -> Iterator[str]:
-    """The same history in words."""
+    """The timeline of the same history."""
     world = World(seed, LAKES[lake], stores(store), events=events, is_recorded=True)
     problems = world.play()
     yield f"seed {seed}, {lake}. Seconds since the beginning, who, what:"

@@ -37,7 +37,7 @@ class TableContents:
     tokens: Sequence[tuple[str, int, int]]
     """(query id, batch id, version), in the order of the history."""
     digests: Mapping[tuple[str, int], str]
-    """Of the batches, by query id and batch id, whose commits the history still tells of."""
+    """Of the batches, by query id and batch id, whose commits the history still has."""
     deleted_early: Sequence[str] = ()
     """Files that the product has deleted although a reader could still have needed them."""
 

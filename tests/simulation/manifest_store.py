@@ -28,7 +28,7 @@ class CheckedDeliveries(SqlDeliveries):
     """The real ones, and what must hold of each change whatever the table's own guards would catch."""
 
     def prepare(self, lease: Lease, manifest: Manifest, trigger: str, *, is_compacted: bool) -> Delivery:
-        """Only who holds the lease, only batches that are pending and free, and none is left out."""
+        """Only the holder of the lease, only batches that are pending and free, and none is left out."""
         last, held = manifest.batch.batch_id, self._held(lease.stream)
         free = [one for one in self._pending(lease.stream) if one.batch.batch_id <= last]
         before = self.unfinished(lease.stream)
@@ -111,7 +111,7 @@ class RealStore(SqlManifestStore):
         follows: Batch | None = None,
         replacing: ManifestRecord | None = None,
     ) -> Prepared:
-        """Whoever gets this far holds the claim, and only what was given up, or seen, is replaced."""
+        """Only the holder of the claim prepares, and replaces only what was given up, or is as expected."""
         batch = manifest.batch
         before = self.record(batch.stream, batch.batch_id)
         prepared = super().prepare(manifest, run_id, follows=follows, replacing=replacing)
@@ -130,7 +130,7 @@ class RealStore(SqlManifestStore):
         reason: str = "",
         expected: ManifestRecord | None = None,
     ) -> bool:
-        """Only what is PREPARED, with this digest, and as it was seen, comes to an end."""
+        """Only what is PREPARED, with this digest and as expected, is finished."""
         before = self.record(batch.stream, batch.batch_id)
         finished = super().finish(batch, state, table_version=table_version, reason=reason, expected=expected)
         was_pending = before is not None and before.state is ManifestState.PREPARED and before.batch == batch

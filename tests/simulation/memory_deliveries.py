@@ -44,10 +44,10 @@ class StoredDelivery:
 class StoredStream:
     """All that a store knows of one stream."""
 
-    kind: str
-    query_name: str
-    table_id: str
-    settings: str
+    kind: str = ""
+    query_name: str = ""
+    table_id: str = ""
+    settings: str = ""
     table_version: int | None = None
     table_batch_id: int | None = None
     runs: list[str] = field(default_factory=list)
@@ -110,8 +110,7 @@ class MemoryDeliveries:
         return replace(lease, expires_at=held.expires_at)
 
     def release(self, lease: Lease) -> None:
-        known = self._store.find(lease.stream)
-        held = None if known is None else known.lease
+        held = self._store.find(lease.stream).lease
         if held is not None and (held.holder, held.fence) == (lease.holder, lease.fence):
             held.expires_at = None
 
@@ -164,8 +163,8 @@ class MemoryDeliveries:
 
     def unfinished(self, stream: StreamKey) -> Delivery | None:
         known = self._store.find(stream)
-        stored = None if known is None else known.unfinished()
-        if known is None or stored is None:
+        stored = known.unfinished()
+        if stored is None:
             return None
         record = stored.record
         batches = tuple([one.batch for one in known.in_delivery(record.delivery_id)])
@@ -195,7 +194,7 @@ class MemoryDeliveries:
     def _ended(self, delivery: Delivery, **values: object) -> StoredStream | None:
         """The stream, once the delivery is no longer PREPARED; None if it was not."""
         known = self._store.find(delivery.manifest.batch.stream)
-        stored = None if known is None else known.deliveries.get(delivery.delivery_id)
+        stored = known.deliveries.get(delivery.delivery_id)
         if stored is None or stored.record.phase is not DeliveryPhase.PREPARED:
             return None
         if stored.manifest.content != delivery.manifest.content:
@@ -206,8 +205,7 @@ class MemoryDeliveries:
     # How it is going
 
     def state(self, stream: StreamKey) -> DeliveryState:
-        known = self._store.find(stream)
-        return DeliveryState() if known is None else known.state
+        return self._store.find(stream).state
 
     def set_state(self, lease: Lease, state: DeliveryState) -> None:
         known = self._store.known(lease.stream)
@@ -219,8 +217,7 @@ class MemoryDeliveries:
         known.state = state
 
     def backlog(self, stream: StreamKey, before: int | None = None) -> Backlog:
-        known = self._store.find(stream)
-        pending = [] if known is None else known.pending()
+        pending = self._store.find(stream).pending()
         records = [one for one in pending if before is None or one.batch.batch_id < before]
         return Backlog(
             batches=len(records),
@@ -235,8 +232,6 @@ class MemoryDeliveries:
 
     def deliverable(self, stream: StreamKey) -> Sequence[ManifestRecord]:
         known = self._store.find(stream)
-        if known is None:
-            return []
         gap = known.gap()
         free = [one for one in known.pending() if one.delivery_id is None]
         return [one for one in free if gap is None or one.batch.batch_id < gap]
@@ -251,14 +246,13 @@ class MemoryDeliveries:
 
     def sources(self, delivery: DeliveryRecord) -> Iterator[Manifest]:
         known = self._store.find(delivery.stream)
-        stored = None if known is None else known.deliveries.get(delivery.delivery_id)
-        if known is not None and stored is not None and stored.record.sources_removed_at is None:
+        stored = known.deliveries.get(delivery.delivery_id)
+        if stored is not None and stored.record.sources_removed_at is None:
             for one in known.in_delivery(delivery.delivery_id):
                 yield known.manifests[one.batch.batch_id]
 
     def manifest(self, delivery: DeliveryRecord) -> Manifest | None:
-        known = self._store.find(delivery.stream)
-        stored = None if known is None else known.deliveries.get(delivery.delivery_id)
+        stored = self._store.find(delivery.stream).deliveries.get(delivery.delivery_id)
         return None if stored is None else stored.manifest
 
     def sources_removed(self, delivery_id: int) -> None:
@@ -269,8 +263,7 @@ class MemoryDeliveries:
                 known.removed |= {one.batch.batch_id for one in known.in_delivery(delivery_id)}
 
     def _records(self, stream: StreamKey) -> list[DeliveryRecord]:
-        known = self._store.find(stream)
-        return [] if known is None else [one.record for one in known.deliveries.values()]
+        return [one.record for one in self._store.find(stream).deliveries.values()]
 
     # Decisions of operators
 
@@ -321,8 +314,7 @@ class MemoryDeliveries:
         return [known.records[one.batch.batch_id] for one in chosen]
 
     def operator_actions(self, stream: StreamKey) -> Sequence[OperatorAction]:
-        known = self._store.find(stream)
-        return [] if known is None else list(known.operator_actions)
+        return list(self._store.find(stream).operator_actions)
 
     def _give_up(
         self, known: StoredStream, records: Sequence[ManifestRecord], by: AbortedBy, reason: str

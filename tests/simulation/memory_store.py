@@ -74,12 +74,11 @@ class MemoryStore:
             known.table_id = table_id
 
     def settings(self, stream: StreamKey) -> str:
-        known = self.find(stream)
-        return "" if known is None else known.settings
+        return self.find(stream).settings
 
     def written_table(self, stream: StreamKey) -> WrittenTable | None:
         known = self.find(stream)
-        if known is None or known.table_version is None:
+        if known.table_version is None:
             return None
         return WrittenTable(known.table_id, known.table_version, known.table_batch_id)
 
@@ -166,18 +165,14 @@ class MemoryStore:
         return (record.run_id, record.batch, stored.content) == (run_id, manifest.batch, manifest.content)
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
-        known = self.find(stream)
-        return None if known is None else known.records.get(batch_id)
+        return self.find(stream).records.get(batch_id)
 
     def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
         known = self.find(stream)
-        if known is None or batch_id in known.removed:
-            return None
-        return known.manifests.get(batch_id)
+        return None if batch_id in known.removed else known.manifests.get(batch_id)
 
     def pending(self, stream: StreamKey) -> Sequence[ManifestRecord]:
-        known = self.find(stream)
-        return [] if known is None else known.pending()
+        return self.find(stream).pending()
 
     def finish(
         self,
@@ -191,8 +186,8 @@ class MemoryStore:
         if state is ManifestState.PREPARED:
             raise ValueError("a batch is finished as COMMITTED or ABORTED")
         known = self.find(batch.stream)
-        record = None if known is None else known.records.get(batch.batch_id)
-        if known is None or record is None or expected not in (None, record):
+        record = known.records.get(batch.batch_id)
+        if record is None or expected not in (None, record):
             return False
         if record.batch.digest != batch.digest or record.state is not ManifestState.PREPARED:
             return False
@@ -215,8 +210,6 @@ class MemoryStore:
     def prune(self, stream: StreamKey, kept_s: float, kept_max: int, batches_max: int) -> int:
         """Runs are kept: when they claimed is not known here."""
         known, older_than = self.find(stream), self.now() - timedelta(seconds=kept_s)
-        if known is None:
-            return 0
         records = known.sorted_records()
         surplus = {record.batch.batch_id for record in records[: max(len(records) - kept_max, 0)]}
         pruned = [
@@ -237,8 +230,7 @@ class MemoryStore:
         return len(pruned)
 
     def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]:
-        known = self.find(stream)
-        return [] if known is None else known.sorted_records()[::-1][:limit]
+        return self.find(stream).sorted_records()[::-1][:limit]
 
     def manifests(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
         yield from self._manifests_of_batches(stream, state)
@@ -249,11 +241,10 @@ class MemoryStore:
         after = -1
         while True:
             known = self.find(stream)
-            records = [] if known is None else known.sorted_records()
-            found = [r for r in records if r.state is state and r.batch.batch_id > after]
-            if state is ManifestState.COMMITTED and known is not None:
+            found = [r for r in known.sorted_records() if r.state is state and r.batch.batch_id > after]
+            if state is ManifestState.COMMITTED:
                 found = [record for record in found if _names_files(known, record)]
-            if known is None or not found:
+            if not found:
                 return
             after = found[0].batch.batch_id
             yield known.manifests[after]
@@ -261,8 +252,7 @@ class MemoryStore:
     def _manifests_of_deliveries(self, stream: StreamKey, phase: DeliveryPhase) -> Iterator[Manifest]:
         after = -1
         while True:
-            known = self.find(stream)
-            stored = {} if known is None else known.deliveries
+            stored = self.find(stream).deliveries
             found = [one for one in sorted(stored) if one > after and stored[one].record.phase is phase]
             if not found:
                 return
@@ -272,8 +262,9 @@ class MemoryStore:
     def stream_keys(self) -> Sequence[StreamKey]:
         return list(self.streams)
 
-    def find(self, stream: StreamKey) -> StoredStream | None:
-        return self.streams.get(stream)
+    def find(self, stream: StreamKey) -> StoredStream:
+        """An empty one if the store does not know it."""
+        return self.streams.get(stream) or StoredStream()
 
     def known(self, stream: StreamKey) -> StoredStream:
         """

@@ -69,7 +69,7 @@ def judge(number: int, seeds_max: int) -> Verdict:
 
 
 def fails(test: str) -> bool:
-    """Run one test in this process, with all its parameters. Whoever removes no guard has seen it pass."""
+    """Run one test in this process, with all its parameters. It passes with all guards in place."""
     with redirect_stdout(io.StringIO()):
         return pytest.main([test, "-q", "-p", "no:cacheprovider"]) == pytest.ExitCode.TESTS_FAILED
 
@@ -86,7 +86,7 @@ def breaks(seed: int, lake: str, events: tuple[str, ...]) -> bool:
 
 
 def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Verdict]:
-    """Side by side, each in a fresh process. What breaks with all guards in place says nothing of one."""
+    """In parallel, each in a fresh process. A history that breaks with all guards in place does not count."""
     console = Console(stderr=True)
     verdicts = []
     context = multiprocessing.get_context("fork")

@@ -37,7 +37,7 @@ class ObjectStore:
         self.objects: dict[str, StoredObject] = {}
         self.ever: dict[str, StoredObject] = {}
         """Also what was deleted since."""
-        """By path; without a step, for who looks at the end."""
+        """By path; read without a step at the end of a history."""
 
     def put(self, path: str, content: Any, *, size_bytes: int = 1, if_absent: bool = False) -> None:
         """

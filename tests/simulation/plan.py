@@ -1,4 +1,4 @@
-"""What may happen in one history: who acts, what they do, and how often what goes wrong."""
+"""The plan of one history: processes, external events, and how likely each fault is."""
 
 from __future__ import annotations
 

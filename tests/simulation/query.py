@@ -25,7 +25,7 @@ from penstock.committers.errors import (
 from penstock.delivery.stream_settings import StreamSettings
 
 LOST_WITH_THE_STORE = "were lost with the store"
-"""What a decoupled query says of batches that nobody knows any more."""
+"""In the error of a decoupled query about batches that neither store nor table knows."""
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -57,7 +57,7 @@ class Query:
         self.is_refused = False
         """Its last start ended in the error that asks for an operator."""
         self.is_reported = False
-        """The last `penstock recover` has said of it what asks for an operator."""
+        """The last `penstock recover` has ended in the error that asks for an operator."""
         self.taken_from_table: set[int] = set()
         """Batches that an operator's `penstock recover` has found in the table, which may be a copy's."""
         self.is_exhausted = False
@@ -67,11 +67,11 @@ class Query:
         self.is_retired = False
         """Its checkpoint was deleted."""
         self.has_lost_batches = False
-        """Its last start has told that prepared batches went with the store."""
+        """Its last start has reported that prepared batches were lost with the store."""
         self.is_accepted = False
         """An operator has accepted the table as it is, after it went back."""
         self.is_stuck = False
-        """It is parked for good: as a copy of a checkpoint that has gone another way."""
+        """It is parked for good: its checkpoint is a fork that has diverged."""
         self.drivers: list[Actor] = []
         self.problems: list[str] = []
         self._world = world
@@ -106,7 +106,7 @@ class Query:
         return actor
 
     def _is_kept(self, batch: Batch) -> bool:
-        """Nobody has taken the store, or given a decoupled batch up."""
+        """The store was not lost, and no decoupled batch was given up."""
         world = self._world
         may_be_given_up = world.plan.delivery is not None and (
             self.is_diverged or "skip" in world.plan.events
@@ -148,7 +148,7 @@ class Query:
             self.problems.append(f"a driver ends with {error!r}")
 
     def heal(self) -> None:
-        """Restart alone has to do, and an operator's word where the table was rolled back."""
+        """A restart must be enough; where the table was rolled back, also an operator's decision."""
         if self.is_retired:
             self._deliver_rest(lambda: True)
             return

@@ -102,7 +102,7 @@ class Request:
 
 
 class Scheduler:
-    """Who runs next, and what goes wrong.
+    """Decides which actor runs next, and which faults happen.
 
     Args:
         seed: of all that is random
@@ -133,7 +133,7 @@ class Scheduler:
 
     @property
     def current(self) -> Actor | None:
-        """Who acts now; None: nobody of the simulation."""
+        """The actor that runs; None outside of the simulation."""
         return self._current
 
     def step(self, what: str, about: object = "") -> None:
@@ -246,7 +246,7 @@ class Scheduler:
             self.step("wake up")
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Until somebody else has made it so."""
+        """Wait until another actor has made the condition true."""
         actor = self._current
         assert actor is not None, "only actors wait"
         if not condition():
@@ -258,7 +258,7 @@ class Scheduler:
     # Actors ------------------------------------------------------------------------------------------
 
     def spawn(self, name: str, body: Callable[[], object], *, is_mortal: bool = True) -> Actor:
-        """Somebody begins to act. Only an immortal one is never killed by chance."""
+        """Start an actor. Only an immortal one is never killed at random."""
         process = _idle.pop() if _idle else greenlet(_live_one_after_another, self._main)
         actor = Actor(name, body, process, is_mortal=is_mortal, wakes_at=self.now)
         self.actors.append(actor)
@@ -353,7 +353,7 @@ class Scheduler:
         return True
 
     def _advance(self) -> bool:
-        """Nobody is awake: time passes until somebody is."""
+        """No actor is awake: time passes until one is."""
         times = [actor.wakes_at for actor in self.actors if actor.wakes_at > self.now]
         times += [request.arrives_at for request in self.in_flight]
         if times:
@@ -378,7 +378,7 @@ class Scheduler:
             self.log(f"late: {request.what}: refused, {error}")
 
     def end(self) -> None:
-        """Whoever is left dies, so that no greenlet is left behind."""
+        """End all actors, so that no greenlet is left behind."""
         while self.actors:
             self.actors[0].is_dead = True
             self._resume(self.actors[0])

@@ -7,14 +7,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.s3 import s3_server
-from tests.simulation.delta_sides import FakeSide, Place, add_column, commit, create, ending, open_table
+from tests.simulation.delta_sides import FakeSide, add_column, commit, create, ending, open_table
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey
@@ -50,31 +50,6 @@ class Request(NamedTuple):
     """In the first line of the HTTP request."""
 
 
-class Lossy(Protocol):
-    """A table in an object store, and the means to lose requests to it."""
-
-    @property
-    def place(self) -> Place: ...
-
-    def installed(self) -> AbstractContextManager[None]:
-        """Inside, the product reaches the table."""
-        ...
-
-    def new_views(self) -> SnapshotCache:
-        """As a process that begins has them."""
-        ...
-
-    def options(self, loss: Loss) -> dict[str, str]:
-        """For the library, so that requests can get lost."""
-        ...
-
-    def during(self, request: Request, loss: Loss, act: Callable[[], Any]) -> Any:
-        """How `act` ends with this loss."""
-        ...
-
-    def deliver_late(self) -> None: ...
-
-
 class LossyScheduler(Scheduler):
     """Loses what it is told to."""
 
@@ -92,22 +67,25 @@ class LossyScheduler(Scheduler):
 
 
 class LossyFake:
-    """See `Lossy`."""
+    """The simulation\'s table in an object store, and the means to lose requests to it."""
 
     def __init__(self) -> None:
         self._scheduler = LossyScheduler(0)
         self.place = FakeSide(self._scheduler, is_remote=True)
 
     def installed(self) -> AbstractContextManager[None]:
+        """Inside, the product reaches the table."""
         return self.place.lake.installed()
 
-    def new_views(self) -> SnapshotCache:
-        return self.place.lake.new_views()
+    def new_cache(self) -> SnapshotCache:
+        return self.place.lake.new_cache()
 
     def options(self, loss: Loss) -> dict[str, str]:
+        """For the library, so that requests can get lost."""
         return {}
 
     def during(self, request: Request, loss: Loss, act: Callable[[], Any]) -> Any:
+        """How `act` ends with this loss."""
         endings: list[Any] = []
         self._scheduler.request_to_lose, self._scheduler.loss, self._scheduler.lost = request, loss, False
         actor = self._scheduler.spawn("actor", lambda: endings.append(ending(act)))
@@ -127,7 +105,7 @@ class RealPlace(NamedTuple):
 
 
 class LossyReal:
-    """See `Lossy`."""
+    """The Delta library\'s table in an object store, behind a proxy that loses requests."""
 
     def __init__(self, proxy: LossyProxy, storage_options: dict[str, str]) -> None:
         self.place = RealPlace(f"s3://lake/{uuid.uuid4()}", storage_options)
@@ -136,7 +114,7 @@ class LossyReal:
     def installed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def new_views(self) -> SnapshotCache:
+    def new_cache(self) -> SnapshotCache:
         return SnapshotCache()
 
     def options(self, loss: Loss) -> dict[str, str]:
@@ -156,7 +134,8 @@ class LossyReal:
         self._proxy.deliver_late()
 
 
-Sides = tuple["LossyFake", "LossyReal"]
+Lossy: TypeAlias = LossyFake | LossyReal
+Sides = tuple[LossyFake, LossyReal]
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +276,7 @@ def test_what_the_product_makes_of_a_loss(sides: Sides, request_: Request, loss:
         with side.installed():
             manifest = _manifest(side)
             committer = DeltaTableCommitter(
-                side.place.uri, side.options(loss), snapshot_cache=side.new_views()
+                side.place.uri, side.options(loss), snapshot_cache=side.new_cache()
             )
             ended = side.during(request_, loss, partial(committer.commit, manifest))
             side.deliver_late()
@@ -307,7 +286,7 @@ def test_what_the_product_makes_of_a_loss(sides: Sides, request_: Request, loss:
 
 
 def _committer(side: Lossy) -> DeltaTableCommitter:
-    return DeltaTableCommitter(side.place.uri, side.place.storage_options, snapshot_cache=side.new_views())
+    return DeltaTableCommitter(side.place.uri, side.place.storage_options, snapshot_cache=side.new_cache())
 
 
 def _manifest(side: Lossy) -> Manifest:

@@ -1,4 +1,4 @@
-"""One history: a query and its table, who else acts on them, what goes wrong, healing, and the invariant.
+"""One history: a query and its table, external events, faults, healing, and the invariant.
 
 First drivers, other writers of the table, operators and clean-up act side by side while processes die, pause
 and lose requests. Then nothing goes wrong any more: what is still on its way arrives or is lost, who sleeps
@@ -178,7 +178,7 @@ class World:
             self.scheduler.die()
 
     def play(self) -> list[str]:
-        """The whole history; what is wrong at its end."""
+        """Play the whole history; returns what is wrong at its end."""
         scheduler = self.scheduler
         with self.installed():
             try:
@@ -273,7 +273,7 @@ class World:
     # Healing
 
     def _heal(self) -> None:
-        """Who sleeps wakes up before or after the query was started again, and it must not matter."""
+        """Paused processes wake up before or after the query is started again; it must not matter."""
         scheduler = self.scheduler
         scheduler.log("-- from here on nothing goes wrong")
         scheduler.hazards.calm()
@@ -353,7 +353,7 @@ class World:
         )
 
     def _check_logged_batches(self, rows: Counter[int]) -> Iterator[str]:
-        """What Spark has been told is committed, is."""
+        """What Spark has logged as committed is in the table."""
         excused = self.events.rolled_back | self.events.abandoned
         for query in self.queries:
             checkpoint = query.checkpoint
@@ -370,7 +370,7 @@ class World:
                     yield f"batch {batch_id} of {checkpoint.name} is logged, but its rows {gone} are gone"
 
     def _check_committed_batches(self, rows: Counter[int]) -> Iterator[str]:
-        """The rows of what a store says is committed are in the table, whoever has brought them there.
+        """The rows of what a store says is committed are in the table, whichever process committed them.
 
         Unless an operator has taken the word of a table that a copy of the checkpoint writes, and whose
         history of the batch has expired: see docs/guarantees.md, Not covered.
@@ -385,7 +385,7 @@ class World:
                         yield f"batch {batch_id} is COMMITTED, but its rows {gone} are gone"
 
     def _check_store(self, added: Counter[str]) -> Iterator[str]:
-        """What the store says is committed is what the table got: gc and people believe it.
+        """What the store says is committed is what the table got: gc and operators rely on it.
 
         Not if the store was lost or put back, so that a batch was prepared twice, or copied, so that it was
         prepared elsewhere too, or the table has forgotten its history, as Iceberg does.

@@ -1,4 +1,4 @@
-"""One life: a stream from its first batch to its last, with faults all the way, checked after each."""
+"""One trial: a stream from its first batch to its last, with faults all the way, checked after each."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import psutil
-from tests.chaos.checks import Verdict, check_after_life, check_during_life
+from tests.chaos.checks import Verdict, check_after_trial, check_during_trial
 from tests.chaos.deliveries import Deliveries
+from tests.chaos.deployments import CLUSTER, Deployment
 from tests.chaos.drivers import NEEDS_OPERATOR, Driver
-from tests.chaos.fault import Fault, Kind, NotNow
+from tests.chaos.fault import Fault, Kind, NotApplicable, TrialFailed
 from tests.chaos.kills import KillAtPoint, KillDriver
-from tests.chaos.places import CLUSTER, Site
 from tests.chaos.plan import DriverPlan
-from tests.chaos.problem import LifeFailed
 from tests.chaos.source import Progress, Source
 from tests.spark.processes import SHORT_LIVED
 
@@ -37,7 +36,7 @@ class Event:
     """One fault, and what was found after the stream had healed."""
 
     at_s: float
-    """Since the life began."""
+    """Since the trial began."""
     fault: str
     kind: Kind
     counts: bool
@@ -51,10 +50,10 @@ class Event:
 
 @dataclass
 class Result:
-    """What became of a life."""
+    """What became of a trial."""
 
     number: int
-    place: str
+    setup: str
     master: str
     events: list[Event] = field(default_factory=list)
     batches: int = 0
@@ -63,24 +62,26 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
 
-class Life:
-    """A stream into a place, and what happens to it.
+class Trial:
+    """A stream into a setup, and what happens to it.
 
     A context manager: no process of it outlives it.
     """
 
-    def __init__(self, number: int, site: Site, plans: Iterator[DriverPlan], rng: random.Random) -> None:
-        self.site = site
+    def __init__(
+        self, number: int, deployment: Deployment, plans: Iterator[DriverPlan], rng: random.Random
+    ) -> None:
+        self.deployment = deployment
         self.rng = rng
         """Chooses moments, durations and victims."""
-        self.source = Source(site.source)
-        self.progress = Progress(site.checkpoint)
-        self.result = Result(number, str(site.place), site.place.master)
+        self.source = Source(deployment.source)
+        self.progress = Progress(deployment.checkpoint)
+        self.result = Result(number, str(deployment.setup), deployment.setup.master)
         self._plans = plans
-        self._finish = site.root / "finish"
+        self._finish = deployment.root / "finish"
         self._began = time.monotonic()
         self._stack = ExitStack()
-        self.deliveries = Deliveries(site, rng, self._stack)
+        self.deliveries = Deliveries(deployment, rng, self._stack)
         self.columns = 0
         """Of the query, beyond those that its driver's plan has."""
         self._drivers: list[Driver] = []
@@ -88,7 +89,7 @@ class Life:
         self.driver = self._new_driver()
         self._next: Driver | None = None
 
-    def __enter__(self) -> Life:
+    def __enter__(self) -> Trial:
         return self
 
     def __exit__(
@@ -103,15 +104,15 @@ class Life:
         """Suffer fault after fault until `is_over(faults so far)`, then stream to the end.
 
         Raises:
-            LifeFailed: as soon as something is wrong.
+            TrialFailed: as soon as something is wrong.
         """
         self._go()
         self.wait_until(self._is_under_way, HEAL_S_MAX)
         while not is_over(len(self.result.events)):
-            yield from self._live_through(self._plan, self.driver, is_over)
+            yield from self._run_driver(self._plan, self.driver, is_over)
         self._end()
 
-    def _live_through(
+    def _run_driver(
         self, plan: DriverPlan, driver: Driver, is_over: Callable[[int], bool]
     ) -> Iterator[Event]:
         """One driver from its start to its end."""
@@ -120,26 +121,26 @@ class Life:
             if is_over(len(self.result.events)) or self.driver is not driver:
                 return
             if driver.paused() is None or isinstance(fault, (KillAtPoint, KillDriver)):
-                yield self._suffer(fault)
+                yield self._inject(fault)
 
-    def _suffer(self, fault: Fault) -> Event:
+    def _inject(self, fault: Fault) -> Event:
         driver, starts, counts = self.driver, self._starts(), True
         try:
-            what = fault.happen(self)
-        except NotNow as reason:
+            what = fault.inject(self)
+        except NotApplicable as reason:
             counts, what = False, str(reason)
         struck = time.monotonic()
         if self.driver is driver and fault.ends_driver and not driver.is_running():
             self.start_next_driver()
         self._heal(fault)
         healed_s = time.monotonic() - struck
-        verdict = check_during_life(self.site, self.source, self._delivered())
+        verdict = check_during_trial(self.deployment, self.source, self._delivered())
         restarts = self._starts() - starts
         at_s = struck - self._began
         event = Event(at_s, fault.name, fault.kind, counts, what, healed_s, restarts, verdict)
         self.result.events.append(event)
         if verdict.problems:
-            raise LifeFailed(f"after {fault.name} ({what}): {'; '.join(verdict.problems)}")
+            raise TrialFailed(f"after {fault.name} ({what}): {'; '.join(verdict.problems)}")
         return event
 
     def _heal(self, fault: Fault) -> None:
@@ -155,33 +156,33 @@ class Life:
 
         while not has_gone_on() and self.driver.paused() is None:
             if time.monotonic() > deadline:
-                raise LifeFailed(f"after {fault.name} no batch was committed within {HEAL_S_MAX:.0f} s")
+                raise TrialFailed(f"after {fault.name} no batch was committed within {HEAL_S_MAX:.0f} s")
             if not self.driver.is_running():
                 self._replace_driver(fault.name)
-            self.tend()
+            self.keep_running()
             time.sleep(POLL_S)
-        if self.site.place.is_decoupled:
+        if self.deployment.setup.is_decoupled:
             self._wait_for_delivery(committed, fault.name)
 
     def _wait_for_delivery(self, batch_id: int, why: str) -> None:
-        """No fault of a life may need an operator, nor end what delivers."""
+        """No fault of a trial may need an operator, nor end what delivers."""
 
         def is_delivered() -> bool:
             return self.deliveries.store.delivered() >= batch_id
 
         delivered = self.wait_until(is_delivered, HEAL_S_MAX)
         if parked := self.deliveries.store.parked():
-            raise LifeFailed(f"after {why} the stream is parked: {parked}")
+            raise TrialFailed(f"after {why} the stream is parked: {parked}")
         if not delivered:
-            said = "; ".join(self.deliveries.complaints()[-3:])
-            raise LifeFailed(f"after {why} batch {batch_id} was not delivered in {HEAL_S_MAX:.0f} s: {said}")
+            said = "; ".join(self.deliveries.log_errors()[-3:])
+            raise TrialFailed(f"after {why} batch {batch_id} was not delivered in {HEAL_S_MAX:.0f} s: {said}")
         if self.deliveries.ended_badly:
-            raise LifeFailed(f"after {why} a delivery ended by itself: {self.deliveries.ended_badly[0]}")
+            raise TrialFailed(f"after {why} a delivery ended by itself: {self.deliveries.ended_badly[0]}")
 
     def _replace_driver(self, why: str) -> None:
         """It ended by itself, as it may: another one goes on."""
         if self.driver.exit_code == NEEDS_OPERATOR:
-            raise LifeFailed(f"after {why} the stream asks for an operator: {self.failures()[-1]}")
+            raise TrialFailed(f"after {why} the stream asks for an operator: {self.failures()[-1]}")
         self.driver.kill()
         self.driver = self._new_driver()
         self._plan = replace(self._plan, point=None)
@@ -196,37 +197,37 @@ class Life:
         deadline = time.monotonic() + HEAL_S_MAX
         while self.driver.is_running() or self.driver.exit_code != 0:
             if time.monotonic() > deadline:
-                raise LifeFailed(f"the last driver did not come to its end in {HEAL_S_MAX:.0f} s")
+                raise TrialFailed(f"the last driver did not come to its end in {HEAL_S_MAX:.0f} s")
             if not self.driver.is_running():
                 self._replace_driver("the last fault")
-            self.deliveries.tend()
+            self.deliveries.keep_running()
             time.sleep(POLL_S)
-        if self.site.place.is_decoupled:
+        if self.deployment.setup.is_decoupled:
             self._deliver_the_rest()
         self.result.batches = self.progress.committed() + 1
-        self.result.verdict = check_after_life(self.site, self.source)
+        self.result.verdict = check_after_trial(self.deployment, self.source)
         if self.result.verdict.problems:
-            raise LifeFailed(f"at the end of the source: {'; '.join(self.result.verdict.problems)}")
+            raise TrialFailed(f"at the end of the source: {'; '.join(self.result.verdict.problems)}")
 
     def _deliver_the_rest(self) -> None:
         """With Spark at its end: the processes end well when told to, and `--once` leaves nothing."""
         try:
             self.deliveries.stop(END_S_MAX)
         except AssertionError as error:
-            raise LifeFailed(f"at the end of the source: {error}") from None
+            raise TrialFailed(f"at the end of the source: {error}") from None
         deadline = time.monotonic() + HEAL_S_MAX
         while (code := self.deliveries.drain(HEAL_S_MAX)) != 0:
             if parked := self.deliveries.store.parked():
-                raise LifeFailed(f"at the end of the source the stream is parked: {parked}")
+                raise TrialFailed(f"at the end of the source the stream is parked: {parked}")
             if time.monotonic() > deadline:
-                said = "; ".join(self.deliveries.complaints()[-3:])
-                raise LifeFailed(
+                said = "; ".join(self.deliveries.log_errors()[-3:])
+                raise TrialFailed(
                     f"the rest was not delivered in {HEAL_S_MAX:.0f} s: exit code {code}; {said}"
                 )
 
     def _delivered(self) -> int | None:
         """The last batch that the table must have; None if it must have all that Spark has logged."""
-        return self.deliveries.store.delivered() if self.site.place.is_decoupled else None
+        return self.deliveries.store.delivered() if self.deployment.setup.is_decoupled else None
 
     # Drivers ------------------------------------------------------------------------------------------
 
@@ -244,7 +245,7 @@ class Life:
         self._go()
 
     def _go(self) -> None:
-        self.tend()
+        self.keep_running()
         point = self._plan.point
         if point is not None and self._plan.batches_ahead is not None:
             point = f"{point}@{self.progress.committed() + self._plan.batches_ahead}"
@@ -256,21 +257,25 @@ class Life:
             self._next = self._new_driver()
 
     def _new_driver(self) -> Driver:
-        place = self.site.place
-        arguments = [self.site.data_source, str(self.site.source), str(self.site.checkpoint)]
-        arguments += ["--master", place.master, "--finish", str(self._finish)]
-        for key, value in self.site.options.items():
+        setup = self.deployment.setup
+        arguments = [
+            self.deployment.data_source,
+            str(self.deployment.source),
+            str(self.deployment.checkpoint),
+        ]
+        arguments += ["--master", setup.master, "--finish", str(self._finish)]
+        for key, value in self.deployment.options.items():
             arguments += ["--option", f"{key}={value}"]
-        for key, value in _conf(place.master).items():
+        for key, value in _conf(setup.master).items():
             arguments += ["--conf", f"{key}={value}"]
-        driver = Driver(len(self._drivers), self.site.root, arguments)
+        driver = Driver(len(self._drivers), self.deployment.root, arguments)
         self._drivers.append(driver)
         self._stack.enter_context(driver)
         return driver
 
     # What faults ask ----------------------------------------------------------------------------------
 
-    def wait_a_moment(self) -> None:
+    def wait_briefly(self) -> None:
         """So that faults hit at any moment of a batch."""
         time.sleep(self.rng.uniform(0, 0.7))
 
@@ -280,7 +285,7 @@ class Life:
         while not is_so():
             if time.monotonic() > deadline:
                 return False
-            self.tend()
+            self.keep_running()
             time.sleep(POLL_S)
         return True
 
@@ -288,7 +293,7 @@ class Life:
         """The process of the driver that waits at its crash point.
 
         Raises:
-            NotNow: it never got there.
+            NotApplicable: it never got there.
         """
         driver = self.driver
         name, _, batch = (driver.point or "").partition("@")
@@ -300,7 +305,9 @@ class Life:
         self.wait_until(is_decided, HEAL_S_MAX)
         process = driver.paused()
         if process is None:
-            raise NotNow(f"the driver did not come to {name}" + (f" in batch {batch}" if batch else ""))
+            raise NotApplicable(
+                f"the driver did not come to {name}" + (f" in batch {batch}" if batch else "")
+            )
         return process
 
     def failures(self) -> list[str]:
@@ -313,10 +320,10 @@ class Life:
     def _is_under_way(self) -> bool:
         return self.progress.committed() >= 1 or self.driver.paused() is not None
 
-    def tend(self) -> None:
+    def keep_running(self) -> None:
         """The source never runs dry, and what delivers is started again."""
         self.source.grow_to(self.progress.committed() + 1 + BACKLOG)
-        self.deliveries.tend()
+        self.deliveries.keep_running()
 
 
 def _conf(master: str) -> Mapping[str, str]:

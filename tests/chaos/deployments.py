@@ -39,7 +39,7 @@ ENVIRONMENTS: Sequence[Environment] = ("disk", "small disks", *OBJECT_STORES, "R
 
 
 @dataclass(frozen=True)
-class Place:
+class Setup:
     """What a stream runs on."""
 
     format: Format
@@ -56,15 +56,15 @@ class Place:
         return self.delivery == "decoupled"
 
 
-def all_places(
+def all_setups(
     formats: Collection[str],
     stores: Collection[str],
     deliveries: Collection[str] = DELIVERIES,
     environments: Collection[str] = ENVIRONMENTS,
-) -> list[Place]:
+) -> list[Setup]:
     """Each of these formats, in each of these environments, with each store, in each way of delivery."""
     return [
-        Place(lake, environment, store, delivery)
+        Setup(lake, environment, store, delivery)
         for lake in FORMATS
         for environment in _ENVIRONMENTS_OF[lake]
         for store in STORES
@@ -73,14 +73,14 @@ def all_places(
     ]
 
 
-def why_not(place: Place, servers: Servers) -> str | None:
-    """Why there cannot be such a place on this machine; None if there can."""
-    if place.environment == "small disks":
+def why_unavailable(setup: Setup, servers: Servers) -> str | None:
+    """Why this machine cannot offer such a setup; None if it can."""
+    if setup.environment == "small disks":
         return why_no_small_disks()
     try:
-        if place.environment == "REST catalog":
+        if setup.environment == "REST catalog":
             servers.rest_catalog()
-        if place.environment == "Azure":
+        if setup.environment == "Azure":
             servers.azure()
     except (MavenUnreachableError, NpmUnreachableError) as error:
         return str(error)
@@ -88,10 +88,10 @@ def why_not(place: Place, servers: Servers) -> str | None:
 
 
 @dataclass(frozen=True)
-class Site:
-    """A place that is set up: folders, options, servers."""
+class Deployment:
+    """A setup that was deployed: folders, options, servers."""
 
-    place: Place
+    setup: Setup
     root: Path
     checkpoint: Path
     store_url: str
@@ -112,7 +112,7 @@ class Site:
 
     @property
     def data_source(self) -> str:
-        return f"penstock.{self.place.format}"
+        return f"penstock.{self.setup.format}"
 
     def read_table(self) -> Table:
         """The table as it is now."""
@@ -125,41 +125,41 @@ class Site:
         """What can be made read-only, by its name."""
         found = {"checkpoint": self.checkpoint}
         if self.table_folder is not None:
-            log = "_delta_log" if self.place.format == "delta" else "metadata"
+            log = "_delta_log" if self.setup.format == "delta" else "metadata"
             found |= {"table": self.table_folder, "table's log": self.table_folder / log}
         return found
 
 
 @contextmanager
-def open_site(place: Place, root: Path, servers: Servers) -> Iterator[Site]:
-    """Set up a place in the folder `root`, which is the life's own."""
+def deploy(setup: Setup, root: Path, servers: Servers) -> Iterator[Deployment]:
+    """Deploy a setup in the folder `root`, which is the trial's own."""
     (root / "source").mkdir(parents=True)
     with ExitStack() as stack:
         lake, checkpoints = root / "lake", root / "checkpoints"
         disks: dict[str, Path] = {}
-        if place.environment == "small disks":
+        if setup.environment == "small disks":
             disks = {
                 "table": stack.enter_context(small_disk(lake)),
                 "checkpoint": stack.enter_context(small_disk(checkpoints)),
             }
-        postgres = servers.postgres() if place.store == "postgres" else None
+        postgres = servers.postgres() if setup.store == "postgres" else None
         checkpoint = checkpoints / "ids"
         store_url = postgres.new_url() if postgres else f"sqlite:///{checkpoint}/penstock.sqlite"
-        set_up = _set_up(place, lake, servers)
-        options = {**set_up.options, **_FOR_ALL[place.format], "store": store_url}
-        if place.is_decoupled:
+        target = _target(setup, lake, servers)
+        options = {**target.options, **_FOR_ALL[setup.format], "store": store_url}
+        if setup.is_decoupled:
             options |= _DECOUPLED
-        yield Site(
-            place,
+        yield Deployment(
+            setup,
             root,
             checkpoint,
             store_url,
             options,
-            set_up.table,
-            set_up.folder,
+            target.table,
+            target.folder,
             disks,
             postgres,
-            set_up.server,
+            target.server,
         )
 
 
@@ -172,7 +172,7 @@ _FOR_ALL: Mapping[Format, Mapping[str, str]] = {
         "snapshotGrace": "15s",
     },
 }
-"""Snapshots expire during a life, and their files go."""
+"""Snapshots expire during a trial, and their files go."""
 
 _DECOUPLED: Mapping[str, str] = {
     "delivery": "decoupled",
@@ -182,11 +182,11 @@ _DECOUPLED: Mapping[str, str] = {
     "backlogWaitSeconds": "10",
     "compactEverySeconds": "20",
 }
-"""Backlogs get full, and visible files are compacted, during a life."""
+"""Backlogs get full, and visible files are compacted, during a trial."""
 
 
 @dataclass(frozen=True)
-class _SetUp:
+class _Target:
     """A table that is to be: as the campaign reads it, and the options that name it for the stream."""
 
     table: Table
@@ -195,43 +195,43 @@ class _SetUp:
     server: Proxied | None = None
 
 
-def _set_up(place: Place, lake: Path, servers: Servers) -> _SetUp:
-    name = f"life_{lake.parent.name.rpartition('-')[2]}"
-    if place.environment == "S3":
+def _target(setup: Setup, lake: Path, servers: Servers) -> _Target:
+    name = f"trial_{lake.parent.name.rpartition('-')[2]}"
+    if setup.environment == "S3":
         return _on_s3(lake, f"{name}/table", servers)
-    if place.environment == "Azure":
+    if setup.environment == "Azure":
         return _on_azure(lake, f"{name}/table", servers)
-    if place.environment == "REST catalog":
+    if setup.environment == "REST catalog":
         return _in_rest_catalog(name, servers)
     folder = lake / "table"
-    if place.format == "delta":
-        return _SetUp(DeltaTable(folder), {"path": str(folder)}, folder)
+    if setup.format == "delta":
+        return _Target(DeltaTable(folder), {"path": str(folder)}, folder)
     options = {"warehouse": str(folder), "table": "lake.ids"}
-    return _SetUp(IcebergTable("lake.ids", folder), options, folder / "lake" / "ids")
+    return _Target(IcebergTable("lake.ids", folder), options, folder / "lake" / "ids")
 
 
-def _on_s3(lake: Path, prefix: str, servers: Servers) -> _SetUp:
+def _on_s3(lake: Path, prefix: str, servers: Servers) -> _Target:
     storage, server = servers.s3()
     through = {**storage, "AWS_ENDPOINT_URL": server.proxy.url}
     given = {f"storage.{key}": value for key, value in through.items()}
     table = S3Mirror(lake / "mirror", prefix=prefix, storage=storage)
-    return _SetUp(table, {"path": f"s3://{BUCKET}/{prefix}", **given}, server=server)
+    return _Target(table, {"path": f"s3://{BUCKET}/{prefix}", **given}, server=server)
 
 
-def _on_azure(lake: Path, prefix: str, servers: Servers) -> _SetUp:
+def _on_azure(lake: Path, prefix: str, servers: Servers) -> _Target:
     url, server = servers.azure()
     given = {f"storage.{key}": value for key, value in emulator_options().items()}
     table = AzureMirror(lake / "mirror", prefix=prefix, url=url)
-    return _SetUp(table, {"path": f"az://{CONTAINER}/{prefix}", **given}, server=server)
+    return _Target(table, {"path": f"az://{CONTAINER}/{prefix}", **given}, server=server)
 
 
-def _in_rest_catalog(namespace: str, servers: Servers) -> _SetUp:
+def _in_rest_catalog(namespace: str, servers: Servers) -> _Target:
     catalog, server = servers.rest_catalog()
     properties = catalog.properties_at(server.proxy.url)
     given = {f"catalog.{key}": value for key, value in properties.items()}
     table = IcebergTable(f"{namespace}.ids", catalog="rest", catalog_properties=catalog.properties)
     options = {"table": f"{namespace}.ids", "catalog": "rest", **given}
-    return _SetUp(table, options, catalog.warehouse / namespace / "ids", server)
+    return _Target(table, options, catalog.warehouse / namespace / "ids", server)
 
 
 # Tables that are behind a server ----------------------------------------------------------------------
