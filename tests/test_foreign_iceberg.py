@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
-from tests.foreign_iceberg import ARCHIVES, NAMES, data_files, load, partition_rows
-from tests.readers import duckdb_with_iceberg, iceberg_rows
+from tests.support.foreign_iceberg import ARCHIVES, NAMES, data_files, load, partition_rows
+from tests.support.readers import duckdb_with_iceberg, iceberg_rows
 
 ROWS = {
     "bucket": 8,

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from tests.tables import DeltaOnDisk, IcebergOnDisk, rows
+from tests.support.lakes import DeltaLake, IcebergLake, rows
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("cli", "delivery", "datasource", "writers", "committers", "testing")
@@ -203,7 +203,7 @@ def test_the_installed_package_streams_into_a_table_of_each_format(installed: Pa
     script = tmp_path / "stream.py"
     script.write_text(STREAM)
     run(installed, "-I", script, tmp_path, ROWS, PYSPARK_PYTHON=str(installed))
-    for table in (DeltaOnDisk(tmp_path / "table"), IcebergOnDisk(tmp_path / "warehouse")):
+    for table in (DeltaLake(tmp_path / "table"), IcebergLake(tmp_path / "warehouse")):
         assert rows(table, "id") == [(key,) for key in range(ROWS)]
 
 

@@ -67,7 +67,7 @@ class DeliveryClaims(Claims):
     ) -> None:
         """Only a `Compactable` target reaches the points of compaction."""
         _prepare(decoupled, store, 3)
-        if _is_reached(point, decoupled):
+        if _is_reached(point, decoupled, harness):
             with crash_at(point):
                 _deliver(store)
         _deliver(store)
@@ -175,7 +175,7 @@ def _deliver(store: SqlManifestStore) -> Drained:
     return drained
 
 
-def _is_reached(point: str, decoupled: Query) -> bool:
+def _is_reached(point: str, decoupled: Query, harness: DestinationHarness) -> bool:
     if point.startswith("compact"):
         return isinstance(decoupled.target(), Compactable)
-    return point in crash_points.DELIVERY_POINTS or point in decoupled.harness.promises.crash_points
+    return point in crash_points.DELIVERY_POINTS or point in harness.promises.crash_points

@@ -9,8 +9,8 @@ import hashlib
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -24,7 +24,12 @@ from ...datasource.planning import plan_batch
 from ...datasource.sink import Sink
 from ...datasource.table_access import TableAccess
 from ...datasource.task import TaskAttempt
-from .harness import DestinationHarness
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ...datasource.base_source import PenstockDataSource
+    from ...datasource.destinations import DestinationType
 
 T = TypeVar("T")
 
@@ -45,11 +50,26 @@ def shipped(value: T) -> T:
     return copy
 
 
+class Place(Protocol):
+    """Where a query writes. A `DestinationHarness` is one."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What a query sets to write here, the checkpoint left out."""
+        ...
+
+    @property
+    def data_source(self) -> type[PenstockDataSource]: ...
+
+    @property
+    def destination(self) -> DestinationType: ...
+
+
 @dataclass(frozen=True)
 class Query:
     """One query that writes to the destination."""
 
-    harness: DestinationHarness
+    harness: Place
     query_id: str = "q1"
     options: Mapping[str, str] = field(default_factory=dict)
     """Options in addition to those of the destination."""
@@ -61,6 +81,9 @@ class Query:
         where = self.harness.options if self.destination_options is None else self.destination_options
         given = {"checkpointLocation": f"/checkpoints/{self.query_id}", **where, **self.options}
         return shipped(self.harness.data_source({key.lower(): value for key, value in given.items()})).sink()
+
+    def with_options(self, **options: str) -> Self:
+        return replace(self, options={**self.options, **options})
 
     def target(self) -> Target[Any, Any]:
         target: Target[Any, Any] = self.sink().open_table()

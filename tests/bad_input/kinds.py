@@ -6,50 +6,31 @@ from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as spark_types
 from tests.bad_input.values import NAN, Hidden
 
 DEPTH_MAX = 6
 
 SIMPLE = [
-    BooleanType(),
-    ByteType(),
-    ShortType(),
-    IntegerType(),
-    LongType(),
-    FloatType(),
-    DoubleType(),
-    StringType(),
-    BinaryType(),
-    DateType(),
-    TimestampType(),
-    TimestampNTZType(),
+    spark_types.BooleanType(),
+    spark_types.ByteType(),
+    spark_types.ShortType(),
+    spark_types.IntegerType(),
+    spark_types.LongType(),
+    spark_types.FloatType(),
+    spark_types.DoubleType(),
+    spark_types.StringType(),
+    spark_types.BinaryType(),
+    spark_types.DateType(),
+    spark_types.TimestampType(),
+    spark_types.TimestampNTZType(),
 ]
 
 DECIMALS = st.integers(1, 38).flatmap(
-    lambda precision: st.builds(DecimalType, st.just(precision), st.integers(0, precision))
+    lambda precision: st.builds(spark_types.DecimalType, st.just(precision), st.integers(0, precision))
 )
 
-PRIMITIVES: st.SearchStrategy[DataType] = st.sampled_from(SIMPLE) | DECIMALS
+PRIMITIVES: st.SearchStrategy[spark_types.DataType] = st.sampled_from(SIMPLE) | DECIMALS
 
 FIELD_NAMES = st.sampled_from(
     ["a", "b", "c", "element", "key", "value", "list", "key_value", "item", "array"]
@@ -58,52 +39,54 @@ FIELD_NAMES = st.sampled_from(
 
 
 @cache
-def types(depth: int = DEPTH_MAX) -> st.SearchStrategy[DataType]:
+def types(depth: int = DEPTH_MAX) -> st.SearchStrategy[spark_types.DataType]:
     """Types of at most so many levels."""
     if depth == 0:
         return PRIMITIVES
-    below: st.SearchStrategy[DataType] = st.deferred(lambda: types(depth - 1))
+    below: st.SearchStrategy[spark_types.DataType] = st.deferred(lambda: types(depth - 1))
     return st.one_of(
         PRIMITIVES,
-        st.builds(ArrayType, below, st.booleans()),
-        st.builds(MapType, st.deferred(lambda: map_keys(depth - 1)), below, st.booleans()),
+        st.builds(spark_types.ArrayType, below, st.booleans()),
+        st.builds(spark_types.MapType, st.deferred(lambda: map_keys(depth - 1)), below, st.booleans()),
         structs(below),
     )
 
 
-def structs(below: st.SearchStrategy[DataType]) -> st.SearchStrategy[DataType]:
+def structs(below: st.SearchStrategy[spark_types.DataType]) -> st.SearchStrategy[spark_types.DataType]:
     fields = st.lists(
-        st.builds(StructField, FIELD_NAMES, below, st.booleans()),
+        st.builds(spark_types.StructField, FIELD_NAMES, below, st.booleans()),
         min_size=1,
         max_size=3,
         unique_by=lambda field: str(field.name),
     )
-    return st.builds(StructType, fields)
+    return st.builds(spark_types.StructType, fields)
 
 
-def seen(value: Any, kind: DataType) -> Any:
+def seen(value: Any, kind: spark_types.DataType) -> Any:
     """A value as others have to see it."""
     if value is None or isinstance(value, Hidden):
         return None
-    if isinstance(kind, StructType):
+    if isinstance(kind, spark_types.StructType):
         return tuple(seen(part, field.dataType) for part, field in zip(value, kind.fields, strict=True))
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, spark_types.ArrayType):
         return tuple(seen(element, kind.elementType) for element in value)
-    if isinstance(kind, MapType):
+    if isinstance(kind, spark_types.MapType):
         return tuple((seen(key, kind.keyType), seen(item, kind.valueType)) for key, item in value)
-    if isinstance(kind, FloatType | DoubleType):
-        exponent, rest = (0x7F80 << 16, 0x7FFFFF) if isinstance(kind, FloatType) else (0x7FF << 52, 2**52 - 1)
+    if isinstance(kind, spark_types.FloatType | spark_types.DoubleType):
+        exponent, rest = (
+            (0x7F80 << 16, 0x7FFFFF) if isinstance(kind, spark_types.FloatType) else (0x7FF << 52, 2**52 - 1)
+        )
         return NAN if value & exponent == exponent and value & rest else value
     return value
 
 
 @cache
-def map_keys(depth: int) -> st.SearchStrategy[DataType]:
+def map_keys(depth: int) -> st.SearchStrategy[spark_types.DataType]:
     """Spark has no maps as keys, however deep."""
     if depth == 0:
         return PRIMITIVES
-    below: st.SearchStrategy[DataType] = st.deferred(lambda: map_keys(depth - 1))
-    return st.one_of(PRIMITIVES, st.builds(ArrayType, below, st.booleans()), structs(below))
+    below: st.SearchStrategy[spark_types.DataType] = st.deferred(lambda: map_keys(depth - 1))
+    return st.one_of(PRIMITIVES, st.builds(spark_types.ArrayType, below, st.booleans()), structs(below))
 
 
 def as_nullable(kind: Any) -> Any:
@@ -117,18 +100,18 @@ def as_required(kind: Any) -> Any:
 
 
 def _declared(kind: Any, *, nullable: bool) -> Any:
-    if isinstance(kind, StructType):
-        return StructType(
+    if isinstance(kind, spark_types.StructType):
+        return spark_types.StructType(
             [
-                StructField(field.name, _declared(field.dataType, nullable=nullable), nullable)
+                spark_types.StructField(field.name, _declared(field.dataType, nullable=nullable), nullable)
                 for field in kind.fields
             ]
         )
-    if isinstance(kind, ArrayType):
-        return ArrayType(_declared(kind.elementType, nullable=nullable), nullable)
-    if isinstance(kind, MapType):
+    if isinstance(kind, spark_types.ArrayType):
+        return spark_types.ArrayType(_declared(kind.elementType, nullable=nullable), nullable)
+    if isinstance(kind, spark_types.MapType):
         key, value = (_declared(part, nullable=nullable) for part in (kind.keyType, kind.valueType))
-        return MapType(key, value, nullable)
+        return spark_types.MapType(key, value, nullable)
     return kind
 
 
@@ -241,25 +224,25 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def values(kind: DataType, *, nullable: bool = True) -> st.SearchStrategy[Any]:
+def values(kind: spark_types.DataType, *, nullable: bool = True) -> st.SearchStrategy[Any]:
     """As `values.arrow_array` takes them."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, spark_types.StructType):
         present: st.SearchStrategy[Any] = st.tuples(
             *[values(field.dataType, nullable=field.nullable) for field in kind.fields]
         )
-    elif isinstance(kind, ArrayType):
+    elif isinstance(kind, spark_types.ArrayType):
         elements = values(kind.elementType, nullable=kind.containsNull)
         present = st.lists(elements, max_size=3).map(tuple)
-    elif isinstance(kind, MapType):
+    elif isinstance(kind, spark_types.MapType):
         pairs = st.tuples(
             values(kind.keyType, nullable=False), values(kind.valueType, nullable=kind.valueContainsNull)
         )
         present = st.lists(pairs, max_size=3, unique_by=lambda pair: repr(pair[0])).map(tuple)
-    elif isinstance(kind, DecimalType):
+    elif isinstance(kind, spark_types.DecimalType):
         present = decimals(kind.precision)
     else:
         present = _VALUES[type(kind).__name__]
     if not nullable:
         return present
-    is_nested = isinstance(kind, StructType | ArrayType | MapType)
+    is_nested = isinstance(kind, spark_types.StructType | spark_types.ArrayType | spark_types.MapType)
     return st.one_of(st.none(), present, present.map(Hidden) if is_nested else present)

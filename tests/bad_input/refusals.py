@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType
-from tests.bad_input.tables import LakeTable, data_files, write
+from tests.bad_input.tables import write
+from tests.support.lakes import LakeTable
 
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 
@@ -40,7 +41,7 @@ def check_refused(
         write(table, schema, rows, **options)
     message = str(caught.value)
     assert all(name in message or repr(name)[1:-1] in message for name in names), message
-    assert data_files(table) == []
+    assert table.data_files() == set()
 
 
 def columns_without_feature(schema: StructType) -> list[str]:

@@ -17,12 +17,13 @@ from tests.bad_input.names import (
 )
 from tests.bad_input.refusals import check_refused
 from tests.bad_input.rows import Rows, rows_of_schema
-from tests.bad_input.tables import TABLES, by_duckdb, new_table, write
+from tests.bad_input.tables import by_duckdb, new_table, write
 from tests.bad_input.values import rows_of, types_of
+from tests.support.lakes import LAKES
 
 from penstock.committers.errors import SchemaMismatchError
 
-pytestmark = pytest.mark.parametrize("kind", TABLES)
+pytestmark = pytest.mark.parametrize("kind", LAKES)
 
 
 def types(names: st.SearchStrategy[str], depth: int = 2) -> st.SearchStrategy[DataType]:

@@ -13,14 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.bad_input.budget import examples
 from tests.bad_input.garbage import GARBAGE, PROPERTY_VALUES
 from tests.bad_input.refusals import refusal
-from tests.bad_input.tables import (
-    TABLES,
-    by_duckdb,
-    create_as_declared,
-    data_files,
-    new_table,
-    write,
-)
+from tests.bad_input.tables import by_duckdb, new_table, write
+from tests.support.lakes import LAKES
 
 from penstock.committers.delta.plan import _HARMLESS_PROPERTIES
 from penstock.committers.errors import ConfigurationError, TableNotSupportedError
@@ -33,7 +27,7 @@ from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option
 from penstock.datasource.planning import store_url
 
-pytestmark = pytest.mark.parametrize("kind", TABLES)
+pytestmark = pytest.mark.parametrize("kind", LAKES)
 
 OPTIONS = {"delta": delta.OPTIONS, "iceberg": iceberg.OPTIONS}
 LOCATIONS = {"path", "warehouse", "checkpointLocation", "store", "table", "catalog"}
@@ -193,7 +187,7 @@ def test_what_is_taken_makes_a_table_or_is_refused_before_a_file_is_written(
         message = refusal(lambda: write(table, SCHEMA, [ROWS], **{option.name.lower(): value}))
         if message is not None:
             assert option.name in message
-            assert data_files(table) == []
+            assert table.data_files() == set()
         elif option.name != "branch":  # which is for others to read
             assert by_duckdb(table).num_rows == ROWS.num_rows
 
@@ -250,13 +244,13 @@ def test_a_property_makes_a_table_that_works_or_is_refused_by_its_name(
         message = refusal(lambda: write(table, SCHEMA, [ROWS], tableproperties=json.dumps({name: value})))
         if message is not None:
             assert name in message
-            assert data_files(table) == []
+            assert table.data_files() == set()
             return
         write(table, SCHEMA, [ROWS])
         # duckdb 1.5.5 knows no manifests that are compressed with zstd; Iceberg's own engines do.
-        read = table.by_polars() if value == "zstd" else by_duckdb(table)
+        read = table.scan().collect().to_arrow() if value == "zstd" else by_duckdb(table)
         assert read.num_rows == 2 * ROWS.num_rows
-        assert len(data_files(table)) >= 2
+        assert len(table.data_files()) >= 2
 
 
 MEANINGLESS = {
@@ -286,12 +280,12 @@ def test_properties_that_libraries_fail_on_in_mid_commit_are_refused_by_their_na
         with new_table(kind) as table:
             with pytest.raises(ConfigurationError, match=name):
                 write(table, SCHEMA, [ROWS], tableproperties=json.dumps({name: value}))
-            assert data_files(table) == []
+            assert table.data_files() == set()
         with new_table(kind) as table:
-            create_as_declared(table, ROWS.schema, {name: value})
+            table.create(ROWS.schema, {name: value})
             with pytest.raises(TableNotSupportedError, match=name):
                 write(table, SCHEMA, [ROWS])
-            assert data_files(table) == []
+            assert table.data_files() == set()
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,9 @@ from tests.bad_input.partitions import (
 )
 from tests.bad_input.refusals import check_refused
 from tests.bad_input.rows import Rows
-from tests.bad_input.tables import (
-    LakeTable,
-    by_duckdb,
-    create_as_declared,
-    data_files,
-    new_table,
-    write,
-)
+from tests.bad_input.tables import by_duckdb, new_table, write
 from tests.bad_input.values import rows_of, types_of
+from tests.support.lakes import LakeTable
 
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
 
@@ -164,10 +158,10 @@ def test_a_table_that_is_partitioned_by_two_decimals_of_one_type_is_refused_by_t
         IcebergPartitionField(3, 1001, IdentityTransform(), "by_b"),
     )
     with new_table("iceberg") as table:
-        create_as_declared(table, iceberg, partition_spec=parts)
+        table.create(iceberg, partition_spec=parts)
         with pytest.raises(TableNotSupportedError, match="'by_a' and 'by_b'"):
             write(table, case.schema, case.rows().batches())
-        assert data_files(table) == []
+        assert table.data_files() == set()
 
 
 def is_one_avro_type(columns: list[tuple[str, DataType, str]]) -> bool:
@@ -186,7 +180,7 @@ def check_one_refused(table: LakeTable, case: Partitioned, names: set[str], opti
     with pytest.raises(SchemaMismatchError) as caught:
         write(table, case.schema, case.rows().batches(), **option)
     assert any(repr(name)[1:-1] in str(caught.value) or name in str(caught.value) for name in names)
-    assert data_files(table) == []
+    assert table.data_files() == set()
     assert by_duckdb(table).num_rows == 0
 
 

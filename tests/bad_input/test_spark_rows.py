@@ -14,26 +14,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as spark_types
 from tests.bad_input.budget import examples
 from tests.bad_input.kinds import as_nullable, types
 from tests.bad_input.names import NAMES, same_paths, unusable_names
 from tests.bad_input.partitions import is_far
 from tests.bad_input.refusals import columns_without_feature
 from tests.bad_input.rows import ZONES, Rows, rows_of_schema
-from tests.bad_input.tables import TABLES, LakeTable, by_duckdb, data_files, new_table
+from tests.bad_input.tables import by_duckdb, new_table
 from tests.bad_input.values import Hidden, rows_of, types_of
+from tests.support.lakes import LAKES, LakeTable
 
 from penstock.datasource.delta.source import DeltaDataSource
 from penstock.datasource.iceberg.source import IcebergDataSource
@@ -41,26 +31,20 @@ from penstock.datasource.iceberg.source import IcebergDataSource
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter
 
-pytestmark = [pytest.mark.spark, pytest.mark.parametrize("kind", TABLES)]
+pytestmark = [pytest.mark.spark, pytest.mark.parametrize("kind", LAKES)]
 
 
 HAS_ARROW_STREAMS = hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter")
 """Spark 4.0 hands over rows."""
 
 
-def options(table: LakeTable) -> dict[str, str]:
-    if table.kind == "delta":
-        return {"path": str(table.folder)}
-    return {"warehouse": str(table.folder), "table": "lake.t"}
-
-
 def write_batch(rows: DataFrame, table: LakeTable) -> None:
-    rows.write.format(f"penstock.{table.kind}").mode("append").options(**options(table)).save()
+    rows.write.format(f"penstock.{table.kind}").mode("append").options(**table.options).save()
 
 
 def write_stream(rows: DataFrame, table: LakeTable, checkpoint: Path, source: str = "penstock") -> None:
     stream = rows.writeStream.format(f"{source}.{table.kind}").trigger(availableNow=True)
-    query = stream.options(checkpointLocation=str(checkpoint), **options(table)).start()
+    query = stream.options(checkpointLocation=str(checkpoint), **table.options).start()
     query.awaitTermination()
 
 
@@ -72,7 +56,7 @@ def register_row_writers(spark: SparkSession) -> None:
         def name(cls) -> str:
             return "rows.delta"
 
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        def streamWriter(self, schema: spark_types.StructType, overwrite: bool) -> DataSourceStreamWriter:
             from penstock.datasource.planning import plan_stream_batch
             from penstock.datasource.row_stream_writer import RowStreamWriter
 
@@ -106,13 +90,15 @@ def session_zone(spark: SparkSession, zone: str) -> Iterator[None]:
 # Rows ---------------------------------------------------------------------------------------------------
 
 
-def takes_part(kind: DataType) -> bool:
+def takes_part(kind: spark_types.DataType) -> bool:
     """Rows in Python have maps as dicts: their keys must be hashable, and -0.0 and 0.0 are one."""
-    if isinstance(kind, MapType):
-        return isinstance(kind.keyType, StringType | LongType | DateType) and takes_part(kind.valueType)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, spark_types.MapType):
+        return isinstance(
+            kind.keyType, spark_types.StringType | spark_types.LongType | spark_types.DateType
+        ) and takes_part(kind.valueType)
+    if isinstance(kind, spark_types.ArrayType):
         return takes_part(kind.elementType)
-    if isinstance(kind, StructType):
+    if isinstance(kind, spark_types.StructType):
         return all(takes_part(field.dataType) for field in kind.fields)
     return True
 
@@ -125,7 +111,7 @@ TYPES = types(3).filter(takes_part).map(as_nullable)
 def spark_rows(draw: st.DrawFn) -> Rows:
     """Of columns enough that few queries see much."""
     names = draw(st.lists(NAMES, min_size=4, max_size=10, unique_by=lambda name: name.lower()))
-    schema = StructType([StructField(name, draw(TYPES)) for name in names])
+    schema = spark_types.StructType([spark_types.StructField(name, draw(TYPES)) for name in names])
     assume(not unusable_names(schema) and not same_paths(schema) and not columns_without_feature(schema))
     return draw(rows_of_schema(schema))
 
@@ -182,22 +168,26 @@ def test_streams_of_rows_come_back_identically(
         check_read(table, rows)
 
 
-def has_far(columns: object, kinds: list[DataType]) -> bool:
+def has_far(columns: object, kinds: list[spark_types.DataType]) -> bool:
     """A moment outside of the years 1 to 9999, or within a day of their ends, wherever it is."""
     return any(_has_far(value, kind) for column, kind in zip(columns, kinds, strict=True) for value in column)  # type: ignore[call-overload]
 
 
-def _has_far(value: object, kind: DataType) -> bool:
+def _has_far(value: object, kind: spark_types.DataType) -> bool:
     if value is None or isinstance(value, Hidden):
         return False
-    if isinstance(kind, StructType):
+    if isinstance(kind, spark_types.StructType):
         return any(_has_far(part, field.dataType) for part, field in zip(value, kind.fields, strict=True))  # type: ignore[call-overload]
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, spark_types.ArrayType):
         return any(_has_far(part, kind.elementType) for part in value)  # type: ignore[attr-defined]
-    if isinstance(kind, MapType):
+    if isinstance(kind, spark_types.MapType):
         pairs: tuple[tuple[object, object], ...] = value  # type: ignore[assignment]
         return any(_has_far(key, kind.keyType) or _has_far(item, kind.valueType) for key, item in pairs)
-    day = 24 * 60 * 60 * 10**6 if isinstance(kind, TimestampType | TimestampNTZType) else 1
+    day = (
+        24 * 60 * 60 * 10**6
+        if isinstance(kind, spark_types.TimestampType | spark_types.TimestampNTZType)
+        else 1
+    )
     return isinstance(value, int) and any(is_far(value + shift, kind) for shift in (-day, 0, day))
 
 
@@ -209,7 +199,7 @@ def test_bytes_that_spark_casts_to_a_text_are_refused_by_name(kind: str, spark: 
     with new_table(kind) as table:
         with pytest.raises(Exception, match=r"A string in broken one\.element is not valid UTF-8"):
             write_batch(rows, table)
-        assert data_files(table) == []
+        assert table.data_files() == set()
 
 
 def test_half_a_character_is_a_question_mark_before_any_sink_sees_it(kind: str, spark: SparkSession) -> None:
@@ -231,4 +221,4 @@ def test_names_that_no_table_has_are_refused_by_name(
         with pytest.raises(Exception, match="SchemaMismatchError") as caught:
             write_batch(rows, table)
         assert {"": "``", "ok": r"a\x00b", "day": "day, DAY"}[names[0]] in str(caught.value)
-        assert data_files(table) == []
+        assert table.data_files() == set()

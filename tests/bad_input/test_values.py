@@ -8,67 +8,58 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-)
+from pyspark.sql import types as spark_types
 from tests.bad_input.budget import examples
 from tests.bad_input.kinds import as_nullable, as_required, seen, types, values
 from tests.bad_input.refusals import check_refused, columns_without_feature
 from tests.bad_input.rows import Rows, rows_of_schema
-from tests.bad_input.tables import (
-    TABLES,
-    LakeTable,
-    by_duckdb,
-    create_as_declared,
-    data_files,
-    new_table,
-    write,
-)
+from tests.bad_input.tables import by_duckdb, new_table, write
 from tests.bad_input.values import Hidden, arrow_array, rows_of, types_of, values_of
+from tests.support.lakes import LAKES, LakeTable
 
 from penstock.committers.errors import SchemaMismatchError
 from penstock.datasource.types import arrow_schema
 from penstock.writers.parquet.schema_projection import SchemaProjector
 
 pytestmark = [
-    pytest.mark.parametrize("kind", TABLES),
+    pytest.mark.parametrize("kind", LAKES),
     pytest.mark.filterwarnings("ignore:Generating overly large repr"),  # of types, six levels deep
 ]
 
 
-def schemas() -> st.SearchStrategy[StructType]:
+def schemas() -> st.SearchStrategy[spark_types.StructType]:
     columns = st.lists(
         st.builds(lambda kind, null: (kind, null), types(), st.booleans()), min_size=1, max_size=3
     )
     return columns.map(
-        lambda found: StructType([StructField(f"c{i}", *column) for i, column in enumerate(found)])
+        lambda found: spark_types.StructType(
+            [spark_types.StructField(f"c{i}", *column) for i, column in enumerate(found)]
+        )
     )
 
 
 SCHEMAS_WITH_ROWS = schemas().flatmap(rows_of_schema)
 
 
-def column(kind: DataType, *cells: Any) -> Rows:
-    return Rows(StructType([StructField("c0", kind)]), [cells])
+def column(kind: spark_types.DataType, *cells: Any) -> Rows:
+    return Rows(spark_types.StructType([spark_types.StructField("c0", kind)]), [cells])
 
 
-INNER = StructType([StructField("value", LongType(), False)])
-KEY = StructType([StructField("k", INNER)])
+INNER = spark_types.StructType([spark_types.StructField("value", spark_types.LongType(), False)])
+KEY = spark_types.StructType([spark_types.StructField("k", INNER)])
 
 
 @examples(60)
 @given(SCHEMAS_WITH_ROWS)
-@example(column(MapType(StringType(), TimestampNTZType()), None))
-@example(column(MapType(KEY, LongType()), (((None,), 1), (((5,),), 2))))
-@example(column(ArrayType(ArrayType(StringType())), Hidden((("hidden",),)), ((), None, ("", None))))
+@example(column(spark_types.MapType(spark_types.StringType(), spark_types.TimestampNTZType()), None))
+@example(column(spark_types.MapType(KEY, spark_types.LongType()), (((None,), 1), (((5,),), 2))))
+@example(
+    column(
+        spark_types.ArrayType(spark_types.ArrayType(spark_types.StringType())),
+        Hidden((("hidden",),)),
+        ((), None, ("", None)),
+    )
+)
 def test_rows_come_back_identically(kind: str, rows: Rows) -> None:
     with new_table(kind) as table:
         refused = columns_without_feature(rows.schema) if kind == "delta" else []
@@ -81,8 +72,17 @@ def test_rows_come_back_identically(kind: str, rows: Rows) -> None:
 
 @examples(30)
 @given(SCHEMAS_WITH_ROWS)
-@example(column(StructType([StructField("k", INNER)]), (None,), ((5,),), None, Hidden(((7,),))))
-@example(column(ArrayType(StructType([StructField("k", INNER)]), False), ((None,), ((5,),))))
+@example(
+    column(
+        spark_types.StructType([spark_types.StructField("k", INNER)]), (None,), ((5,),), None, Hidden(((7,),))
+    )
+)
+@example(
+    column(
+        spark_types.ArrayType(spark_types.StructType([spark_types.StructField("k", INNER)]), False),
+        ((None,), ((5,),)),
+    )
+)
 def test_rows_come_back_identically_from_a_table_that_declares_what_is_not_null(
     kind: str, rows: Rows
 ) -> None:
@@ -90,14 +90,14 @@ def test_rows_come_back_identically_from_a_table_that_declares_what_is_not_null(
     with new_table(kind) as table:
         if kind == "delta" and columns_without_feature(rows.schema):
             return
-        create_as_declared(table, arrow_schema(rows.schema))
+        table.create(arrow_schema(rows.schema))
         write(table, rows.schema, rows.batches())
         check_read(table, rows)
 
 
 @examples(30)
 @given(SCHEMAS_WITH_ROWS)
-@example(column(MapType(KEY, LongType()), ((((None,),), 1),)))
+@example(column(spark_types.MapType(KEY, spark_types.LongType()), ((((None,),), 1),)))
 def test_what_spark_calls_not_null_may_be_null_in_a_new_table(kind: str, rows: Rows) -> None:
     """At every level: its flags are hints, not promises."""
     nullable = Rows(as_nullable(rows.schema), rows.columns)
@@ -109,9 +109,16 @@ def test_what_spark_calls_not_null_may_be_null_in_a_new_table(kind: str, rows: R
 
 def test_a_new_column_that_would_make_the_table_unreadable_is_refused(kind: str) -> None:
     """In Delta, where the Delta library overlooks timestamp_ntz in maps. Iceberg knows no such thing."""
-    old = column(LongType(), 1)
+    old = column(spark_types.LongType(), 1)
     new = Rows(
-        StructType([*old.schema.fields, StructField("odd one", MapType(LongType(), TimestampNTZType()))]),
+        spark_types.StructType(
+            [
+                *old.schema.fields,
+                spark_types.StructField(
+                    "odd one", spark_types.MapType(spark_types.LongType(), spark_types.TimestampNTZType())
+                ),
+            ]
+        ),
         [[2], [((1, 5),)]],
     )
     with new_table(kind) as table:
@@ -133,10 +140,12 @@ def check_read(table: LakeTable, rows: Rows) -> None:
 
 @examples(40)
 @given(types().flatmap(lambda kind: st.tuples(st.just(kind), st.lists(values(kind), max_size=4))))
-def test_arrays_hold_what_they_are_made_of(kind: str, case: tuple[DataType, list[Any]]) -> None:
+def test_arrays_hold_what_they_are_made_of(kind: str, case: tuple[spark_types.DataType, list[Any]]) -> None:
     """Or all of this would compare too little."""
     type_, cells = case
-    array = arrow_array(cells, arrow_schema(StructType([StructField("c", type_)])).field("c").type)
+    array = arrow_array(
+        cells, arrow_schema(spark_types.StructType([spark_types.StructField("c", type_)])).field("c").type
+    )
     array.validate(full=True)
     assert values_of(array) == [seen(value, type_) for value in cells]
 
@@ -149,8 +158,13 @@ def test_lists_of_lists_without_offsets_come_back_identically(kind: str) -> None
     lists = pa.ListArray.from_arrays(pa.array([0, 0, None, 0], pa.int32()), nothing)
     structs = pa.StructArray.from_arrays([lists], names=["l"])
     batch = pa.RecordBatch.from_arrays([lists, structs], names=["l", "s"])
-    type_ = ArrayType(ArrayType(LongType()))
-    schema = StructType([StructField("l", type_), StructField("s", StructType([StructField("l", type_)]))])
+    type_ = spark_types.ArrayType(spark_types.ArrayType(spark_types.LongType()))
+    schema = spark_types.StructType(
+        [
+            spark_types.StructField("l", type_),
+            spark_types.StructField("s", spark_types.StructType([spark_types.StructField("l", type_)])),
+        ]
+    )
 
     conformed = SchemaProjector(arrow_schema(schema), "here")(batch)
     for column in (conformed.column("l"), conformed.column("s").field(0)):
@@ -178,30 +192,45 @@ def test_bytes_that_are_no_text_are_refused(kind: str, data: bytes, place: str) 
     """While writing: a schema does not tell. No reader would take the file."""
     texts = invalid_texts(data)
     numbers = pa.array(range(3), pa.int64())
-    strings, longs = StringType(), LongType()
-    kinds: dict[str, tuple[DataType, pa.Array]] = {
+    strings, longs = spark_types.StringType(), spark_types.LongType()
+    kinds: dict[str, tuple[spark_types.DataType, pa.Array]] = {
         "t": (strings, texts),
-        "s.t": (StructType([StructField("t", strings)]), pa.StructArray.from_arrays([texts], names=["t"])),
-        "l.element": (ArrayType(strings), pa.ListArray.from_arrays([0, 1, 2, 3], texts)),
+        "s.t": (
+            spark_types.StructType([spark_types.StructField("t", strings)]),
+            pa.StructArray.from_arrays([texts], names=["t"]),
+        ),
+        "l.element": (spark_types.ArrayType(strings), pa.ListArray.from_arrays([0, 1, 2, 3], texts)),
         "m.key": (
-            MapType(strings, longs),
+            spark_types.MapType(strings, longs),
             pa.MapArray.from_arrays([0, 1, 2, 2], texts[:2], numbers[:2]),
         ),
-        "m.value": (MapType(longs, strings), pa.MapArray.from_arrays([0, 1, 2, 3], numbers, texts)),
+        "m.value": (
+            spark_types.MapType(longs, strings),
+            pa.MapArray.from_arrays([0, 1, 2, 3], numbers, texts),
+        ),
     }
     type_, array = kinds[place]
     batch = pa.RecordBatch.from_arrays([array], names=[place.partition(".")[0]])
     with new_table(kind) as table:
         with pytest.raises(SchemaMismatchError, match=f"A string in {place} is not valid UTF-8"):
-            write(table, StructType([StructField(batch.schema.names[0], type_)]), [batch])
-        assert data_files(table) == []
+            write(
+                table,
+                spark_types.StructType([spark_types.StructField(batch.schema.names[0], type_)]),
+                [batch],
+            )
+        assert table.data_files() == set()
         assert by_duckdb(table).num_rows == 0
 
 
 def test_texts_and_bytes_of_megabytes_come_back_identically(kind: str) -> None:
     texts = ["x" * (8 << 20), "\U0001f600" * (1 << 20), "\0" * (1 << 20), "", None]
     blobs = [b"\xff" * (8 << 20), b"\0" * (1 << 20), b"\xc3\x28" * (1 << 19), b"", None]
-    schema = StructType([StructField("t", StringType()), StructField("b", BinaryType())])
+    schema = spark_types.StructType(
+        [
+            spark_types.StructField("t", spark_types.StringType()),
+            spark_types.StructField("b", spark_types.BinaryType()),
+        ]
+    )
     rows = Rows(schema, [texts, blobs])
     with new_table(kind) as table:
         write(table, schema, rows.batches())

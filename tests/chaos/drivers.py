@@ -15,7 +15,7 @@ from typing import Literal
 
 import psutil
 from servers.processes import send
-from tests.spark.processes import DriverProcess
+from tests.support.driver_process import DriverProcess
 
 PROGRAM = Path(__file__).with_name("driver.py")
 NEEDS_OPERATOR = 4

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tests.spark.id_stream import write_ids
+from tests.support.id_stream import write_ids
 
 ROWS_PER_FILE = 40
 

@@ -38,8 +38,8 @@ from tests.chaos.plan import (
 from tests.chaos.report import Report, Screen
 from tests.chaos.source import ROWS_PER_FILE, Source
 from tests.chaos.trial import Result, Trial
-from tests.delivery.backlogs import QUERY, DecoupledLake
-from tests.lake import NOW
+from tests.support.backlogs import QUERY, DecoupledLake
+from tests.support.stored_lake import NOW
 
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
 from penstock.testing import DeltaTable

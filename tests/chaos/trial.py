@@ -18,7 +18,7 @@ from tests.chaos.fault import Fault, Kind, NotApplicable, TrialFailed
 from tests.chaos.kills import KillAtPoint, KillDriver
 from tests.chaos.plan import DriverPlan
 from tests.chaos.source import Progress, Source
-from tests.spark.processes import SHORT_LIVED
+from tests.support.driver_process import SHORT_LIVED
 
 HEAL_S_MAX = 120.0
 """Within this time after a fault the stream must have gone on."""

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.committers.lakes import LAKES
-from tests.lake import GRACE, NOW, YOUNG, Lake, paths
-from typer.testing import CliRunner
+from tests.support.cli import Ended
+from tests.support.lakes import LAKES
+from tests.support.stored_lake import GRACE, NOW, YOUNG, Lake, paths
 
 from penstock.cli import output
-from penstock.cli.app import app
 from penstock.cli.commands import options_file
 from penstock.cli.gc import GRACE_MIN, parse_grace
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
@@ -73,21 +72,6 @@ def filled(lake: Lake) -> Lake:
     lake.write(1)
     lake.commit(1, lake.write(1))
     return lake
-
-
-class Ended:
-    """How one run of `penstock` ended."""
-
-    def __init__(self, *arguments: str, answer: str | None = None, columns: int | None = 80) -> None:
-        """Without columns, as in a pipe."""
-        env = {"COLUMNS": None if columns is None else str(columns)}
-        result = CliRunner().invoke(app, arguments, input=answer, env=env)
-        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 def replace_table(lake: Lake) -> None:
@@ -586,7 +570,7 @@ class NamedCatalogLake(Lake):
 
     @property
     def properties(self) -> dict[str, str]:
-        folder = self.lake.on_disk.folder.parents[1]
+        folder = self.lake.folder.parents[1]
         return {
             "type": "sql",
             "uri": f"sqlite:///{folder}/catalog.sqlite",
@@ -638,7 +622,11 @@ def test_a_catalog_that_cannot_be_reached_is_told_without_its_password(
 ) -> None:
     named.prepare(2, named.write(2))
     url = f"postgresql://me:{SECRET}@catalog.example/lake"
-    properties = ("py-catalog-impl=tests.lake.TalkativeCatalog", f"uri={url}", f"credential={SECRET}")
+    properties = (
+        "py-catalog-impl=tests.support.stored_lake.TalkativeCatalog",
+        f"uri={url}",
+        f"credential={SECRET}",
+    )
     ended = Ended(*command.split(), *(word for text in properties for word in ("--catalog", text)))
     assert ended.code == 3
     assert "cannot log in to penstock" in " ".join(ended.err.split())

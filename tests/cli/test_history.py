@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.test_cli import QUERY, Ended, filled
-from tests.lake import Lake
+from tests.cli.test_cli import QUERY, filled
+from tests.support.cli import Ended
+from tests.support.stored_lake import Lake
 
 
 @pytest.fixture

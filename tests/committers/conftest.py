@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
+import botocore.endpoint
 import pytest
-from servers.lossy_proxy import LossyProxy
-from tests.committers.stored_batches import STREAM
-from tests.committers.stores import HandClock
+from servers.glue import GlueServer
+from servers.hive_metastore import HiveMetastore
+from servers.lossy_proxy import LossyProxy, lossy_proxy
+from servers.rest_catalog import RestCatalogServer
+from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake
+from tests.support.stored_batches import STREAM
+from tests.support.stores import HandClock
 
 from penstock.committers.deliveries.contract import Lease
 from penstock.committers.store.deliveries import SqlDeliveries
@@ -42,10 +49,57 @@ def lease(deliveries: SqlDeliveries) -> Lease:
 
 @pytest.fixture
 def network(proxy: LossyProxy) -> LossyProxy:
-    """The test's own proxy, which loses nothing yet."""
+    """The test's own proxy."""
+    return quiet(proxy)
+
+
+def quiet(proxy: LossyProxy) -> LossyProxy:
+    """It loses nothing yet."""
     proxy.spend()
     proxy.deliver_late()
     return proxy
+
+
+@pytest.fixture(scope="session")
+def rest_proxy(rest_catalog: RestCatalogServer) -> Iterator[LossyProxy]:
+    with lossy_proxy(rest_catalog.uri) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def glue_proxy(glue: GlueServer) -> Iterator[LossyProxy]:
+    with lossy_proxy(glue.uri) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def sql_lake(tmp_path: Path) -> SqlLake:
+    return SqlLake(tmp_path)
+
+
+@pytest.fixture
+def rest_lake(rest_catalog: RestCatalogServer, rest_proxy: LossyProxy, tmp_path: Path) -> RestLake:
+    return RestLake(rest_catalog, quiet(rest_proxy), tmp_path)
+
+
+@pytest.fixture
+def glue_lake(
+    glue: GlueServer, glue_proxy: LossyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> GlueLake:
+    """boto3 does not wait between its retries. Files are on the local disk, which is faster."""
+    monkeypatch.setattr(botocore.endpoint, "time", SimpleNamespace(sleep=lambda _: None))
+    return GlueLake(glue, quiet(glue_proxy), tmp_path)
+
+
+@pytest.fixture
+def hive_lake(hive: HiveMetastore, tmp_path: Path) -> HiveLake:
+    return HiveLake(hive, tmp_path)
+
+
+@pytest.fixture
+def catalog_lake(request: pytest.FixtureRequest) -> CatalogLake:
+    lake: CatalogLake = request.getfixturevalue(f"{request.param}_lake")
+    return lake
 
 
 @pytest.fixture(autouse=True)

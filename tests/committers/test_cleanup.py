@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.lake import GRACE, NOW, OLD, SCHEMA, YOUNG, Lake, paths, paths_of
+from tests.support.stored_lake import GRACE, NOW, OLD, SCHEMA, YOUNG, Lake, paths, paths_of
 
 from penstock.committers import cleanup
 from penstock.committers.cleanup import FileStatus, ListedFile, classify, settled_batches

@@ -21,8 +21,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.types import StringType
-from tests.committers.lakes import IcebergLake
-from tests.lake import GRACE, NOW, Lake
+from tests.support.lakes import IcebergLake
+from tests.support.stored_lake import GRACE, NOW, Lake
 
 from penstock.committers.contract import (
     AlreadyCommitted,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.committers.faults import SCHEMA, Fault, FaultyTable, Query, Written
-from tests.committers.lakes import LAKES, DeltaLake, LakeTable
+from tests.support.faults import Fault, FaultyTable
+from tests.support.lakes import LAKES, LakeTable
+from tests.support.query import Query, Written
 
 from penstock import testing
 from penstock.committers.contract import (
@@ -28,7 +29,6 @@ from penstock.committers.contract import (
 from penstock.committers.decision import Action
 from penstock.committers.decoupled import DecoupledCommitter
 from penstock.committers.errors import CheckpointMismatchError, FencedError, RetryableError
-from penstock.committers.file_tables.manifest import PlannedFiles
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.testing.faults import at_point, crash_at
@@ -60,21 +60,19 @@ class Stream:
         return self.query.batch(batch_id, offsets)
 
     def committer(self, table: PayloadCommitter[DataFiles] | None = None) -> DecoupledCommitter[DataFiles]:
-        return DecoupledCommitter(self.store, table or self.query.open_table())
+        return DecoupledCommitter(self.store, table or self.query.target())
 
     def coupled(self) -> TwoPhaseCommitter[DataFiles]:
-        return TwoPhaseCommitter(self.store, self.query.open_table())
+        return TwoPhaseCommitter(self.store, self.query.target())
 
     def unreachable(self) -> UnreachableTable:
-        return UnreachableTable(self.query.open_table(), Fault.NONE)
+        return UnreachableTable(self.query.target(), Fault.NONE)
 
     def begin(self, batch: Batch, seen: Token | None = None) -> Action:
         return self.committer().begin(batch, cached_token=seen)
 
     def write(self, batch: Batch, run_id: str, ids: list[int]) -> Written:
-        sink = self.query.lake.sink()
-        planned: PlannedFiles = sink.open_table().plan_batch(SCHEMA, "append", batch.batch_id)
-        return self.query.write(planned, batch, run_id, [ids])
+        return self.query.write(replace(self.query.plan_of(batch.batch_id), batch=batch), [ids], run_id)
 
     def prepare(self, written: Written) -> None:
         self.committer().prepare(written.manifest, written.committables)
@@ -95,7 +93,7 @@ class Stream:
         return {record.batch.batch_id: record.state for record in reversed(records)}
 
     def holds(self, ids: list[int]) -> bool:
-        found = testing.check(self.query.lake.on_disk, f"(SELECT unnest({ids}::BIGINT[]) AS id)")
+        found = testing.check(self.query.lake, f"(SELECT unnest({ids}::BIGINT[]) AS id)")
         return found.problems == []
 
 
@@ -107,7 +105,7 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 
 @pytest.fixture
 def stream(tmp_path: Path, store: SqlManifestStore) -> Stream:
-    return Stream(Query(DeltaLake(tmp_path)), store)
+    return Stream(Query(LAKES["delta"](tmp_path)), store)
 
 
 @pytest.fixture(params=LAKES)
@@ -589,7 +587,7 @@ def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_b
     written = without_store.write(without_store.batch(0), "r0", [0])
     without_store.prepare(written)
 
-    token = stream.query.open_table().token(stream.query.query_id)
+    token = stream.query.target().token(stream.query.query_id)
     with pytest.raises(CheckpointMismatchError, match="behind the table, which already has batch 2"):
         without_store.begin(without_store.batch(1, "others"), token)
     assert without_store.begin(without_store.batch(2), token) is Action.SKIP

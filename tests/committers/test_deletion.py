@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from servers.azure import ACCOUNT, CONTAINER, azure_options, azure_properties
 from servers.s3 import BUCKET, s3_properties, s3_server
-from tests.lake import Lake
+from tests.support.stored_lake import Lake
 
 import penstock
 from penstock.committers.contract import DataFile

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.committers.faults import Fault, FaultyTable, Ids, Query, Strand, Written, strands
-from tests.committers.lakes import LAKES, DeltaLake, LakeTable
-from tests.tables import rows
+from tests.support.faults import Fault, FaultyTable, Strand, strands
+from tests.support.lakes import LAKES, LakeTable, rows
+from tests.support.query import Ids, Query, Written
 
 from penstock import testing
 from penstock.committers.commit_runner import Retry
@@ -47,7 +47,7 @@ from penstock.committers.file_tables.merge import merge
 from penstock.committers.file_tables.merged_batches import merged_note, recorded_digest
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.file_table import FileTable
-from penstock.datasource.sink import check_same_table, mode_of
+from penstock.datasource.sink import check_same_table
 from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
@@ -81,13 +81,11 @@ class Stream:
         self, batch_id: int, ids: Ids, offsets: object = "", *, evolve: bool = False, run_id: str = "r1"
     ) -> Written:
         """The driver's part of a batch."""
-        sink = self.query.lake.sink(evolve=evolve)
-        batch = self.query.batch(batch_id, offsets)
-        is_overwrite = self.query.mode == "overwrite"
-        planned = sink.open_table().plan_batch(self.query.schema, mode_of(is_overwrite), batch_id)
-        written = self.query.write(planned, batch, run_id, [ids])
-        self.store.register_stream(batch.stream, sink.kind, "", planned.content.table_id, SETTINGS)
-        self.store.claim(batch.stream, run_id)
+        query = self.query.evolving if evolve else self.query
+        written = query.write(query.plan_of(batch_id, offsets), [ids], run_id)
+        table_id = written.content.table_id
+        self.store.register_stream(query.stream, query.sink().kind, "", table_id, SETTINGS)
+        self.store.claim(query.stream, run_id)
         self.store.prepare(written.manifest, run_id)
         return written
 
@@ -98,7 +96,7 @@ class Stream:
         **others: Any,
     ) -> StreamDelivery:
         """As a delivery process has it for one round; never waits."""
-        opened = self.query.open_table()
+        opened = self.query.target()
         written = self.store.written_table(self.query.stream)
         return StreamDelivery(
             self.query.stream,
@@ -141,12 +139,12 @@ class Stream:
 
     def commits(self) -> int:
         """Table commits that have added files."""
-        return len(testing.check(self.query.lake.on_disk, "(SELECT 1 AS id WHERE false)").tokens)
+        return len(testing.check(self.query.lake, "(SELECT 1 AS id WHERE false)").tokens)
 
     def holds(self, ids: Ids) -> bool:
         """Each id once, nothing PREPARED, nothing named twice."""
         source = f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)"
-        found = testing.check(self.query.lake.on_disk, source)
+        found = testing.check(self.query.lake, source)
         assert found.problems == []
         return not self.store.pending(self.query.stream)
 
@@ -174,7 +172,7 @@ def stream(lake: LakeTable, store: SqlManifestStore) -> Stream:
 
 @pytest.fixture
 def delta_stream(tmp_path: Path, store: SqlManifestStore) -> Stream:
-    return Stream(Query(DeltaLake(tmp_path)), store, opened_clock[store.name])
+    return Stream(Query(LAKES["delta"](tmp_path)), store, opened_clock[store.name])
 
 
 # Merging ----------------------------------------------------------------------------------------------
@@ -189,7 +187,7 @@ def test_many_batches_are_one_table_commit_under_the_last_token(stream: Stream) 
     assert isinstance(ended.outcome, Committed)
     assert [batch.batch_id for batch in ended.delivery.manifest.merged] == [0, 1, 2, 3, 4]
     assert ended.source_files == 5
-    token = stream.query.open_table().token("q1")
+    token = stream.query.target().token("q1")
     assert token is not None
     assert token.batch_id == 4
     assert set(stream.states().values()) == {COMMITTED}
@@ -230,7 +228,7 @@ def test_a_wait_that_a_clock_far_ahead_has_set_is_over(delta_stream: Stream) -> 
     stream = delta_stream
     stream.prepare(0, [1])
     stream.clock.forward(YEAR_S)
-    table = FaultyTable(stream.query.open_table(), Fault.NOT_SENT)
+    table = FaultyTable(stream.query.target(), Fault.NOT_SENT)
     assert isinstance(stream.deliver(trigger=None, table=table), Failed)
     assert stream.deliver(trigger=None) is None
     stream.clock.forward(-YEAR_S)
@@ -260,7 +258,7 @@ def test_a_schema_change_in_the_middle_of_a_backlog_ends_a_delivery(stream: Stre
     first, second = stream.deliver_all()
     assert [len(one.delivery.manifest.merged) for one in (first, second)] == [2, 2]
     assert stream.holds(range(4))
-    assert rows(stream.query.lake.on_disk, "id, note") == [(n, None) for n in range(4)]
+    assert rows(stream.query.lake, "id, note") == [(n, None) for n in range(4)]
 
 
 def test_a_backlog_with_large_manifests_is_delivered_in_parts(
@@ -302,7 +300,7 @@ def test_a_target_that_cannot_merge_gets_each_batch_in_a_commit_of_its_own_as_so
         stream.prepare(batch_id, [batch_id])
     ended = []
     for _ in range(3):
-        table: Any = CommitterWithoutMerging(stream.query.open_table())
+        table: Any = CommitterWithoutMerging(stream.query.target())
         ended.append(stream.deliver(trigger=None, table=table))
 
     assert all(isinstance(one, Delivered) for one in ended)
@@ -350,7 +348,7 @@ POINTS = ("deliver.start", "deliver.prepared", "commit.start", "commit.landed", 
 def test_a_lost_answer_is_looked_up_in_the_table(stream: Stream, fault: Fault) -> None:
     stream.prepare(0, [0])
     stream.prepare(1, [1])
-    failed = stream.deliver(table=FaultyTable(stream.query.open_table(), fault))
+    failed = stream.deliver(table=FaultyTable(stream.query.target(), fault))
     assert isinstance(failed, Failed)
     assert failed.retry_at is not None
 
@@ -365,7 +363,7 @@ def test_a_commit_that_lands_after_its_delivery_was_abandoned_adds_no_row_twice(
         stream.prepare(batch_id, [batch_id])
     late: list[Strand] = []
     with strands():
-        stream.deliver(table=FaultyTable(stream.query.open_table(), Fault.LATE, late.append))
+        stream.deliver(table=FaultyTable(stream.query.target(), Fault.LATE, late.append))
         unfinished = stream.store.deliveries.unfinished(stream.query.stream)
         assert unfinished is not None
         assert stream.store.deliveries.abandon(unfinished, "by the test")
@@ -382,7 +380,7 @@ def test_a_request_in_flight_that_lands_first_is_found(stream: Stream) -> None:
     """The next process delivers a part of what has landed already."""
     for batch_id in range(3):
         stream.prepare(batch_id, [batch_id])
-    lost = FaultyTable(stream.query.open_table(), Fault.RESPONSE_LOST)
+    lost = FaultyTable(stream.query.target(), Fault.RESPONSE_LOST)
     assert isinstance(stream.deliver(table=lost), Failed)
     unfinished = stream.store.deliveries.unfinished(stream.query.stream)
     assert unfinished is not None
@@ -421,10 +419,10 @@ def test_a_process_that_wakes_up_after_another_has_taken_over_adds_nothing(
 def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -> None:
     """Without this check batch 0 would be added again with the later ones."""
     manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(3)]
-    table = stream.query.open_table()
+    table = stream.query.target()
     assert isinstance(table.commit(manifests[0]), Committed)
     with pytest.raises(FencedError, match="has batches up to 0"):
-        stream.query.open_table().commit(merge(manifests))
+        stream.query.target().commit(merge(manifests))
     token = table.token("q1")
     assert token is not None
     with pytest.raises(FencedError):
@@ -452,7 +450,7 @@ def test_a_batch_that_the_table_refuses_is_parked_after_those_before_it_are_deli
     refusing = refuse(2, SchemaMismatchError("does not fit"))
     for _ in range(stream.policy.tries_max + 4):
         stream.clock.forward(100)
-        stream.deliver(table=refusing(stream.query.open_table()))
+        stream.deliver(table=refusing(stream.query.target()))
 
     assert stream.states() == {0: COMMITTED, 1: COMMITTED, 2: PREPARED, 3: PREPARED}
     state = stream.store.deliveries.state(stream.query.stream)
@@ -470,7 +468,7 @@ def test_an_outage_is_tried_again_for_as_long_as_it_takes(stream: Stream) -> Non
     down = refuse(0, RetryableError("the catalog is down"))
     for _ in range(3 * stream.policy.tries_max):
         stream.clock.forward(100)
-        assert isinstance(stream.deliver(table=down(stream.query.open_table())), Failed)
+        assert isinstance(stream.deliver(table=down(stream.query.target())), Failed)
     state = stream.store.deliveries.state(stream.query.stream)
     assert state.parked_at is None
     assert state.retry_at is not None
@@ -484,7 +482,7 @@ def test_an_outage_is_tried_again_for_as_long_as_it_takes(stream: Stream) -> Non
 def test_a_back_off_is_waited_for(stream: Stream) -> None:
     stream.prepare(0, [0])
     stream.clock.forward(100)
-    stream.deliver(trigger=None, table=refuse(0, RetryableError("down"))(stream.query.open_table()))
+    stream.deliver(trigger=None, table=refuse(0, RetryableError("down"))(stream.query.target()))
     assert stream.deliver(trigger=None) is None
     stream.clock.forward(2 * stream.policy.retry_s)
     assert isinstance(stream.deliver(trigger=None), Delivered)
@@ -517,7 +515,7 @@ def test_a_batch_that_was_given_up_for_its_replay_holds_back_those_behind_it(str
 def test_missing_files_stop_the_delivery_and_say_what_to_do(stream: Stream) -> None:
     written = stream.prepare(0, [0])
     stream.prepare(1, [1])
-    stream.query.open_table().discard([written.files])
+    stream.query.target().discard([written.files])
     for _ in range(stream.policy.tries_max + 2):
         stream.clock.forward(100)
         ended = stream.deliver()
@@ -608,7 +606,7 @@ def test_what_waited_is_delivered_once_an_operator_has_accepted_a_restored_table
     written = stream.store.written_table(stream.query.stream)
     assert written is not None
     stream.store.accept_table(stream.query.stream, written.table_id, stream.query.lake.version())
-    stream.query.open_table().accept(stream.query.query_id)
+    stream.query.target().accept(stream.query.query_id)
     stream.deliver_all()
     assert stream.holds([0, 2])
 
@@ -618,7 +616,7 @@ def test_an_unfinished_delivery_whose_files_are_gone_is_let_go(stream: Stream) -
     written = stream.prepare(0, [0])
     with crash_at("deliver.prepared"):
         stream.deliver()
-    stream.query.open_table().discard([written.files])
+    stream.query.target().discard([written.files])
     ended = stream.deliver()
     assert isinstance(ended, Failed)
     assert isinstance(ended.error, TableChangedError)
@@ -664,14 +662,14 @@ def test_a_token_that_the_store_has_never_heard_of_marks_nothing(stream: Stream,
             copy.prepare(batch_id, [batch_id], offsets="of the copy", run_id="c1")
         copy.deliver(trigger="drain")
     stream.prepare(1, [100])
-    forgetful = ForgetfulTable(stream.query.open_table())
+    forgetful = ForgetfulTable(stream.query.target())
     ended = stream.deliver(table=forgetful)
     assert isinstance(ended, Failed)
     assert isinstance(ended.error, RetryableError)
     assert stream.states() == {1: PREPARED}
 
     stream.prepare(2, [101])
-    ended = stream.deliver(table=ForgetfulTable(stream.query.open_table()))
+    ended = stream.deliver(table=ForgetfulTable(stream.query.target()))
     assert isinstance(ended, Failed)
     assert isinstance(ended.error, CheckpointMismatchError)
     assert stream.states() == {1: PREPARED, 2: PREPARED}

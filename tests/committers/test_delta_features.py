@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.committers.delta_stream import DeltaStream
-from tests.readers import delta_rows
+from tests.support.readers import delta_rows
+from tests.support.streams import DeltaStream
 
 from penstock.committers.contract import Committed
 from penstock.committers.delta.checks import ALLOWED_FEATURES, check_supported

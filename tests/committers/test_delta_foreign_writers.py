@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from tests.committers.delta_stream import SCHEMA, VIEWS, DeltaStream, clean_up_log, stream_in
-from tests.readers import delta_rows
+from tests.support.streams import SCHEMA, VIEWS, DeltaStream, clean_up_log, stream_in
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.errors import (
@@ -34,14 +33,6 @@ def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
     return stream
 
 
-def ids(stream: DeltaStream) -> list[object]:
-    return [row[0] for row in delta_rows(Path(stream.uri), "id")]
-
-
-def append(stream: DeltaStream, number: int) -> None:
-    write_deltalake(stream.uri, pa.table({"id": [number], "name": ["foreign"]}), mode="append")
-
-
 def overwrite_schema(stream: DeltaStream, schema: pa.Schema, partition_by: list[str] | None = None) -> None:
     write_deltalake(
         stream.uri,
@@ -52,48 +43,34 @@ def overwrite_schema(stream: DeltaStream, schema: pa.Schema, partition_by: list[
     )
 
 
-def vacuum(stream: DeltaStream) -> None:
-    DeltaTable(stream.uri).vacuum(
-        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
-    )
-
-
 def table_id(stream: DeltaStream) -> str:
-    return str(DeltaTable(stream.uri).metadata().id)
+    return str(stream.lake.load().metadata().id)
 
 
 # What a commit is rebased over -------------------------------------------------------------------------
 
 
-def compact(stream: DeltaStream) -> None:
-    DeltaTable(stream.uri).optimize.compact()
-
-
 def delete(stream: DeltaStream) -> None:
-    DeltaTable(stream.uri).delete("id = 1")
+    stream.lake.load().delete("id = 1")
 
 
 def add_column(stream: DeltaStream) -> None:
-    DeltaTable(stream.uri).alter.add_columns([Field("added", PrimitiveType("string"))])
+    stream.lake.load().alter.add_columns([Field("added", PrimitiveType("string"))])
 
 
 def set_property(stream: DeltaStream) -> None:
-    DeltaTable(stream.uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 day"})
-
-
-def vacuum_with_the_usual_retention(stream: DeltaStream) -> None:
-    DeltaTable(stream.uri).vacuum(dry_run=False)
+    stream.lake.load().alter.set_table_properties({"delta.logRetentionDuration": "interval 1 day"})
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda stream: append(stream, 100), [1, 2, 100]),
-        (compact, [1, 2]),
+        (lambda stream: stream.lake.append(100), [1, 2, 100]),
+        (lambda stream: stream.lake.compact(), [1, 2]),
         (delete, [2]),
         (add_column, [1, 2]),
         (set_property, [1, 2]),
-        (vacuum_with_the_usual_retention, [1, 2]),
+        (lambda stream: stream.lake.load().vacuum(dry_run=False), [1, 2]),
     ],
 )
 def test_a_commit_is_rebased_over_what_does_it_no_harm(
@@ -102,22 +79,22 @@ def test_a_commit_is_rebased_over_what_does_it_no_harm(
     manifest = stream.prepare(1, [2])
     change(stream)
     assert isinstance(stream.committer().commit(manifest), Committed)
-    assert ids(stream) == expected
+    assert stream.ids() == expected
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
 def test_a_vacuum_that_takes_uncommitted_files_stops_the_commit(stream: DeltaStream, is_noted: bool) -> None:
     """Also if the log was cleaned up since, and no longer tells of it."""
     manifest = stream.prepare(1, [2])
-    vacuum(stream)
+    stream.lake.vacuum()
     if not is_noted:
         set_property(stream)
         clean_up_log(stream)
     with pytest.raises(RetryableError, match=r"vacuumed while batch 1 .*1 of its 1 files"):
         stream.committer().commit(manifest)
-    assert ids(stream) == [1]
+    assert stream.ids() == [1]
     assert isinstance(stream.committer().commit(stream.prepare(1, [2])), Committed)
-    assert ids(stream) == [1, 2]
+    assert stream.ids() == [1, 2]
 
 
 # What stops it -------------------------------------------------------------------------------------------
@@ -141,11 +118,11 @@ def test_an_incompatible_schema_change_is_refused_and_nothing_lands(
 ) -> None:
     manifest = stream.prepare(1, [2])
     overwrite_schema(stream, pa.schema(columns))
-    version = DeltaTable(stream.uri).version()
+    version = stream.lake.load().version()
     with pytest.raises(SchemaMismatchError, match=says) as caught:
         stream.committer().commit(manifest)
     assert "The files have:\n    id: long" in str(caught.value)
-    assert DeltaTable(stream.uri).version() == version
+    assert stream.lake.load().version() == version
 
 
 def test_a_new_column_that_another_adds_in_another_spelling_is_refused(stream: DeltaStream) -> None:
@@ -156,14 +133,14 @@ def test_a_new_column_that_another_adds_in_another_spelling_is_refused(stream: D
     with pytest.raises(SchemaMismatchError, match="'Added' is now 'added' in the table"):
         stream.committer().commit(manifest)
     assert isinstance(stream.commit(1, [2], schema=wider, evolve=True), Committed)
-    assert ids(stream) == [1, 2]
+    assert stream.ids() == [1, 2]
 
 
 def test_a_new_column_that_another_adds_alike_is_used(stream: DeltaStream) -> None:
     manifest = stream.prepare(1, [2], schema=pa.schema([*SCHEMA, ("added", pa.string())]), evolve=True)
     add_column(stream)
     assert isinstance(stream.committer().commit(manifest), Committed)
-    assert ids(stream) == [1, 2]
+    assert stream.ids() == [1, 2]
 
 
 def test_a_table_that_is_now_partitioned_otherwise_is_refused(stream: DeltaStream) -> None:
@@ -175,45 +152,20 @@ def test_a_table_that_is_now_partitioned_otherwise_is_refused(stream: DeltaStrea
 
 def test_a_constraint_added_meanwhile_is_refused_and_nothing_lands(stream: DeltaStream) -> None:
     manifest = stream.prepare(1, [-2])
-    DeltaTable(stream.uri).alter.add_constraint({"positive": "id > 0"})
+    stream.lake.load().alter.add_constraint({"positive": "id > 0"})
     with pytest.raises(TableNotSupportedError, match=r"CHECK constraint 'positive' \(id > 0\)"):
         stream.committer().commit(manifest)
-    assert ids(stream) == [1]
+    assert stream.ids() == [1]
 
 
 def test_a_batch_that_landed_counts_even_if_the_table_takes_no_more(stream: DeltaStream) -> None:
     manifest = stream.prepare(1, [2])
     stream.committer().commit(manifest)
-    DeltaTable(stream.uri).alter.add_constraint({"positive": "id > 0"})
+    stream.lake.load().alter.add_constraint({"positive": "id > 0"})
     assert stream.committer().commit(manifest) == AlreadyCommitted(2)
 
 
 # Dropped, re-created, restored ---------------------------------------------------------------------------
-
-
-def test_a_dropped_table_stops_the_stream(stream: DeltaStream) -> None:
-    manifest, written = stream.prepare(1, [2]), table_id(stream)
-    shutil.rmtree(stream.uri)
-    for attempt in (
-        lambda: stream.committer().commit(manifest),
-        lambda: stream.committer().check_unchanged(stream.query_id, written, 1),
-    ):
-        with pytest.raises(TableChangedError, match="dropped or moved"):
-            attempt()
-    assert not Path(stream.uri).exists()
-
-
-def test_a_table_created_again_stops_the_stream(stream: DeltaStream) -> None:
-    manifest, written = stream.prepare(1, [2]), table_id(stream)
-    shutil.rmtree(stream.uri)
-    DeltaTable.create(stream.uri, SCHEMA)
-    for attempt in (
-        lambda: stream.committer().commit(manifest),
-        lambda: stream.committer().check_unchanged(stream.query_id, written, 1),
-    ):
-        with pytest.raises(TableChangedError, match="re-created"):
-            attempt()
-    assert ids(stream) == []
 
 
 def test_a_table_dropped_between_look_and_commit_stops_the_stream(stream: DeltaStream) -> None:
@@ -232,28 +184,14 @@ def test_a_log_put_back_from_a_copy_stops_the_stream(stream: DeltaStream) -> Non
         stream.committer().check_unchanged(stream.query_id, table_id(stream), 2)
 
 
-def test_a_table_that_nobody_has_touched_is_unchanged(stream: DeltaStream) -> None:
-    stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
-    append(stream, 100)
-    stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
-
-
-def test_a_stream_that_has_committed_nothing_accepts_any_table(tmp_path: Path) -> None:
-    stream_in(tmp_path).committer().check_unchanged("query-1", None, None)
-
-
-def by_version(stream: DeltaStream, version: int) -> None:
-    DeltaTable(stream.uri).restore(version)
-
-
 def by_time(stream: DeltaStream, version: int) -> None:
     """A version's time is its log file's: one minute between two of them, so that there is no doubt."""
     for file in (Path(stream.uri) / "_delta_log").glob("*.json"):
         os.utime(file, (int(file.stem) * 60, int(file.stem) * 60))
-    DeltaTable(stream.uri).restore(datetime.fromtimestamp(version * 60 + 30, timezone.utc))
+    stream.lake.load().restore(datetime.fromtimestamp(version * 60 + 30, timezone.utc))
 
 
-@pytest.mark.parametrize("restore", [by_version, by_time])
+@pytest.mark.parametrize("restore", [lambda stream, version: stream.lake.go_back(version), by_time])
 def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
     stream: DeltaStream, restore: Callable[[DeltaStream, int], None]
 ) -> None:
@@ -262,7 +200,7 @@ def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
     stream.committer().commit(replayed)
     following = stream.prepare(2, [3])
     restore(stream, 1)
-    assert ids(stream) == [1]
+    assert stream.ids() == [1]
     token = stream.committer().token("query-1")
     assert token is not None
     assert token.batch_id == 1
@@ -273,13 +211,13 @@ def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
     ):
         with pytest.raises(TableChangedError, match=r"(?s)restored, in version 3, .*TO VERSION AS OF 2"):
             attempt()
-    assert ids(stream) == [1]
+    assert stream.ids() == [1]
 
 
 def test_a_restore_to_a_time_that_cannot_be_looked_up_now_is_not_taken_for_a_loss(
     stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append(stream, 100)
+    stream.lake.append(100)
     by_time(stream, 1)
 
     def unreachable(_table: DeltaTable, _moment: datetime) -> None:
@@ -296,12 +234,12 @@ def test_a_restore_is_noticed_though_others_commit_after_the_look(
     stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library numbers the history of a handle that others have overtaken wrongly."""
-    append(stream, 100)
-    by_version(stream, 0)
+    stream.lake.append(100)
+    stream.lake.go_back(0)
     committer = stream.committer()
     assert committer.token("query-1") is not None
-    append(stream, 101)
-    append(stream, 102)
+    stream.lake.append(101)
+    stream.lake.append(102)
     with pytest.raises(TableChangedError, match="restored, in version 3"):
         committer.check_unchanged(stream.query_id, table_id(stream), 1)
 
@@ -309,9 +247,9 @@ def test_a_restore_is_noticed_though_others_commit_after_the_look(
 def test_a_restore_to_a_time_before_the_log_that_is_left_stops_the_stream(stream: DeltaStream) -> None:
     """The library takes the oldest version that is left for that of the time."""
     stream.commit(1, [2])
-    DeltaTable(stream.uri).create_checkpoint()
+    stream.lake.load().create_checkpoint()
     stream.commit(2, [3])
-    by_version(stream, 2)
+    stream.lake.go_back(2)
     log = Path(stream.uri) / "_delta_log"
     commit = log / f"{4:020}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
@@ -328,36 +266,36 @@ def test_a_restore_to_a_time_before_the_log_that_is_left_stops_the_stream(stream
 def test_a_restore_that_was_undone_is_no_matter(stream: DeltaStream) -> None:
     stream.commit(1, [2])
     manifest = stream.prepare(2, [3])
-    by_version(stream, 1)
-    by_version(stream, 2)
+    stream.lake.go_back(1)
+    stream.lake.go_back(2)
     stream.committer().check_unchanged(stream.query_id, table_id(stream), 2)
     assert isinstance(stream.committer().commit(manifest), Committed)
-    assert ids(stream) == [1, 2, 3]
+    assert stream.ids() == [1, 2, 3]
 
 
 def test_a_restore_back_into_a_restored_state_stops_the_stream(stream: DeltaStream) -> None:
     stream.commit(1, [2])
-    by_version(stream, 1)
-    append(stream, 100)
-    by_version(stream, 2)
-    by_version(stream, 4)
+    stream.lake.go_back(1)
+    stream.lake.append(100)
+    stream.lake.go_back(2)
+    stream.lake.go_back(4)
     with pytest.raises(TableChangedError):
         stream.committer().check_unchanged(stream.query_id, table_id(stream), 2)
 
 
 def test_a_restore_that_takes_back_only_foreign_rows_is_no_matter(stream: DeltaStream) -> None:
-    append(stream, 100)
+    stream.lake.append(100)
     manifest = stream.prepare(1, [2])
-    by_version(stream, 1)
+    stream.lake.go_back(1)
     stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
     assert isinstance(stream.committer().commit(manifest), Committed)
-    assert ids(stream) == [1, 2]
+    assert stream.ids() == [1, 2]
 
 
 def test_a_restore_by_spark_to_a_time_stops_the_stream(stream: DeltaStream) -> None:
     """Spark notes the time in a zone that the log does not name: what it took back cannot be told."""
-    append(stream, 100)
-    by_version(stream, 1)
+    stream.lake.append(100)
+    stream.lake.go_back(1)
     stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
     commit = Path(stream.uri) / "_delta_log" / f"{3:020}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]

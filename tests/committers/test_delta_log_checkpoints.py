@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from tests.committers.delta_stream import stream_in
+from tests.support.streams import stream_in
 
 from penstock.committers.delta import log_checkpoints
 from penstock.committers.delta.log_checkpoints import LogCheckpoints

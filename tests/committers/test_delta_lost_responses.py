@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from servers.azure import CONTAINER, emulator_options
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.s3 import s3_server
-from tests.committers.delta_stream import VIEWS, DeltaStream
+from tests.support.streams import VIEWS, DeltaStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.delta.committer import DeltaTableCommitter

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.transaction import RemoveAction
-from tests.committers.delta_stream import DeltaStream, stream_in
-from tests.readers import delta_rows
+from tests.support.readers import delta_rows
+from tests.support.streams import DeltaStream, stream_in
 
 from penstock.committers.delta.intervals import FILES, LOG
 from penstock.committers.delta.maintenance import (

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.committers.delta_stream import SCHEMA, DeltaStream, stream_in
-from tests.readers import delta_rows
+from tests.support.readers import delta_rows
+from tests.support.streams import SCHEMA, DeltaStream, stream_in
 
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError
 
@@ -44,29 +42,6 @@ def test_columns_of_a_created_table_are_nullable_all_the_way_down(stream: DeltaS
     assert target.schema == pa.schema(
         [("id", pa.int64()), ("l", pa.list_(pa.field("element", pa.struct([("x", pa.int32())]))))]
     )
-
-
-def test_of_many_that_create_a_table_all_use_the_same(tmp_path: Path) -> None:
-    """With its usual retries the library would let the loser create the table again, under another id."""
-    for n in range(20):
-        stream = DeltaStream(str(tmp_path / str(n)))
-        start = Barrier(4)
-
-        def plan(stream: DeltaStream = stream, start: Barrier = start) -> str:
-            start.wait()
-            return stream.committer().plan(SCHEMA).table_id
-
-        with ThreadPoolExecutor(4) as pool:
-            futures = [pool.submit(plan) for _ in range(4)]
-            ids = {future.result() for future in futures}
-        assert len(ids) == 1
-        assert DeltaTable(stream.uri).version() == 0
-
-
-def test_no_table_is_created_where_that_is_not_allowed(stream: DeltaStream) -> None:
-    with pytest.raises(ConfigurationError, match="createTable=false"):
-        stream.committer().plan(SCHEMA, create=False)
-    assert not Path(stream.uri).exists()
 
 
 @pytest.mark.parametrize(
@@ -110,18 +85,6 @@ def test_a_location_that_cannot_be_written_is_a_configuration_error(tmp_path: Pa
 
 
 # Matching ---------------------------------------------------------------------------------------------
-
-
-def test_columns_are_matched_by_name_in_any_order_and_case(stream: DeltaStream) -> None:
-    stream.commit(0, [1])
-    target = stream.committer().plan(pa.schema([("NAME", pa.string()), ("Id", pa.int64())]))
-    assert target.schema == SCHEMA
-
-
-def test_missing_nullable_columns_are_filled_with_null(stream: DeltaStream) -> None:
-    stream.commit(0, [1])
-    target = stream.committer().plan(pa.schema([("id", pa.int64())]))
-    assert target.schema == SCHEMA
 
 
 def test_a_target_pickles(stream: DeltaStream) -> None:

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from servers.s3 import s3_server
-from tests.committers.delta_stream import DeltaStream, clean_up_log, stream_in
-from tests.readers import delta_rows
+from tests.support.readers import delta_rows
+from tests.support.streams import DeltaStream, clean_up_log, stream_in
 
 from penstock.committers.contract import Committed, Conflict
 from penstock.committers.delta import table as library

@@ -18,8 +18,8 @@ import pytest
 import requests
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
-from tests.committers.iceberg_tables import SCHEMA, Tables, tables_in
-from tests.readers import iceberg_rows
+from tests.support.iceberg_tables import SCHEMA, Tables, tables_in
+from tests.support.readers import iceberg_rows
 
 from penstock.committers.errors import ConfigurationError, PenstockError, RetryableError
 from penstock.committers.iceberg.catalog import (

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Record
-from tests.committers.iceberg_tables import Tables, overwrite, tables_in, with_properties
-from tests.readers import iceberg_rows
+from tests.support.iceberg_tables import Tables, overwrite, tables_in, with_properties
+from tests.support.readers import iceberg_rows
 
 from penstock.committers.errors import TableNotSupportedError
 from penstock.committers.iceberg.checks import check_supported

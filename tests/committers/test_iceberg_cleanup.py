@@ -18,7 +18,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from servers.s3 import s3_client, s3_properties, s3_server
-from tests.readers import iceberg_rows
+from tests.support.readers import iceberg_rows
 
 from penstock.committers.cleanup import ClassifiedFiles, Cleanup
 from penstock.committers.contract import Batch, DataFile, ManifestState, StreamKey

@@ -6,13 +6,9 @@ Rows are read back with duckdb.
 from __future__ import annotations
 
 import json
-import pickle
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,21 +16,19 @@ import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Operation
-from tests import foreign_iceberg
-from tests.committers.iceberg_stream import SCHEMA, IcebergStream, write
-from tests.readers import duckdb_with_iceberg
-from tests.tables import rows
+from tests.support import foreign_iceberg
+from tests.support.lakes import rows
+from tests.support.readers import duckdb_with_iceberg
+from tests.support.streams import SCHEMA, IcebergStream
 
 from penstock.committers.contract import (
     BATCH_WRITE_PREFIX,
     AlreadyCommitted,
     Committed,
     Conflict,
-    Manifest,
     Outcome,
 )
 from penstock.committers.errors import (
-    CheckpointMismatchError,
     ManifestCorruptError,
     SchemaMismatchError,
     TableChangedError,
@@ -102,17 +96,6 @@ def test_the_token_and_the_summary_come_with_the_snapshot_in_one_metadata_versio
     assert summary["total-records"] == "3"
 
 
-def test_two_queries_into_one_table_have_each_their_own_token(stream: IcebergStream) -> None:
-    other = replace(stream, query_id="query-2")
-    stream.commit(0, [1])
-    other.commit(0, [2])
-    other.commit(1, [3])
-    token = stream.committer().token("query-1")
-    assert token is not None
-    assert token.batch_id == 0
-    assert stream.ids() == [1, 2, 3]
-
-
 BROKEN = ("", "{}", "[]", "null", "{", '{"batch_id": "one"}', '{"batch_id": 1e999}', "[" * 100_000)
 
 
@@ -176,99 +159,13 @@ def age(stream: IcebergStream, name: str, days: int) -> None:
 # Conflicts --------------------------------------------------------------------------------------------
 
 
-def test_a_head_moved_between_look_and_commit_is_a_conflict_that_leaves_no_manifest(
-    stream: IcebergStream,
-) -> None:
-    manifest = stream.prepare(0, [1])
-    with at_point("commit.start", lambda: stream.append_as_another(100)):
-        assert isinstance(stream.committer().commit(manifest), Conflict)
-    assert stream.ids() == [100]
-    assert stream.orphan_manifests() == set()
-    assert isinstance(stream.committer().commit(manifest), Committed)
-    assert stream.ids() == [1, 100]
-
-
-def test_a_twin_that_lands_between_look_and_commit_is_seen(stream: IcebergStream) -> None:
-    manifest = stream.prepare(0, [1])
-    with at_point("commit.start", lambda: stream.committer().commit(manifest)):
-        outcome = stream.committer().commit(manifest)
-    assert outcome == Committed(stream.head.snapshot_id)
-    assert stream.ids() == [1]
-
-
-def test_a_twin_with_other_offsets_that_lands_between_look_and_commit_stops(stream: IcebergStream) -> None:
-    manifest, other = stream.prepare(0, [1]), stream.prepare(0, [2], offsets="copied checkpoint")
-    with at_point("commit.start", lambda: stream.committer().commit(other)):
-        with pytest.raises(CheckpointMismatchError):
-            stream.committer().commit(manifest)
-    assert stream.ids() == [2]
-
-
-def test_a_driver_that_wakes_up_late_adds_nothing(stream: IcebergStream) -> None:
-    """While it slept, its twin has committed the batch, and the next one."""
-    manifest = stream.prepare(0, [1])
-
-    def go_on() -> None:
-        stream.committer().commit(manifest)
-        stream.commit(1, [2])
-
-    with at_point("commit.start", go_on):
-        stream.committer().commit(manifest)
-    assert stream.ids() == [1, 2]
-
-
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_of_many_twins_exactly_one_lands(stream: IcebergStream, mode: str) -> None:
-    for batch_id in range(6):
-        manifest = stream.prepare(batch_id, [batch_id], mode=mode)  # type: ignore[arg-type]
-        start = threading.Barrier(4)
-
-        def twin(manifest: Manifest = manifest, start: threading.Barrier = start) -> Outcome:
-            start.wait()
-            return stream.commit_until_it_ends(manifest)
-
-        with ThreadPoolExecutor(4) as pool:
-            [future.result() for future in [pool.submit(twin) for _ in range(4)]]
-    assert snapshots(stream) == 6
-    assert stream.ids() == (list(range(6)) if mode == "append" else [5])
-
-
-def test_of_two_processes_with_one_manifest_exactly_one_lands(stream: IcebergStream, tmp_path: Path) -> None:
-    program = """
-import pickle, sys
-from penstock.committers.contract import Conflict
-manifests, catalog, address = pickle.load(open(sys.argv[1], "rb"))
-from penstock.committers.iceberg.committer import IcebergTableCommitter
-sys.stdin.readline()
-for manifest in manifests:
-    while isinstance(IcebergTableCommitter(catalog, address).commit(manifest), Conflict):
-        pass
-"""
-
-    manifests = [stream.prepare(batch_id, [batch_id]) for batch_id in range(8)]
-    committer = stream.committer()
-    content = (manifests, committer._catalog, committer._address)
-    (tmp_path / "manifests").write_bytes(pickle.dumps(content))
-    twins = [
-        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "manifests")], stdin=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    for twin in twins:
-        assert twin.stdin is not None
-        twin.stdin.write(b"go\n")
-        twin.stdin.close()
-    assert [twin.wait(60) for twin in twins] == [0, 0]
-    assert stream.ids() == list(range(8))
-    assert snapshots(stream) == 8
-
-
 # Overwrite --------------------------------------------------------------------------------------------
 
 
 def test_overwrite_replaces_all_rows_in_one_snapshot(stream: IcebergStream) -> None:
     """In two, readers between them would find an empty table."""
     stream.commit(0, [1, 2])
-    stream.append_as_another(100)
+    stream.lake.append(100)
     manifest = stream.prepare(1, [3], mode="overwrite")
     before = stream.load()
     assert isinstance(stream.committer().commit(manifest), Committed)
@@ -284,7 +181,7 @@ def test_overwrite_replaces_all_rows_in_one_snapshot(stream: IcebergStream) -> N
 
 def ids_at(stream: IcebergStream, snapshot_id: int) -> list[object]:
     with duckdb_with_iceberg() as connection:
-        scan = f"iceberg_scan('{stream.on_disk.metadata_location}', snapshot_from_id={snapshot_id})"
+        scan = f"iceberg_scan('{stream.lake.metadata_location}', snapshot_from_id={snapshot_id})"
         return [row[0] for row in connection.execute(f"SELECT id FROM {scan} ORDER BY id").fetchall()]
 
 
@@ -309,18 +206,8 @@ def test_readers_never_see_a_table_between_two_overwrites(stream: IcebergStream)
 
 
 def read_now(stream: IcebergStream, connection: duckdb.DuckDBPyConnection) -> list[object]:
-    newest = stream.on_disk.relation(connection)
+    newest = stream.lake.relation(connection)
     return [row[0] for row in connection.execute(f"SELECT id FROM {newest}").fetchall()]
-
-
-def test_overwrite_replaces_rows_appended_while_it_was_committed(stream: IcebergStream) -> None:
-    stream.commit(0, [1])
-    manifest = stream.prepare(1, [2], mode="overwrite")
-    with at_point("commit.start", lambda: stream.append_as_another(100)):
-        assert isinstance(stream.committer().commit(manifest), Conflict)
-    assert stream.ids() == [1, 100]
-    assert isinstance(stream.committer().commit(manifest), Committed)
-    assert stream.ids() == [2]
 
 
 def overwrite_with_nothing(stream: IcebergStream, batch_id: int) -> Outcome:
@@ -380,26 +267,17 @@ def test_new_columns_come_with_the_batch_in_one_metadata_version(stream: Iceberg
     assert now.metadata.metadata_log[-1].metadata_file == before.metadata_location
     assert len(now.metadata.snapshots) == 2
     assert stream.head.schema_id == now.metadata.current_schema_id == 1
-    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "new")]
+    assert rows(stream.lake, "id, note") == [(1, None), (2, "new")]
 
 
 def test_a_batch_with_a_new_column_that_did_not_land_leaves_the_schema_alone(stream: IcebergStream) -> None:
     stream.commit(0, [1])
     manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="new")
-    with at_point("commit.start", lambda: stream.append_as_another(100)):
+    with at_point("commit.start", lambda: stream.lake.append(100)):
         assert isinstance(stream.committer().commit(manifest), Conflict)
     assert stream.load().schema().column_names == ["id", "name"]
     assert isinstance(stream.committer().commit(manifest), Committed)
-    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "new"), (100, None)]
-
-
-def test_twins_that_add_the_same_column_land_once(stream: IcebergStream) -> None:
-    stream.commit(0, [1])
-    manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="new")
-    with at_point("commit.start", lambda: stream.committer().commit(manifest)):
-        assert isinstance(stream.committer().commit(manifest), Committed)
-    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "new")]
-    assert len(stream.load().metadata.schemas) == 2
+    assert rows(stream.lake, "id, note") == [(1, None), (2, "new"), (100, None)]
 
 
 def test_another_query_that_added_the_same_column_first_is_followed(stream: IcebergStream) -> None:
@@ -407,7 +285,7 @@ def test_another_query_that_added_the_same_column_first_is_followed(stream: Iceb
     ours = stream.evolving.prepare(1, [2], schema=WIDER, note="ours")
     replace(stream.evolving, query_id="query-2").commit(0, [3], schema=WIDER, note="theirs")
     assert isinstance(stream.committer().commit(ours), Committed)
-    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "ours"), (3, "theirs")]
+    assert rows(stream.lake, "id, note") == [(1, None), (2, "ours"), (3, "theirs")]
 
 
 def add_column(stream: IcebergStream, name: str) -> None:
@@ -443,9 +321,9 @@ def test_a_new_column_whose_field_id_another_has_taken_is_refused_and_nothing_la
     with pytest.raises(SchemaMismatchError, match="field id"):
         stream.committer().commit(manifest)
     assert snapshots(stream) == 1
-    assert stream.orphan_manifests() == set()
+    assert stream.lake.orphan_manifests() == set()
     stream.evolving.commit(1, [2], schema=WIDER, note="ours")
-    assert rows(stream.on_disk, "id, note") == [(1, None), (2, "ours")]
+    assert rows(stream.lake, "id, note") == [(1, None), (2, "ours")]
 
 
 def test_a_new_column_that_would_get_another_field_id_than_the_files_have_is_refused(
@@ -462,7 +340,7 @@ def test_a_new_column_that_would_get_another_field_id_than_the_files_have_is_ref
     ):
         stream.committer().commit(manifest)
     assert snapshots(stream) == 1
-    assert stream.orphan_manifests() == set()
+    assert stream.lake.orphan_manifests() == set()
 
 
 def test_new_fields_of_structs_come_with_the_batch(stream: IcebergStream) -> None:
@@ -471,21 +349,10 @@ def test_new_fields_of_structs_come_with_the_batch(stream: IcebergStream) -> Non
     wide = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
     more = pa.schema([("id", pa.int64()), ("s", wide), ("l", pa.list_(pa.struct([("x", pa.int64())])))])
     stream.evolving.commit(1, [2], schema=more, s={"a": 2, "b": {"c": "x"}}, l=[{"x": 5}])
-    assert rows(stream.on_disk, "id, s.a, s.b.c, l[1].x") == [(1, 1, None, None), (2, 2, "x", 5)]
+    assert rows(stream.lake, "id, s.a, s.b.c, l[1].x") == [(1, 1, None, None), (2, 2, "x", 5)]
 
 
 # Files --------------------------------------------------------------------------------------------------
-
-
-def test_missing_files_are_named_and_deleting_them_twice_is_no_error(stream: IcebergStream) -> None:
-    spec = stream.partitioned("name")
-    manifest = spec.prepare(0, [1], name="a/b %c")
-    committer = stream.committer()
-    assert committer.missing(manifest) == []
-    (path,) = (path.removeprefix("data/") for path in stream.on_disk.data_files())
-    assert committer.delete_files([path, "never/there.parquet"]) == 1
-    assert committer.delete_files([path]) == 0
-    assert committer.missing(manifest) == [path]
 
 
 def test_without_a_table_all_files_are_missing_and_none_is_deleted(stream: IcebergStream) -> None:
@@ -500,13 +367,13 @@ def test_150_commits_keep_manifests_and_metadata_files_few(stream: IcebergStream
     """The properties of new tables see to it. What becomes of snapshots is for expiry."""
     planned = stream.plan()
     for batch_id in range(150):
-        files = write(planned, SCHEMA, "query-1", batch_id, [batch_id], {})
+        files = stream.write(planned, batch_id, [batch_id])
         manifest = build_manifest(stream.batch(batch_id), planned.content.with_files(files))
         stream.committer().commit(manifest)
         if batch_id % 25 == 24:
-            stream.expire_all_but_heads()
+            stream.lake.expire()
     assert len(stream.head.manifests(stream.load().io)) <= 100
-    assert len(list(stream.on_disk.folder.rglob("*.metadata.json"))) <= 11
+    assert len(list(stream.lake.folder.rglob("*.metadata.json"))) <= 11
     assert stream.ids() == list(range(150))
 
 
@@ -521,7 +388,7 @@ def test_a_merge_leaves_no_manifest_that_no_snapshot_names(stream: IcebergStream
         for snapshot in table.snapshots()
         for manifest in snapshot.manifests(table.io)
     }
-    there = {path.name for path in stream.on_disk.folder.rglob("*.avro")}
+    there = {path.name for path in stream.lake.folder.rglob("*.avro")}
     assert {name for name in there if not name.startswith("snap-")} == named
     assert stream.ids() == [0, 1, 2, 3]
 

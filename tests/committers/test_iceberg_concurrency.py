@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.sink_stream import SinkStream
-from tests.tables import IcebergOnDisk, rows
+from tests.support import foreign_iceberg_writer
+from tests.support.lakes import IcebergLake
+from tests.support.query import Batches, Query
 
 from penstock.committers.store.sql import open_store
-from penstock.datasource.iceberg.options import IcebergOptions
-from penstock.datasource.iceberg.sink import IcebergSink
 
-FOREIGN_WRITER = Path(__file__).with_name("foreign_iceberg_writer.py")
+FOREIGN_WRITER = Path(foreign_iceberg_writer.__file__)
 SCHEMA = pa.schema([("id", pa.int64()), ("who", pa.string()), ("part", pa.int32())])
 BATCHES, ROWS = 200, 10
 PAUSE_S = 0.5
@@ -26,13 +25,9 @@ PAUSE_S = 0.5
 
 @pytest.mark.slow
 def test_200_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(tmp_path: Path) -> None:
-    options = IcebergOptions(
-        warehouse=str(tmp_path),
-        table="lake.shared",
-        store=f"sqlite:///{tmp_path}/store.db",
-        commit_attempts_max=100,
-    )
-    stream = SinkStream(IcebergSink(options))
+    table = IcebergLake(tmp_path, "lake.shared")
+    store_url = f"sqlite:///{tmp_path}/store.db"
+    stream = Batches(Query(table, options={"store": store_url, "maxCommitAttempts": "100"}))
     stream.run(our_rows(0))
     stop, journal = tmp_path / "stop", tmp_path / "journal.json"
     command = [
@@ -62,11 +57,10 @@ def test_200_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(t
 
     theirs = json.loads(journal.read_text())
     wanted = Counter([*range(batches * ROWS), *theirs["ids"]])
-    table = IcebergOnDisk(tmp_path, "lake.shared")
-    assert Counter(identifier for (identifier,) in rows(table, "id")) == wanted
+    assert Counter(table.ids()) == wanted
     assert max(table.added().values()) == 1
     assert {"append", "overwrite", "schema", "expire"} <= theirs["done"].keys()
-    with open_store(str(options.store)) as store:
+    with open_store(store_url) as store:
         assert [known.pending for known in store.streams()] == [0]
 
 

@@ -24,7 +24,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import MetadataLogEntry
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import SetPartitionStatisticsUpdate
-from tests.committers.iceberg_history import GRACE, NAME, POLICY, History
+from tests.support.iceberg_history import GRACE, NAME, POLICY, History
 
 from penstock.committers.errors import RetryableError
 from penstock.committers.iceberg.expiry import PLAN_KEPT_FOR, Expired, SnapshotExpiry, delete_old_metadata

@@ -21,17 +21,17 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType
-from tests.committers.iceberg_query import IcebergQuery, WrittenBatch
-from tests.foreign_iceberg import NAMES, data_files, exact_doubles, load, partition_rows
-from tests.readers import duckdb_with_iceberg
+from tests.support.catalogs import StoredQuery
+from tests.support.foreign_iceberg import NAMES, data_files, exact_doubles, load, partition_rows
+from tests.support.lakes import IcebergLake
+from tests.support.query import Query, Written
+from tests.support.readers import duckdb_with_iceberg
 
 from penstock.committers.errors import TableNotSupportedError
-from penstock.datasource.iceberg.options import IcebergOptions
 
 REFUSED = {
     "format_v3": (TableNotSupportedError, r"format version 3: .*Way out: a table of format version 2"),
@@ -112,9 +112,9 @@ def as_spark_has_them(rows: list[Row], table: Table) -> pa.Table:
     return pa.Table.from_pylist(plain, schema=schema)
 
 
-def query_into(name: str, folder: Path, **options: Any) -> IcebergQuery:
-    made = IcebergOptions(warehouse=str(folder), table=f"foreign.{name}", **options)
-    return IcebergQuery(made, f"sqlite:///{folder}/store.db")
+def query_into(name: str, folder: Path, **options: str) -> StoredQuery:
+    lake = IcebergLake(folder, f"foreign.{name}", options.pop("branch", "main"))
+    return StoredQuery(Query(lake, "q", options), f"sqlite:///{folder}/store.db")
 
 
 @dataclass
@@ -126,7 +126,7 @@ class Filled:
     after: Table
     rows: list[Row]
     java_files: list[DataFile]
-    written: WrittenBatch
+    written: Written
 
     @cached_property
     def new_files(self) -> list[DataFile]:
@@ -148,7 +148,7 @@ def filled(
     rows = by_duckdb(engine, table)
     query = query_into(name, folder)
     written = query.run(0, as_spark_has_them(rows, table))
-    after = SqlCatalog("penstock", **query.sink._catalog.embedded_properties).load_table(table.name())
+    after = query.catalog_in_use().load_table(table.name())
     return Filled(name, table, after, rows, data_files(table), written)
 
 
@@ -482,7 +482,7 @@ def test_rows_are_sorted_within_each_row_group_as_the_table_says(tmp_path: Path)
         }
         for _ in range(200)
     ]
-    written = query_into("sorted", tmp_path, row_group_rows=60).run(0, as_spark_has_them(rows, table))
+    written = query_into("sorted", tmp_path, rowGroupRows="60").run(0, as_spark_has_them(rows, table))
 
     def key(row: Row) -> tuple[Any, ...]:
         name, identifier, ts = row["name"], row["id"], row["ts"]
@@ -511,7 +511,7 @@ def test_rows_are_sorted_within_partitions_as_the_table_says(tmp_path: Path) -> 
         assert keys == sorted(keys)
 
 
-def row_groups(table: Table, written: WrittenBatch) -> list[list[Row]]:
+def row_groups(table: Table, written: Written) -> list[list[Row]]:
     found = []
     for committable in written.committables:
         for file in committable.payload or ():
@@ -529,7 +529,7 @@ def test_write_properties_of_the_table_are_followed(
     names = [generator.randbytes(20).hex() for _ in range(60_000)]
     rows = pa.table({"id": pa.array(range(60_000), pa.int64()), "name": names})
     written = query_into("write_properties", tmp_path).run(0, rows)
-    files = [file for committable in written.committables for file in committable.payload or ()]
+    files = written.files
     assert len(files) >= 2
     assert all(file.size_bytes < 1.4 * 2**20 for file in files)
     for file in files[:-1]:
@@ -558,7 +558,7 @@ def test_files_lie_where_object_storage_wants_them(tmp_path: Path) -> None:
     table = load("object_storage", tmp_path)
     rows = [{"id": 7, "name": name} for name in "abcd"]
     written = query_into("object_storage", tmp_path).run(0, as_spark_has_them(rows, table))
-    files = [file for committable in written.committables for file in committable.payload or ()]
+    files = written.files
     assert len(files) == 4
     for file in files:
         assert re.fullmatch(r"[01]{4}/[01]{4}/[01]{4}/[01]{8}/name=[abcd]/penstock-[^/]*", file.path)

@@ -14,8 +14,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, StringType
-from tests.committers.iceberg_stream import IcebergStream
-from tests.tables import rows
+from tests.support.lakes import rows
+from tests.support.streams import IcebergStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import RetryableError, SchemaMismatchError, TableChangedError
@@ -43,7 +43,7 @@ def update_schema(stream: IcebergStream, change: Callable[[UpdateSchema], object
 
 
 def append(stream: IcebergStream) -> None:
-    stream.append_as_another(100)
+    stream.lake.append(100)
 
 
 def overwrite(stream: IcebergStream) -> None:
@@ -62,7 +62,7 @@ def set_property(stream: IcebergStream, value: str = "another") -> None:
 
 def expire(stream: IcebergStream) -> None:
     append(stream)
-    stream.expire_all_but_heads()
+    stream.lake.expire()
 
 
 def tag(stream: IcebergStream) -> None:
@@ -133,10 +133,10 @@ def test_a_commit_is_rebased_over_what_does_it_no_harm(
         with at_point("commit.start", lambda: change(stream)):
             stream.committer().commit(manifest)
         stream.commit_until_it_ends(manifest)
-    assert rows(stream.on_disk, columns) == expected
+    assert rows(stream.lake, columns) == expected
     if change is set_property:
         assert stream.load().properties["owner"] == "another"
-    assert stream.orphan_manifests() == set() or change in (expire, overwrite, delete)
+    assert stream.lake.orphan_manifests() == set() or change in (expire, overwrite, delete)
 
 
 def test_a_change_of_the_schema_between_look_and_commit_is_a_conflict(stream: IcebergStream) -> None:
@@ -144,7 +144,7 @@ def test_a_change_of_the_schema_between_look_and_commit_is_a_conflict(stream: Ic
     manifest = stream.prepare(1, [2], name="b", n=2, f=1.5)
     with at_point("commit.start", lambda: rename_column(stream)):
         assert isinstance(stream.committer().commit(manifest), Conflict)
-    assert stream.orphan_manifests() == set()
+    assert stream.lake.orphan_manifests() == set()
 
 
 # What stops it -----------------------------------------------------------------------------------------
@@ -191,14 +191,14 @@ def test_a_change_that_the_files_do_not_fit_is_refused_and_nothing_lands(
         stream.committer().commit(manifest)
     assert "The files have:\n    id: long" in str(caught.value)
     assert stream.ids() == [1]
-    assert stream.orphan_manifests() == set()
+    assert stream.lake.orphan_manifests() == set()
 
 
 def test_a_batch_written_for_the_new_partitioning_lands(stream: IcebergStream) -> None:
     partition(stream)
     assert isinstance(stream.commit(1, [2, 3, 4]), Committed)
     assert stream.ids() == [1, 2, 3, 4]
-    assert len(stream.on_disk.added()) >= 2
+    assert len(stream.lake.added()) >= 2
 
 
 def test_a_batch_that_landed_counts_even_if_the_table_takes_no_more(stream: IcebergStream) -> None:
@@ -239,18 +239,6 @@ GONE = [
 
 
 @pytest.mark.parametrize(("change", "says"), GONE, ids=lambda of: getattr(of, "__name__", ""))
-def test_a_table_that_is_gone_stops_the_stream(stream: IcebergStream, change: Change, says: str) -> None:
-    manifest, table_id = stream.prepare(1, [2]), str(stream.load().metadata.table_uuid)
-    change(stream)
-    for attempt in (
-        lambda: stream.committer().commit(manifest),
-        lambda: stream.committer().check_unchanged(stream.query_id, table_id, None),
-    ):
-        with pytest.raises(TableChangedError, match=says):
-            attempt()
-
-
-@pytest.mark.parametrize(("change", "says"), GONE, ids=lambda of: getattr(of, "__name__", ""))
 def test_a_table_that_goes_between_look_and_commit_stops_the_stream(
     stream: IcebergStream, change: Change, says: str
 ) -> None:
@@ -269,11 +257,6 @@ def test_an_empty_table_created_again_between_look_and_commit_takes_no_batch(tmp
     assert stream.load().metadata.snapshots == []
 
 
-def test_a_stream_that_has_committed_nothing_accepts_any_table(stream: IcebergStream, tmp_path: Path) -> None:
-    stream.committer().check_unchanged(stream.query_id, None, None)
-    IcebergStream(tmp_path / "nowhere").committer().check_unchanged("query-1", None, None)
-
-
 def test_a_table_renamed_back_goes_on(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [2])
     rename(stream)
@@ -284,7 +267,7 @@ def test_a_table_renamed_back_goes_on(stream: IcebergStream) -> None:
 
 def test_a_table_whose_metadata_cannot_be_read_is_said_to_be_unreadable(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [2])
-    metadata = Path(stream.on_disk.metadata_location.removeprefix("file://"))
+    metadata = Path(stream.lake.metadata_location.removeprefix("file://"))
     whole = metadata.read_bytes()
     metadata.write_text("{damaged")
     with pytest.raises(RetryableError, match="cannot be read"):
@@ -335,4 +318,4 @@ def test_the_field_of_a_foreign_schema_is_matched_by_id(stream: IcebergStream) -
     with stream.load().update_schema() as update:
         update.rename_column("id", "n")
     stream.committer().commit(manifest)
-    assert rows(stream.on_disk, "n, m") == [(1, 1), (2, 7)]
+    assert rows(stream.lake, "n, m") == [(1, 1), (2, 7)]

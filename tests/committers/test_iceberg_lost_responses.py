@@ -16,8 +16,7 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
 )
 from pyiceberg.table import CommitTableResponse
-from tests.committers.iceberg_stream import (
-    IcebergStream,
+from tests.support.catalog_faults import (
     Send,
     catalog_with,
     late,
@@ -25,6 +24,7 @@ from tests.committers.iceberg_stream import (
     response_lost,
     unreachable_catalog,
 )
+from tests.support.streams import IcebergStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
@@ -64,6 +64,10 @@ def remote(tmp_path: Path) -> IcebergStream:
     return stream
 
 
+def polars_ids(stream: IcebergStream) -> list[int]:
+    return sorted(stream.lake.scan().select("id").collect()["id"].to_list())
+
+
 # Landed -----------------------------------------------------------------------------------------------
 
 
@@ -77,8 +81,8 @@ def test_a_batch_that_landed_with_its_response_lost_is_not_added_again(
         outcome = stream.committer().commit(manifest)
     assert outcome == Committed(stream.head.snapshot_id)
     assert stream.committer().commit(manifest) == AlreadyCommitted(stream.head.snapshot_id)
-    assert stream.ids() == stream.polars_ids() == [0, 1, 2]
-    assert stream.orphan_manifests() == set()
+    assert stream.ids() == polars_ids(stream) == [0, 1, 2]
+    assert stream.lake.orphan_manifests() == set()
 
 
 @pytest.mark.parametrize("error", [UNKNOWN[0], CONFLICT], ids=name)
@@ -114,8 +118,8 @@ def test_a_batch_that_landed_and_was_expired_before_anyone_looked_is_not_added_a
 
     def land_and_expire(send: Send) -> CommitTableResponse:
         send()
-        stream.append_as_another(100)
-        stream.expire_all_but_heads()
+        stream.lake.append(100)
+        stream.lake.expire()
         raise UNKNOWN[0]
 
     with catalog_with(land_and_expire):
@@ -152,7 +156,7 @@ def test_a_lost_request_leaves_the_state_unknown_and_the_next_attempt_lands(
             CommitStateUnknownError, match=r"may or may not be in the Iceberg table .*recover"
         ):
             remote.committer().commit(manifest)
-    assert len(remote.orphan_manifests()) == 2
+    assert len(remote.lake.orphan_manifests()) == 2
     assert isinstance(remote.committer().commit(manifest), Committed)
     assert remote.ids() == [0, 1]
 
@@ -165,7 +169,7 @@ def test_a_request_to_the_embedded_catalog_that_failed_did_not_land(tmp_path: Pa
     with catalog_with(not_sent(sa.exc.OperationalError("UPDATE", {}, Exception("disk I/O error")))):
         with pytest.raises(RetryableError, match="was not committed"):
             stream.committer().commit(manifest)
-    assert stream.orphan_manifests() == set()
+    assert stream.lake.orphan_manifests() == set()
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert stream.ids() == [0, 1]
 
@@ -174,7 +178,7 @@ def test_a_refused_request_is_a_conflict_and_its_manifests_go(stream: IcebergStr
     manifest = stream.prepare(1, [1])
     with catalog_with(not_sent(CONFLICT)):
         assert isinstance(stream.committer().commit(manifest), Conflict)
-    assert stream.orphan_manifests() == set()
+    assert stream.lake.orphan_manifests() == set()
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert stream.ids() == [0, 1]
 
@@ -186,7 +190,7 @@ def test_an_unknown_end_while_another_moved_the_branch_is_a_conflict(remote: Ice
 
     def another_is_faster(send: Send) -> CommitTableResponse:
         on_their_way.append(send)
-        remote.append_as_another(100)
+        remote.lake.append(100)
         raise UNKNOWN[0]
 
     with catalog_with(another_is_faster):
@@ -209,7 +213,7 @@ def test_manifests_that_cannot_be_written_are_told_and_leave_nothing(
         patch.setattr("pyiceberg.table.update.snapshot.write_manifest_list", fail)
         with pytest.raises(RetryableError, match=r"(?s)could not be\s+written.*No space left"):
             stream.committer().commit(manifest)
-    assert stream.orphan_manifests() == set()
+    assert stream.lake.orphan_manifests() == set()
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert stream.ids() == [0, 1]
 
@@ -250,8 +254,8 @@ def test_a_request_that_lands_late_adds_no_rows_twice(
     with catalog_with(late(UNKNOWN[0], on_their_way)), pytest.raises(CommitStateUnknownError):
         remote.committer().commit(manifest)
     arrive(on_their_way[0], lambda: remote.committer().commit(manifest))
-    assert remote.ids() == remote.polars_ids() == ([0, 1, 2] if mode == "append" else [1, 2])
-    assert len(list(remote.on_disk.tokens())) == 2
+    assert remote.ids() == polars_ids(remote) == ([0, 1, 2] if mode == "append" else [1, 2])
+    assert len(list(remote.lake.tokens())) == 2
 
 
 def test_a_late_request_after_the_next_batch_adds_nothing(remote: IcebergStream) -> None:

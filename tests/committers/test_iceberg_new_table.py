@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from tests.committers.iceberg_tables import Tables, tables_in
-from tests.readers import iceberg_rows
+from tests.support.iceberg_tables import Tables, tables_in
+from tests.support.readers import iceberg_rows
 
-from penstock.committers import crash_points
 from penstock.committers.errors import (
     ConfigurationError,
     PenstockError,
@@ -177,12 +176,6 @@ def test_a_format_version_given_twice_is_refused(tables: Tables) -> None:
         tables.create(version=1, properties={"format-version": "2"})
 
 
-def test_no_table_is_created_where_that_is_not_allowed(tables: Tables) -> None:
-    with pytest.raises(ConfigurationError, match="createTable=false"):
-        tables.create(allowed=False)
-    assert open_catalog(tables.config).list_namespaces() == []
-
-
 @pytest.mark.parametrize("kind", [pa.duration("us"), pa.time64("us"), pa.timestamp("ns"), pa.null()], ids=str)
 def test_types_that_iceberg_does_not_have_are_refused_by_column(tables: Tables, kind: pa.DataType) -> None:
     with pytest.raises(SchemaMismatchError, match=r"  - odd: "):
@@ -195,38 +188,6 @@ def test_names_that_iceberg_cannot_tell_apart_are_refused(tables: Tables, name: 
     columns = pa.schema([(name, pa.int64()), ("a", pa.struct([("b", pa.int64())]))])
     with pytest.raises(SchemaMismatchError, match=f"cannot distinguish these columns: '{name}', 'a.b'"):
         tables.create(columns)
-
-
-def test_of_many_that_create_a_table_all_use_the_same(tmp_path: Path) -> None:
-    for n in range(5):
-        tables, start = tables_in(tmp_path / str(n)), Barrier(4)
-
-        def create(tables: Tables = tables, start: Barrier = start) -> tuple[str, bool]:
-            start.wait()
-            table, created = tables.create()
-            return str(table.metadata.table_uuid), created
-
-        with ThreadPoolExecutor(4) as pool:
-            results = [future.result() for future in [pool.submit(create) for _ in range(4)]]
-        assert len({table_id for table_id, _ in results}) == 1
-        assert sorted(created for _, created in results) == [False, False, False, True]
-
-
-def test_a_process_may_die_right_after_creating_a_table(tables: Tables) -> None:
-    class Died(BaseException):
-        pass
-
-    def die(point: str, batch_id: int) -> None:
-        if (point, batch_id) == ("table.created", 0):
-            raise Died
-
-    crash_points.install(die)
-    try:
-        with pytest.raises(Died):
-            tables.create()
-    finally:
-        crash_points.install(None)
-    assert not tables.create()[1]
 
 
 def test_a_catalog_that_fails_is_an_error_of_ours_without_its_secrets(

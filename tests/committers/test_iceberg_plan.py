@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.committers.iceberg_tables import SCHEMA, Tables, tables_in
+from tests.support.iceberg_tables import SCHEMA, Tables, tables_in
 
 from penstock.committers.contract import DataFile, PartitionField, SortField
 from penstock.committers.errors import ConfigurationError

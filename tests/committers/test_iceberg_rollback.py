@@ -10,7 +10,8 @@ import pytest
 from pyiceberg.table import CommitTableResponse
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import SetSnapshotRefUpdate
-from tests.committers.iceberg_stream import IcebergStream, Send, catalog_with, not_sent
+from tests.support.catalog_faults import Send, catalog_with, not_sent
+from tests.support.streams import IcebergStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.errors import RetryableError, TableChangedError
@@ -22,7 +23,7 @@ def stream(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergStream:
     """With a foreign row, and batches 0 and 1 in two more snapshots."""
     IcebergStream(tmp_path).plan()
     stream = IcebergStream(tmp_path, branch=request.param)
-    IcebergStream(tmp_path).append_as_another(100)
+    IcebergStream(tmp_path).lake.append(100)
     stream.commit(0, [0])
     stream.commit(1, [1])
     return stream
@@ -33,14 +34,14 @@ def main(tmp_path: Path) -> IcebergStream:
     """The same on the main branch."""
     stream = IcebergStream(tmp_path)
     stream.plan()
-    stream.append_as_another(100)
+    stream.lake.append(100)
     stream.commit(0, [0])
     stream.commit(1, [1])
     return stream
 
 
 def snapshot_of(stream: IcebergStream, batch_id: int) -> int:
-    snapshots = stream.on_disk.metadata()["snapshots"]
+    snapshots = stream.lake.metadata()["snapshots"]
     of_batch = [s for s in snapshots if s["summary"].get("penstock.batch-id") == str(batch_id)]
     return int(of_batch[0]["snapshot-id"])
 
@@ -77,13 +78,13 @@ def set_current_snapshot(stream: IcebergStream) -> None:
 
 def roll_back_and_append(stream: IcebergStream) -> None:
     roll_back(stream)
-    stream.append_as_another(200)
+    stream.lake.append(200)
 
 
 def roll_back_and_expire(stream: IcebergStream) -> None:
     """The last batch's snapshot is no longer there; the head is older than it was."""
     roll_back(stream)
-    stream.expire_all_but_heads()
+    stream.lake.expire()
 
 
 def roll_back_append_and_expire_the_batch(stream: IcebergStream) -> None:
@@ -146,7 +147,7 @@ def test_a_table_whose_history_begins_anew_stops_the_stream(main: IcebergStream)
 def begin_anew(stream: IcebergStream) -> None:
     table = stream.load()
     table.manage_snapshots().remove_branch("main").commit()
-    stream.append_as_another(300)
+    stream.lake.append(300)
     assert stream.head.parent_snapshot_id is None
 
 
@@ -170,7 +171,7 @@ def test_a_dropped_branch_stops_the_stream(tmp_path: Path) -> None:
     ):
         with pytest.raises(TableChangedError, match="dropped"):
             attempt()
-    stream.expire_all_but_heads()
+    stream.lake.expire()
     with pytest.raises(TableChangedError, match="dropped"):
         stream.committer().token("query-2")
     stream.plan()
@@ -199,7 +200,7 @@ def test_a_branch_that_another_puts_elsewhere_stops_the_stream(tmp_path: Path) -
     main_head = IcebergStream(tmp_path).head.snapshot_id
     table = stream.load()
     table.manage_snapshots().remove_branch("audit").create_branch(main_head, "audit").commit()
-    IcebergStream(tmp_path, branch="audit").append_as_another(200)
+    IcebergStream(tmp_path, branch="audit").lake.append(200)
     with pytest.raises(TableChangedError):
         stream.commit(1, [1])
 
@@ -217,7 +218,7 @@ def test_a_rollback_that_was_undone_is_no_matter(stream: IcebergStream) -> None:
 
 def test_a_rollback_that_takes_back_only_foreign_rows_is_no_matter(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [1])
-    stream.append_as_another(200)
+    stream.lake.append(200)
     set_branch(stream, snapshot_of(stream, 1))
     assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
     assert isinstance(stream.commit(2, [2]), Committed)
@@ -226,9 +227,9 @@ def test_a_rollback_that_takes_back_only_foreign_rows_is_no_matter(stream: Icebe
 
 def test_a_rollback_to_after_the_last_batch_is_no_matter_once_that_has_expired(main: IcebergStream) -> None:
     last = snapshot_of(main, 1)
-    main.append_as_another(200)
+    main.lake.append(200)
     after = main.head.snapshot_id
-    main.append_as_another(300)
+    main.lake.append(300)
     main.load().maintenance.expire_snapshots().by_id(last).commit()
     set_branch(main, after)
     assert isinstance(main.commit(2, [2]), Committed)
@@ -240,9 +241,9 @@ def test_the_token_survives_the_expiry_of_all_old_snapshots(tmp_path: Path, vers
     stream = IcebergStream(tmp_path).with_options(format_version=version)
     manifest = stream.prepare(0, [0])
     stream.committer().commit(manifest)
-    stream.append_as_another(100)
-    stream.expire_all_but_heads()
-    assert list(stream.on_disk.tokens()) == []
+    stream.lake.append(100)
+    stream.lake.expire()
+    assert list(stream.lake.tokens()) == []
     assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
     assert isinstance(stream.commit(1, [1]), Committed)
     assert stream.ids() == [0, 1, 100]
@@ -285,7 +286,7 @@ def test_write_audit_publish_goes_on_after_every_publication(tmp_path: Path) -> 
         audit.commit(batch_id, [batch_id])
         set_branch(main, audit.head.snapshot_id)
         assert main.ids() == [*range(batch_id + 1), 100]
-        audit.expire_all_but_heads()
+        audit.lake.expire()
     assert audit.ids() == main.ids()
 
 
@@ -333,7 +334,7 @@ def test_an_operator_can_let_the_stream_go_on_with_what_is_there(
     main.committer().accept("query-1")
     assert isinstance(main.committer().commit(replayed), AlreadyCommitted)
     assert isinstance(main.commit(2, [2]), Committed)
-    assert main.ids() == sorted([*left, 2])  # type: ignore[type-var]
+    assert main.ids() == sorted([*left, 2])
 
 
 def test_accepting_a_dropped_branch_begins_it_anew(tmp_path: Path) -> None:
@@ -360,7 +361,7 @@ def test_a_writer_that_is_faster_than_the_operator_is_told(main: IcebergStream) 
     real = main.load()
 
     def somebody_appends(send: Send) -> CommitTableResponse:
-        main.append_as_another(200)
+        main.lake.append(200)
         return send()
 
     with catalog_with(somebody_appends), pytest.raises(RetryableError, match=r"(?s)Nothing was changed"):

@@ -11,42 +11,36 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
 from servers.glue import GlueServer
 from servers.request_log import RequestLog
 from servers.s3 import BUCKET, logged_s3_server, s3_properties
-from tests.committers.iceberg_query import IcebergQuery
+from tests.support.catalogs import CatalogLake, StoredQuery
+from tests.support.lakes import IcebergLake, ids
+from tests.support.query import Query
 
 from penstock.committers.errors import TableNotSupportedError
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.table import load_if_there
 from penstock.committers.store.sql import open_store
-from penstock.datasource.iceberg.options import IcebergOptions
 
 SERVERS = ["sql", "rest", "glue", "hive"]
-
-
-def ids(*values: int) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
 
 
 @dataclass
 class Lake:
     """A query's table with metadata on the local disk, and the operator's S3."""
 
-    query: IcebergQuery
-    catalog_name: str
-    catalog: dict[str, str]
-    """For the attacker's own pyiceberg."""
+    lake: IcebergLake | CatalogLake
+    query: StoredQuery
     namespace: str
 
     def plant(self, properties: dict[str, str]) -> None:
-        table = load_catalog(self.catalog_name, **self.catalog).load_table(f"{self.namespace}.t")
-        with table.transaction() as transaction:
+        """By the attacker's own pyiceberg."""
+        with self.lake.load().transaction() as transaction:
             transaction.set_properties(properties)
 
     def ids_in_s3(self) -> list[int]:
@@ -61,25 +55,15 @@ def lake(
 ) -> Lake:
     for name, value in glue.options.items():
         monkeypatch.setenv(name, value)
-    warehouse = tmp_path.as_uri()
-    catalog: dict[str, str] = {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.sqlite",
-        "warehouse": warehouse,
-    }
-    if request.param == "glue":
-        catalog = {**glue.properties_at(glue.uri), "warehouse": warehouse}
-    elif request.param in ("rest", "hive"):
-        catalog = request.getfixturevalue("rest_catalog" if request.param == "rest" else "hive").properties
-    namespace = f"n{uuid.uuid4().hex}"
     if request.param == "embedded":
-        options = IcebergOptions(table=f"{namespace}.t", warehouse=str(tmp_path))
+        embedded = IcebergLake(tmp_path, f"n{uuid.uuid4().hex}.ids")
+        query = StoredQuery(Query(embedded, "q"), f"sqlite:///{tmp_path}/store.db")
+        made = Lake(embedded, query, embedded.table.partition(".")[0])
     else:
-        given = {**catalog, **s3_properties(glue.options)}
-        options = IcebergOptions(table=f"{namespace}.t", catalog="prod", catalog_properties=given)
-    query = IcebergQuery(options, f"sqlite:///{tmp_path}/store.db")
-    query.run(0, ids(1))
-    return Lake(query, "penstock" if request.param == "embedded" else "prod", catalog, namespace)
+        lake: CatalogLake = request.getfixturevalue(f"{request.param}_lake")
+        made = Lake(lake, lake.stream(properties=s3_properties(glue.options)), lake.namespace)
+    made.query.run(0, ids(1))
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +99,7 @@ def test_no_request_goes_to_an_endpoint_that_the_table_names(
     assert log.methods() == []
     assert lake.ids_in_s3() == [2, 3]
     (warning,) = [one.getMessage() for one in caplog.records if "s3.endpoint" in one.getMessage()]
-    assert f"{lake.namespace}.t" in warning
+    assert f"{lake.namespace}.ids" in warning
     assert "catalog.s3.endpoint" in warning
     assert uri not in warning
 
@@ -128,7 +112,8 @@ def test_no_file_io_is_imported_that_the_table_names(lake: Lake, planted: str) -
 
 
 def test_no_location_provider_is_imported_that_the_table_names(lake: Lake, planted: str) -> None:
-    sink, written = lake.query.sink, lake.query.write(1, ids(2))
+    sink: Any = lake.query.query.sink()
+    written = lake.query.write(1, ids(2))
     lake.plant({"write.py-location-provider.impl": f"{planted}.Provider"})
     sys.modules.pop(planted, None)
 

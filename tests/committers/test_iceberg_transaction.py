@@ -5,30 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import update_table_metadata
 from pyiceberg.types import LongType
-from tests.sink_stream import SinkStream
+from tests.support.lakes import IcebergLake
+from tests.support.query import Batches, Query
 
 from penstock.committers.iceberg.library.snapshots import UncopiedTransaction
-from penstock.committers.iceberg.table import load
-from penstock.datasource.iceberg.options import IcebergOptions
-from penstock.datasource.iceberg.sink import IcebergSink
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    options = IcebergOptions(
-        table="lake.t", warehouse=str(tmp_path / "warehouse"), store=f"sqlite:///{tmp_path}/penstock.db"
-    )
-    sink = IcebergSink(options)
-    stream = SinkStream(sink)
+    lake = IcebergLake(tmp_path / "warehouse", "lake.t")
+    batches = Batches(Query(lake, "q0", {"store": f"sqlite:///{tmp_path}/penstock.db"}))
     for number in range(3):
-        stream.run(pa.table({"id": [number]}))
-    return load(sink.catalog, sink.address)
+        batches.run([number])
+    return lake.load()
 
 
 def changed(table: Table) -> UncopiedTransaction:

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.committers.postgres_tables import PostgresQuery
+from tests.support.postgres import PostgresQuery, query_into
 
 from penstock.committers.errors import SchemaMismatchError
 from penstock.committers.postgres.connection import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S
@@ -61,7 +61,7 @@ VALUES: list[tuple[pa.DataType, str, list[Any]]] = [
 
 @pytest.fixture
 def query(new_postgres_url: Callable[[], str]) -> PostgresQuery:
-    return PostgresQuery(new_postgres_url())
+    return query_into(new_postgres_url())
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_settings_of_the_role_change_no_value(query: PostgresQuery, store: SqlMa
     query.sql(f"CREATE ROLE {user} LOGIN SUPERUSER")
     for name, value in ODD_SETTINGS.items():
         query.sql(f"ALTER ROLE {user} SET {name} = '{value}'")
-    odd = PostgresQuery(query.url.replace("//postgres", f"//{user}", 1))
+    odd = query_into(query.url.replace("//postgres", f"//{user}", 1))
     columns = [pa.array(values[:1] * 5 + [None], kind) for kind, _, values in VALUES]
     columns.append(pa.array([["a\\", None], None, [], [None], ["NULL"], ["é日本"]], pa.list_(pa.string())))
     columns.append(pa.array(["é", "日本", "Zürich", "'\\", "€", None]))
@@ -178,7 +178,8 @@ def test_tasks_have_the_time_that_they_need(query: PostgresQuery, statement_time
     )
     if statement_timeout != "1h":
         url = url.replace("options=", f"options=--statement-timeout%3D{statement_timeout}%20")
-    server = query.sink(url=url).open_table()._server
+    target: Any = query.with_options(url=url).target()
+    server = target._server
     with server.connect(COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S) as connection:
         found = {name: connection.execute(f"SHOW {name}").fetchone() for name in limits}
 
@@ -192,7 +193,7 @@ def test_texts_stay_whole_whatever_the_encoding(
 ) -> None:
     if not in_url:
         monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
-    latin = PostgresQuery(query.url + "&client_encoding=LATIN1" * in_url)
+    latin = query_into(query.url + "&client_encoding=LATIN1" * in_url)
     texts = ["é", "Zürich", "日本"]
     latin.run(store, latin.batch(0), pa.table({"s": texts}))
     monkeypatch.undo()
@@ -206,13 +207,13 @@ def test_a_database_in_latin1_holds_its_texts_and_refuses_others(
     name = f"latin_{query.schema}"
     with psycopg.connect(query.url.replace("+psycopg", ""), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    latin = PostgresQuery(query.url.replace("/postgres?", f"/{name}?", 1))
+    latin = query_into(query.url.replace("/postgres?", f"/{name}?", 1))
     latin.sql(f"CREATE SCHEMA {query.schema}")
     latin.run(store, latin.batch(0), pa.table({"s": ["é", "Zürich"]}))
     with pytest.raises(SchemaMismatchError, match="a value is not valid: UntranslatableCharacter"):
         latin.run(store, latin.batch(1), pa.table({"s": ["日本"]}))
 
-    read = PostgresQuery(f"{latin.url}&client_encoding=UTF8")
+    read = query_into(f"{latin.url}&client_encoding=UTF8")
     assert read.sql("SELECT s, length(s) FROM events") == [("é", 1), ("Zürich", 6)]
 
 
@@ -240,7 +241,7 @@ def test_a_type_that_postgres_does_not_have_is_refused_with_a_way_out(
     query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType
 ) -> None:
     with pytest.raises(SchemaMismatchError, match=r"'a b' is .* write to_json\(`a b`\)"):
-        query.plan(store, query.batch(0), pa.table({"a b": pa.nulls(1, kind)}))
+        query.plan(store, query.batch(0), pa.table({"a b": pa.nulls(1, kind)}).schema)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_columns_that_could_lose_something_are_refused(
 ) -> None:
     query.sql(f"CREATE TABLE events (c {column})")
     with pytest.raises(SchemaMismatchError, match="without loss"):
-        query.plan(store, query.batch(0), pa.table({"c": pa.nulls(1, kind)}))
+        query.plan(store, query.batch(0), pa.table({"c": pa.nulls(1, kind)}).schema)
 
 
 def test_a_text_that_is_no_json_is_refused_by_its_task(query: PostgresQuery, store: SqlManifestStore) -> None:

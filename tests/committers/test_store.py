@@ -11,7 +11,7 @@ from datetime import timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
-from tests.committers.stores import (
+from tests.support.stores import (
     START,
     HandClock,
     Processes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.committers.stored_batches import (
+from tests.support.stored_batches import (
     ABORTED,
     COMMITTED,
     HOUR,
@@ -16,7 +16,7 @@ from tests.committers.stored_batches import (
     own,
     states,
 )
-from tests.committers.stores import (
+from tests.support.stores import (
     START,
     HandClock,
     run_sql,

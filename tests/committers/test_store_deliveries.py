@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
-from tests.committers.stored_batches import (
+from tests.support.stored_batches import (
     ABORTED,
     COMMITTED,
     HOUR,
@@ -22,7 +22,7 @@ from tests.committers.stored_batches import (
     own,
     states,
 )
-from tests.committers.stores import (
+from tests.support.stores import (
     START,
     HandClock,
     add_history,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
-from tests.committers.stores import create_old_store
+from tests.support.stores import create_old_store
 
 from penstock.committers.contract import StreamKey
 from penstock.committers.errors import ManifestCorruptError

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.committers.stored_batches import (
+from tests.support.stored_batches import (
     STREAM,
     UNKNOWN,
     fill,
     merged,
 )
-from tests.committers.stores import (
+from tests.support.stores import (
     START,
     HandClock,
     Processes,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.committers.stored_batches import HOUR, STREAM, UNKNOWN
-from tests.committers.stores import START
+from tests.support.stored_batches import HOUR, STREAM, UNKNOWN
+from tests.support.stores import START
 
 from penstock.committers.contract import StreamKey
 from penstock.committers.errors import RetryableError

@@ -17,20 +17,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from tests.committers.faults import (
-    SCHEMA,
-    BusyTable,
-    Fault,
-    FaultyTable,
-    ForgetfulStore,
-    Ids,
-    Query,
-    Strand,
-    Written,
-    strands,
-)
-from tests.committers.lakes import LAKES, DeltaLake, IcebergLake, LakeTable
-from tests.tables import rows
+from tests.support.faults import BusyTable, Fault, FaultyTable, ForgetfulStore, Strand, strands
+from tests.support.lakes import LAKES, LakeTable, rows
+from tests.support.query import Ids, Query, Written
 
 from penstock import testing
 from penstock.committers.commit_runner import Retry
@@ -59,6 +48,7 @@ from penstock.committers.errors import (
 from penstock.committers.file_tables.merge import merge
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.batch_plan import BatchPlan
 from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
@@ -83,12 +73,12 @@ def query_by_day(lake: LakeTable) -> Query:
 
 @pytest.fixture
 def delta_query(tmp_path: Path) -> Query:
-    return Query(DeltaLake(tmp_path))
+    return Query(LAKES["delta"](tmp_path))
 
 
 @pytest.fixture
 def iceberg_query(tmp_path: Path) -> Query:
-    return Query(IcebergLake(tmp_path))
+    return Query(LAKES["iceberg"](tmp_path))
 
 
 @pytest.fixture
@@ -106,7 +96,7 @@ def sqlite_store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 
 def findings(query: Query, ids: Ids) -> testing.Observation:
     """What is wrong with the table, if it is to hold these ids."""
-    return testing.check(query.lake.on_disk, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)")
+    return testing.check(query.lake, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)")
 
 
 def holds(query: Query, store: SqlManifestStore, ids: Ids) -> bool:
@@ -121,16 +111,16 @@ def state(store: SqlManifestStore, query: Query, batch_id: int = 0) -> ManifestS
 
 def data_files(query: Query) -> set[str]:
     """By their paths in the folder of data files."""
-    table = query.lake.on_disk
+    table = query.lake
     return {str((table.folder / path).relative_to(query.lake.data_folder)) for path in table.data_files()}
 
 
 def prepare_only(query: Query, store: SqlManifestStore, batch_id: int = 0, offsets: object = "") -> Written:
     """A driver that dies right after it has prepared the batch."""
     batch = query.batch(batch_id, offsets)
-    written = query.write(query.plan(store, batch), batch, "dead", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "dead")
     with crash_at("prepare.done"):
-        query.commit_or_abort(store, written)
+        query.commit(store, written)
     assert state(store, query, batch_id) is PREPARED
     return written
 
@@ -140,28 +130,28 @@ def prepare_only(query: Query, store: SqlManifestStore, batch_id: int = 0, offse
 
 def test_a_commit_that_lands_after_the_abort_finds_its_files(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
     on_its_way: list[Strand] = []
     with strands():
-        late = FaultyTable(query.open_table(), Fault.LATE, on_its_way.append)
+        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
         with pytest.raises(CommitStateUnknownError):
-            query.commit_or_abort(store, written, late)
+            query.commit_to(late, store, written)
         on_its_way[0].resume()
     assert on_its_way[0].error is None
 
-    query.run(store, batch, PARTS, "r2")
+    query.run(store, batch, *PARTS, run_id="r2")
     assert holds(query, store, [1, 2, 3])
 
 
 def test_a_commit_that_lands_after_its_recovery_adds_no_rows(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
     on_its_way: list[Strand] = []
     with strands():
-        late = FaultyTable(query.open_table(), Fault.LATE, on_its_way.append)
+        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
         with pytest.raises(CommitStateUnknownError):
-            query.commit_or_abort(store, written, late)
-        query.run(store, batch, PARTS, "r2")
+            query.commit_to(late, store, written)
+        query.run(store, batch, *PARTS, run_id="r2")
         on_its_way[0].resume()
 
     assert holds(query, store, [1, 2, 3])
@@ -187,15 +177,15 @@ def test_a_crash_of_a_batch_that_brings_a_column_and_a_restart_leave_each_row_on
     tmp_path: Path, store: SqlManifestStore, kind: str, point: str
 ) -> None:
     query = Query(LAKES[kind](tmp_path))
-    query.run(store, query.batch(0), [[0]], "r0")
+    query.run(store, query.batch(0), [0], run_id="r0")
     wider = replace(query, schema=pa.schema([*query.schema, ("note", pa.string())]))
     with crash_at(point):
-        wider.run(store, query.batch(1), PARTS, "r1", evolve=True)
-    wider.run(store, query.batch(1), PARTS, "r2", evolve=True)
+        wider.evolving.run(store, query.batch(1), *PARTS, run_id="r1")
+    wider.evolving.run(store, query.batch(1), *PARTS, run_id="r2")
 
     assert state(store, query, 1) is COMMITTED
     assert holds(query, store, [0, 1, 2, 3])
-    assert rows(query.lake.on_disk, "id, note") == [(n, None) for n in range(4)]
+    assert rows(query.lake, "id, note") == [(n, None) for n in range(4)]
 
 
 def test_a_crash_after_files_were_found_gone_and_before_they_are_written_again_is_healed(
@@ -208,7 +198,7 @@ def test_a_crash_after_files_were_found_gone_and_before_they_are_written_again_i
         query.plan(store, written.batch)
     assert state(store, query) is PREPARED
 
-    query.run(store, written.batch, PARTS, "r2")
+    query.run(store, written.batch, *PARTS, run_id="r2")
     assert holds(query, store, [1, 2, 3])
 
 
@@ -221,10 +211,10 @@ def test_a_pending_batch_that_the_table_has_otherwise_is_not_forgotten_once_spar
     """A copy of the checkpoint has landed the batch id; the original, decoupled then, has logged its own."""
     prepare_only(query, store)
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
-        query.run(copy, query.batch(0, "of the copy"), [[4]], "c1")
+        query.run(copy, query.batch(0, "of the copy"), [4], run_id="c1")
     for look in (
         lambda: query.plan(store, query.batch(1)),
-        lambda: query.committer(store).recovery.recover(query.stream),
+        lambda: query.two_phase(store).recovery.recover(query.stream),
     ):
         with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
             look()
@@ -236,13 +226,13 @@ def test_a_pending_batch_is_not_landed_on_the_batch_of_a_copy(
 ) -> None:
     """The original's batch was skipped; the copy, with a store of its own, has landed it to another end."""
     prepare_only(query, store, 0, "old")
-    later = query.write(query.sink_plan(1), query.batch(1), "dead", [[9]])
+    later = query.write(query.plan_of(1), [[9]], "dead")
     store.prepare(later.manifest, "dead")
     store.deliveries.skip(query.stream, 0, "ann", "broken")
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
-        query.run(copy, query.batch(0, "of the copy"), [[4]], "c1")
+        query.run(copy, query.batch(0, "of the copy"), [4], run_id="c1")
     with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
-        query.committer(store).recovery.recover(query.stream)
+        query.two_phase(store).recovery.recover(query.stream)
     assert state(store, query, 1) is PREPARED
 
 
@@ -250,17 +240,17 @@ def test_no_batch_lands_behind_one_that_a_copy_has_landed_meanwhile(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
     """As above, and the copy is faster than this one's commit. Both may have read the same rows."""
-    query.run(store, query.batch(0), [[1]], "r1")
+    query.run(store, query.batch(0), [1], run_id="r1")
     prepare_only(query, store, 1, "skipped")
     store.deliveries.skip(query.stream, 1, "ann", "broken")
-    written = query.write(query.plan(store, query.batch(2)), query.batch(2), "r2", [[9]])
+    written = query.write(query.plan(store, query.batch(2)), [[9]], "r2")
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
         ahead = query.batch(1, "of the copy")
         with (
-            at_point("prepare.done", lambda: query.run(copy, ahead, [[9]], "c1")),
+            at_point("prepare.done", lambda: query.run(copy, ahead, [9], run_id="c1")),
             pytest.raises(CheckpointMismatchError, match=r"Batch 1 of .* in the table from"),
         ):
-            query.commit_or_abort(store, written)
+            query.commit(store, written)
     assert state(store, query, 2) is ABORTED
     assert holds(query, store, [1, 9])
 
@@ -270,43 +260,43 @@ def test_copies_of_a_checkpoint_part_with_an_error_if_the_store_was_lost(
     query: Query, store: SqlManifestStore, tmp_path: Path, batch_id: int
 ) -> None:
     """Also if batches that were not delivered went with it: then the table's last batch is an older one."""
-    query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
+    query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/empty.db") as empty:
         with pytest.raises(CheckpointMismatchError, match="after batch 0, which the table has from other"):
-            query.committer(empty).begin(query.batch(batch_id), lambda number: query.batch(number).digest)
+            query.two_phase(empty).begin(query.batch(batch_id), lambda number: query.batch(number).digest)
         same = {0: query.batch(0, "of the copy").digest}
-        assert query.committer(empty).begin(query.batch(batch_id), same.get) is Action.WRITE
+        assert query.two_phase(empty).begin(query.batch(batch_id), same.get) is Action.WRITE
 
 
 def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManifestStore) -> None:
     """Each start says what its checkpoint has of the batch before."""
-    query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
+    query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
-        query.committer(store).begin(query.batch(1), lambda _: query.batch(0).digest)
+        query.two_phase(store).begin(query.batch(1), lambda _: query.batch(0).digest)
     same = query.batch(0, "of the copy").digest
-    assert query.committer(store).begin(query.batch(1), lambda _: same) is Action.WRITE
+    assert query.two_phase(store).begin(query.batch(1), lambda _: same) is Action.WRITE
 
 
 def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(
     query: Query, store: SqlManifestStore
 ) -> None:
     """A copy has put its own in the place of the one that held, after this driver had looked for it."""
-    written = query.write(query.plan(store, query.batch(0)), query.batch(0), "r1", PARTS)
+    written = query.write(query.plan(store, query.batch(0)), PARTS, "r1")
     prepare_only(query, store)
     with (
-        at_point("prepare.done", lambda: query.run(store, query.batch(0, "of the copy"), [[4]], "r2")),
+        at_point("prepare.done", lambda: query.run(store, query.batch(0, "of the copy"), [4], run_id="r2")),
         pytest.raises(RetryableError, match="has the manifest of other rows"),
     ):
-        query.commit_or_abort(store, written)
+        query.commit(store, written)
     assert holds(query, store, [4])
 
 
 def test_a_copy_that_must_part_gives_up_nothing(query: Query, store: SqlManifestStore) -> None:
     """The other one has logged what it prepared, and would not write it again."""
-    query.run(store, query.batch(0, "of the copy"), PARTS, "r1")
+    query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     prepare_only(query, store, 1, "of the copy")
     with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
-        query.committer(store).begin(query.batch(1), lambda _: query.batch(0).digest)
+        query.two_phase(store).begin(query.batch(1), lambda _: query.batch(0).digest)
     assert state(store, query, 1) is PREPARED
 
 
@@ -327,18 +317,18 @@ def test_a_store_from_an_old_backup_gives_way_to_the_table(
     prepare_only(query, store, 0, "old")
     query.plan(store, query.batch(0))
     with open_store(f"sqlite:///{tmp_path}/current.db") as current:
-        query.run(current, query.batch(0), PARTS, "r2")
+        query.run(current, query.batch(0), *PARTS, run_id="r2")
     digest = query.batch(0).digest
-    assert query.committer(store).begin(query.batch(1), lambda _: digest) is Action.WRITE
+    assert query.two_phase(store).begin(query.batch(1), lambda _: digest) is Action.WRITE
 
 
 def test_a_superseded_batch_takes_those_behind_it_with_it(query: Query, store: SqlManifestStore) -> None:
     """In the table it would say that the one before it has landed."""
     prepare_only(query, store, 0, "old")
     store.claim(query.stream, "r1")
-    later = query.write(query.sink_plan(1), query.batch(1), "r1", [[9]])
+    later = query.write(query.plan_of(1), [[9]], "r1")
     store.prepare(later.manifest, "r1")
-    query.run(store, query.batch(0, "new"), PARTS, "r2")
+    query.run(store, query.batch(0, "new"), *PARTS, run_id="r2")
     assert state(store, query, 1) is ABORTED
 
 
@@ -355,7 +345,7 @@ def test_a_batch_that_is_being_delivered_is_not_given_up(query: Query, store: Sq
 
 
 def test_a_committed_batch_with_other_offsets_stops_the_query(query: Query, store: SqlManifestStore) -> None:
-    query.run(store, query.batch(0, "old"), PARTS, "r1")
+    query.run(store, query.batch(0, "old"), *PARTS, run_id="r1")
     with pytest.raises(CheckpointMismatchError, match="committed from other source offsets") as failure:
         query.plan(store, query.batch(0, "new"))
     assert_says_what_to_do(failure.value)
@@ -365,7 +355,7 @@ def test_a_committed_batch_with_other_offsets_stops_the_query(query: Query, stor
 def test_other_offsets_stop_the_query_even_if_the_store_was_lost(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    query.run(store, query.batch(0, "old"), PARTS, "r1")
+    query.run(store, query.batch(0, "old"), *PARTS, run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
         with pytest.raises(
             CheckpointMismatchError, match="in the table from other source offsets"
@@ -378,14 +368,14 @@ def test_a_pending_batch_of_a_copied_checkpoint_does_not_count_as_delivered_with
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
     """The original has delivered that batch id from other offsets, and more since: the history tells."""
-    query.run(store, query.batch(0), [[0]], "r1")
+    query.run(store, query.batch(0), [0], run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
         prepare_only(query, copy, batch_id=1, offsets="of the copy")
-        query.run(store, query.batch(1), [[4]], "r1")
-        query.run(store, query.batch(2), [[5]], "r1")
+        query.run(store, query.batch(1), [4], run_id="r1")
+        query.run(store, query.batch(2), [5], run_id="r1")
 
         for look in (
-            lambda: query.committer(copy).recovery.recover(query.stream),
+            lambda: query.two_phase(copy).recovery.recover(query.stream),
             lambda: query.plan(copy, query.batch(1, "of the copy")),
         ):
             with pytest.raises(CheckpointMismatchError):
@@ -399,7 +389,7 @@ def test_a_batch_behind_the_table_stops_the_query_if_nobody_knows_its_offsets(
 ) -> None:
     """Skipping it might drop rows, writing it might double them."""
     for batch_id in range(2):
-        query.run(store, query.batch(batch_id), [[batch_id]], "r1")
+        query.run(store, query.batch(batch_id), [batch_id], run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
         with pytest.raises(
             CheckpointMismatchError, match="behind the table, which already has batch 1"
@@ -418,10 +408,10 @@ def test_offsets_that_change_between_plan_and_prepare_stop_the_query(
 ) -> None:
     """A twin on a copied checkpoint has prepared other rows meanwhile. Neither lands in the other's name."""
     batch = query.batch(0, "ours")
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
     prepare_only(query, store, offsets="theirs")
     with pytest.raises(CheckpointMismatchError, match="by another run"):
-        query.commit_or_abort(store, written)
+        query.commit(store, written)
     assert query.lake.count() == 0
 
 
@@ -429,31 +419,31 @@ def test_a_rewound_checkpoint_supersedes_what_was_prepared_later(
     query: Query, store: SqlManifestStore
 ) -> None:
     """Batch 1 was prepared, then the checkpoint was set back to batch 0: batch 1 is going to come back."""
-    query.run(store, query.batch(0), [[0]], "r1")
+    query.run(store, query.batch(0), [0], run_id="r1")
     prepare_only(query, store, batch_id=1, offsets="old")
 
-    assert query.plan(store, query.batch(0)) is None
-    query.run(store, query.batch(1, "new"), [[1, 2]], "r2")
+    assert query.plan(store, query.batch(0)).writers is None
+    query.run(store, query.batch(1, "new"), [1, 2], run_id="r2")
     assert holds(query, store, [0, 1, 2])
 
 
 def test_a_rewound_checkpoint_does_not_need_the_files_of_later_batches(
     query: Query, store: SqlManifestStore
 ) -> None:
-    query.run(store, query.batch(0), [[0]], "r1")
+    query.run(store, query.batch(0), [0], run_id="r1")
     delete(query, prepare_only(query, store, batch_id=1))
 
-    query.run(store, query.batch(0), [[0]], "r2")
-    query.run(store, query.batch(1), PARTS, "r2")
+    query.run(store, query.batch(0), [0], run_id="r2")
+    query.run(store, query.batch(1), *PARTS, run_id="r2")
     assert holds(query, store, [0, 1, 2, 3])
 
 
 def test_a_batch_that_was_skipped_in_vain_is_not_confirmed(query: Query, store: SqlManifestStore) -> None:
     """Between the plan and the commit the table lost the batch: Spark must not log it as done."""
-    query.run(store, query.batch(0), PARTS, "r1")
-    skipped = query.write(None, query.batch(1), "r2", PARTS)
+    query.run(store, query.batch(0), *PARTS, run_id="r1")
+    skipped = query.write(BatchPlan(query.batch(1)), PARTS, "r2")
     with pytest.raises(RetryableError, match="skipped but is not in the table"):
-        query.commit_or_abort(store, skipped)
+        query.commit(store, skipped)
 
 
 # Files that are gone ----------------------------------------------------------------------------------
@@ -469,7 +459,7 @@ def test_a_batch_whose_files_are_gone_is_written_again_by_its_replay(
 ) -> None:
     written = prepare_only(query, store)
     (query.lake.data_folder / min(written.paths)).unlink()
-    query.run(store, written.batch, PARTS, "r2")
+    query.run(store, written.batch, *PARTS, run_id="r2")
     record = store.record(query.stream, 0)
     assert record is not None
     assert (record.state, record.run_id) == (COMMITTED, "r2")
@@ -481,10 +471,10 @@ def test_a_manifest_that_arrives_late_and_without_its_files_is_written_again(
 ) -> None:
     """The database took its time with what it was asked, and its files were vacuumed meanwhile."""
     batch = query.batch(0)
-    late = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    late = query.write(query.plan(store, batch), PARTS, "r1")
     store.claim(query.stream, "r1")
     delete(query, late)
-    written = query.write(query.plan(store, batch), batch, "r2", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "r2")
     store.prepare(late.manifest, "r1")
 
     query.commit(store, written)
@@ -501,15 +491,15 @@ def test_what_a_twin_has_prepared_anew_stays(query_by_day: Query, store: SqlMani
     query, batch = query_by_day, query_by_day.batch(0)
     prepare_only(query, store)
     query.lake.partition_by_day()
-    ours = query.write(query.plan(store, batch), batch, "r2", PARTS)
+    ours = query.write(query.plan(store, batch), PARTS, "r2")
     anew: list[Written] = []
 
     class TwinActs(ForgetfulStore):
         def prepare(self, manifest: Manifest, run_id: str, **known: Any) -> Prepared:
             if known["replacing"] is not None and not anew:
-                anew.append(query.write(query.plan(store, batch), batch, "twin", PARTS))
+                anew.append(query.write(query.plan(store, batch), PARTS, "twin"))
                 with crash_at("commit.start"):
-                    query.commit_or_abort(store, anew[0])
+                    query.commit(store, anew[0])
             return store.prepare(manifest, run_id, **known)
 
     with pytest.raises(FencedError):
@@ -526,7 +516,7 @@ def test_a_vacuum_that_takes_uncommitted_files_costs_no_rows(query: Query, store
     written = prepare_only(query, store)
     query.lake.vacuum()
     assert data_files(query) == set()
-    query.run(store, written.batch, PARTS, "r2")
+    query.run(store, written.batch, *PARTS, run_id="r2")
     assert holds(query, store, [1, 2, 3])
 
 
@@ -542,47 +532,47 @@ def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
     batch = query.batch(0)
     with at_point(point, query.lake.vacuum):
         with pytest.raises(RetryableError, match="was vacuumed"):
-            query.run(store, batch, PARTS, "r1")
+            query.run(store, batch, *PARTS, run_id="r1")
     assert query.lake.count() == 0
 
-    query.run(store, batch, PARTS, "r2")
+    query.run(store, batch, *PARTS, run_id="r2")
     assert holds(query, store, [1, 2, 3])
 
 
 def test_recovery_never_overtakes_a_batch_that_stays_prepared(query: Query, store: SqlManifestStore) -> None:
     """The later batch's token would say that the earlier one landed."""
-    target = query.plan(store, query.batch(0))
-    first, second = (query.write(target, query.batch(n), "r1", [[n]]) for n in range(2))
+    query.plan(store, query.batch(0))
+    first, second = (query.write(query.plan_of(n), [[n]], "r1") for n in range(2))
     store.claim(query.stream, "r1")
     for written in (first, second):
         store.prepare(written.manifest, "r1")
     delete(query, first)
 
-    recovered = query.committer(store).recovery.recover(query.stream)
+    recovered = query.two_phase(store).recovery.recover(query.stream)
     assert [batch.state for batch in recovered] == [PREPARED]
     assert [record.batch.batch_id for record in store.pending(query.stream)] == [0, 1]
-    assert query.open_table().token(query.query_id) is None
+    assert query.target().token(query.query_id) is None
 
 
 def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
     query: Query, store: SqlManifestStore
 ) -> None:
     """Nor past a batch behind it that an operator has skipped."""
-    target = query.plan(store, query.batch(0))
+    query.plan(store, query.batch(0))
     store.claim(query.stream, "r1")
     for number in range(3):
-        store.prepare(query.write(target, query.batch(number), "r1", [[number]]).manifest, "r1")
+        store.prepare(query.write(query.plan_of(number), [[number]], "r1").manifest, "r1")
     store.finish(query.batch(0), ABORTED, reason="the replay writes it again")
     assert store.deliveries.skip(query.stream, 1, "ann", "broken")
 
-    (recovered,) = query.committer(store).recovery.recover(query.stream)
+    (recovered,) = query.two_phase(store).recovery.recover(query.stream)
     assert recovered.state is PREPARED
     assert "the earlier batch 0 was aborted" in recovered.reason
     assert [record.batch.batch_id for record in store.pending(query.stream)] == [2]
 
     with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
-        query.committer(store).begin(query.batch(3), lambda _: query.batch(2).digest)
-    assert query.open_table().token(query.query_id) is None
+        query.two_phase(store).begin(query.batch(3), lambda _: query.batch(2).digest)
+    assert query.target().token(query.query_id) is None
 
 
 def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_rows(
@@ -591,20 +581,19 @@ def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_ro
     """The copy has a store of its own, and was faster: so the commit of ours gave it up. What is behind would
     hide that its rows are nowhere.
     """
-    query.run(sqlite_store, query.batch(0, "theirs"), PARTS, "r1")
+    query.run(sqlite_store, query.batch(0, "theirs"), *PARTS, run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/ours.db") as ours:
         ours.register_stream(query.stream, query.lake.sink().kind)
         ours.claim(query.stream, "r2")
-        target = query.sink_plan(0)
         for number in range(2):
-            ours.prepare(query.write(target, query.batch(number), "r2", [[number]]).manifest, "r2")
+            ours.prepare(query.write(query.plan_of(number), [[number]], "r2").manifest, "r2")
         ours.finish(query.batch(0), ABORTED, reason="the table has it from other source offsets")
 
-        (recovered,) = query.committer(ours).recovery.recover(query.stream)
+        (recovered,) = query.two_phase(ours).recovery.recover(query.stream)
         assert recovered.state is PREPARED
         assert "the earlier batch 0 was aborted" in recovered.reason
         with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
-            query.committer(ours).begin(query.batch(2), lambda _: query.batch(1).digest)
+            query.two_phase(ours).begin(query.batch(2), lambda _: query.batch(1).digest)
         assert [record.batch.batch_id for record in ours.pending(query.stream)] == [1]
 
 
@@ -617,7 +606,7 @@ def test_a_batch_that_no_longer_fits_the_table_is_written_again_by_its_replay(
     query = query_by_day
     written = prepare_only(query, store)
     query.lake.partition_by_day()
-    query.run(store, written.batch, PARTS, "r2")
+    query.run(store, written.batch, *PARTS, run_id="r2")
     assert state(store, query) is COMMITTED
     assert holds(query, store, [-1, 1, 2, 3])
 
@@ -631,7 +620,7 @@ def test_a_batch_that_no_longer_fits_the_table_is_an_error_without_a_replay(
     query.lake.partition_by_day()
     replay = None if next_batch is None else query.batch(next_batch)
     with pytest.raises(SchemaMismatchError, match=r"no\s+longer accepts its files"):
-        query.committer(store).recovery.recover(query.stream, replay)
+        query.two_phase(store).recovery.recover(query.stream, replay)
     assert state(store, query) is PREPARED
     assert written.paths <= data_files(query)
 
@@ -643,8 +632,8 @@ def test_a_table_altered_during_the_batch_fails_it_until_the_restart(
     batch = query.batch(0)
     with at_point("prepare.done", query.lake.partition_by_day):
         with pytest.raises(SchemaMismatchError):
-            query.run(store, batch, PARTS, "r1")
-    query.run(store, batch, PARTS, "r2")
+            query.run(store, batch, *PARTS, run_id="r1")
+    query.run(store, batch, *PARTS, run_id="r2")
     assert holds(query, store, [-1, 1, 2, 3])
 
 
@@ -653,9 +642,9 @@ def test_a_table_altered_during_the_batch_fails_it_until_the_restart(
 
 def test_a_conflict_is_tried_again_until_it_lands(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    table = BusyTable(query.open_table(), conflicts=19)
-    query.commit_or_abort(store, written, table)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
+    table = BusyTable(query.target(), conflicts=19)
+    query.commit_to(table, store, written)
     assert table.commits == 20
     assert holds(query, store, [1, 2, 3])
 
@@ -664,14 +653,14 @@ def test_too_many_conflicts_leave_the_batch_prepared_for_the_next_start(
     query: Query, store: SqlManifestStore
 ) -> None:
     batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    table = BusyTable(query.open_table(), conflicts=20)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
+    table = BusyTable(query.target(), conflicts=20)
     with pytest.raises(RetryableError, match="conflicted with other writers 20 times, last: taken"):
-        query.commit_or_abort(store, written, table)
+        query.commit_to(table, store, written)
     assert table.commits == 20
     assert state(store, query) is PREPARED
 
-    query.run(store, batch, PARTS, "r2")
+    query.run(store, batch, *PARTS, run_id="r2")
     assert data_files(query) == written.paths
     assert holds(query, store, [1, 2, 3])
 
@@ -697,9 +686,9 @@ def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, stor
         query.lake.append(-1)
         query.lake.compact()
 
-    query.run(store, query.batch(0), PARTS, "r1")
+    query.run(store, query.batch(0), *PARTS, run_id="r1")
     with at_point("commit.start", others_write):
-        query.run(store, query.batch(1), [[4]], "r1")
+        query.run(store, query.batch(1), [4], run_id="r1")
     assert holds(query, store, [-1, 1, 2, 3, 4])
 
 
@@ -711,15 +700,15 @@ def test_abort_deletes_nothing_once_the_commit_was_tried(
 ) -> None:
     """The request is on its way, and the store, which was lost, knows of no manifest."""
     batch = query.batch(0)
-    written = query.write(query.plan(sqlite_store, batch), batch, "r1", PARTS)
+    written = query.write(query.plan(sqlite_store, batch), PARTS, "r1")
     on_its_way: list[Strand] = []
     with strands():
-        late = FaultyTable(query.open_table(), Fault.LATE, on_its_way.append)
+        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
         with pytest.raises(CommitStateUnknownError):
-            query.commit_or_abort(sqlite_store, written, late)
+            query.commit_to(late, sqlite_store, written)
         on_its_way[0].resume()
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
-        query.run(new, batch, PARTS, "r2")
+        query.run(new, batch, *PARTS, run_id="r2")
         assert holds(query, new, [1, 2, 3])
 
 
@@ -727,14 +716,14 @@ def test_a_commit_that_the_store_refuses_to_write_down_leaves_no_files(
     query: Query, store: SqlManifestStore
 ) -> None:
     batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
 
     class Full(ForgetfulStore):
         def prepare(self, _manifest: object, _run_id: str, **_options: object) -> None:
             raise RetryableError("the disk is full, nothing was written")
 
     with pytest.raises(RetryableError):
-        query.commit_or_abort(cast("SqlManifestStore", Full(store, "")), written)
+        query.commit(cast("SqlManifestStore", Full(store, "")), written)
     assert data_files(query) == set()
 
 
@@ -743,10 +732,10 @@ def test_abort_keeps_files_that_landed_while_a_twin_superseded_them(
 ) -> None:
     """A twin on a copied checkpoint looked at the table just before they landed, then prepared other rows."""
     batch = query.batch(0, "ours")
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
     with strands():
-        twin = Strand("twin", lambda: query.run(store, query.batch(0, "theirs"), [[4]], "r2"))
-        ours = Strand("ours", lambda: query.commit_or_abort(store, written))
+        twin = Strand("twin", lambda: query.run(store, query.batch(0, "theirs"), [4], run_id="r2"))
+        ours = Strand("ours", lambda: query.commit(store, written))
         ours.resume({"commit.start"})
         twin.resume({"commit.start"})
         ours.resume()
@@ -761,15 +750,15 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
 ) -> None:
     """It can never land. Its own checkpoint is told so, also later; the one that wrote the table goes on."""
     batch = query.batch(0, "theirs")
-    theirs = query.write(query.plan(sqlite_store, batch), batch, "r2", [[4]])
-    query.run(sqlite_store, query.batch(0, "ours"), PARTS, "r1")
+    theirs = query.write(query.plan(sqlite_store, batch), [[4]], "r2")
+    query.run(sqlite_store, query.batch(0, "ours"), *PARTS, run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
         new.register_stream(query.stream, query.lake.sink().kind)
         with pytest.raises(CheckpointMismatchError):
-            query.commit_or_abort(new, theirs)
+            query.commit(new, theirs)
         assert state(new, query) is ABORTED
 
-        committer = query.committer(new)
+        committer = query.two_phase(new)
         with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
             committer.begin(query.batch(1), lambda _: batch.digest)
         assert committer.begin(query.batch(1), lambda _: query.batch(0, "ours").digest) is Action.WRITE
@@ -786,7 +775,7 @@ def test_a_batch_that_is_delivered_while_its_files_are_looked_for_is_no_loss(
             assert store.finish(manifest.batch, COMMITTED, table_version=1)
             return ["gone.parquet"]
 
-    table = DeliveredMeanwhile(query.open_table(), Fault.NONE)
+    table = DeliveredMeanwhile(query.target(), Fault.NONE)
     (recovered,) = Recovery(store, table).recover(query.stream, replay=query.batch(1))
     assert recovered.state is COMMITTED
 
@@ -797,10 +786,10 @@ def test_a_skipped_batch_that_comes_back_with_other_rows_takes_those_behind_it_w
     """The checkpoint was rewound to before it; what waits behind follows on rows that are not written."""
     prepare_only(query, store, 0, "old")
     store.claim(query.stream, "r1")
-    later = query.write(query.sink_plan(1), query.batch(1), "r1", [[4]])
+    later = query.write(query.plan_of(1), [[4]], "r1")
     store.prepare(later.manifest, "r1")
     store.deliveries.skip(query.stream, 0, "ann", "broken")
-    query.run(store, query.batch(0, "new"), [[3], [4]], "r2")
+    query.run(store, query.batch(0, "new"), [3], [4], run_id="r2")
     assert state(store, query, 1) is ABORTED
     assert holds(query, store, [3, 4])
 
@@ -812,27 +801,27 @@ def test_of_two_prepared_manifests_the_first_wins_and_the_losers_files_are_delet
     query: Query, store: SqlManifestStore
 ) -> None:
     batch = query.batch(0)
-    loser = query.write(query.plan(store, batch), batch, "r2", [[1], [2], [3]])
-    winner = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    query.commit_or_abort(store, winner)
-    query.commit_or_abort(store, loser)
+    loser = query.write(query.plan(store, batch), [[1], [2], [3]], "r2")
+    winner = query.write(query.plan(store, batch), PARTS, "r1")
+    query.commit(store, winner)
+    query.commit(store, loser)
     assert data_files(query) == winner.paths
     assert holds(query, store, [1, 2, 3])
 
 
 def test_the_loser_finishes_what_the_winner_could_not(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
-    loser = query.write(query.plan(store, batch), batch, "r2", [[1], [2], [3]])
+    loser = query.write(query.plan(store, batch), [[1], [2], [3]], "r2")
     winner = prepare_only(query, store)
-    query.commit_or_abort(store, loser)
+    query.commit(store, loser)
     assert data_files(query) == winner.paths
     assert holds(query, store, [1, 2, 3])
 
 
 def test_a_second_commit_of_the_same_run_deletes_nothing(query: Query, store: SqlManifestStore) -> None:
     """Its manifest is not the one that holds, but the one that holds names its files."""
-    written = query.run(store, query.batch(0), PARTS, "r1")
-    query.commit_or_abort(store, replace(written, committables=written.committables[:1]))
+    written = query.run(store, query.batch(0), *PARTS, run_id="r1")
+    query.commit(store, Written(written[:1]))
     assert data_files(query) == written.paths
     assert holds(query, store, [1, 2, 3])
 
@@ -841,10 +830,10 @@ def test_a_run_that_is_taken_over_between_claim_and_prepare_is_refused(
     query: Query, store: SqlManifestStore
 ) -> None:
     batch = query.batch(0)
-    old = query.write(query.plan(store, batch), batch, "r1", [[1], [2], [3]])
-    with at_point("prepare.start", lambda: query.run(store, batch, PARTS, "r2")):
+    old = query.write(query.plan(store, batch), [[1], [2], [3]], "r1")
+    with at_point("prepare.start", lambda: query.run(store, batch, *PARTS, run_id="r2")):
         with pytest.raises(FencedError):
-            query.commit_or_abort(store, old)
+            query.commit(store, old)
     assert not data_files(query) & old.paths
     assert holds(query, store, [1, 2, 3])
 
@@ -855,9 +844,9 @@ def test_a_twin_that_runs_the_whole_batch_meanwhile_adds_no_rows(
 ) -> None:
     """A driver is paused at the point, another one takes its batch to the end, then the first wakes up."""
     batch = query.batch(0)
-    with at_point(point, lambda: query.run(store, batch, [[1], [2], [3]], "r2")):
+    with at_point(point, lambda: query.run(store, batch, [1], [2], [3], run_id="r2")):
         try:
-            query.run(store, batch, PARTS, "r1")
+            query.run(store, batch, *PARTS, run_id="r1")
         except FencedError:
             assert point == "prepare.start"
     assert state(store, query) is COMMITTED
@@ -871,33 +860,31 @@ def test_twins_that_recover_the_same_batch_add_no_rows(
     query: Query, store: SqlManifestStore, point: str
 ) -> None:
     batch = prepare_only(query, store).batch
-    with at_point(point, lambda: query.run(store, batch, PARTS, "r2")):
-        query.run(store, batch, PARTS, "r1")
+    with at_point(point, lambda: query.run(store, batch, *PARTS, run_id="r2")):
+        query.run(store, batch, *PARTS, run_id="r1")
     assert holds(query, store, [1, 2, 3])
 
 
 def test_racing_twins_add_the_rows_once(query: Query, store: SqlManifestStore) -> None:
     """Threads that really run at the same time, each a driver of its own, in several rounds."""
-    query.run(store, query.batch(0), [[0]], "r0")
+    query.run(store, query.batch(0), [0], run_id="r0")
     for batch_id in range(1, 6):
         batch = query.batch(batch_id)
-        written = [
-            query.write(query.plan(store, batch), batch, f"r{batch_id}-{n}", [[batch_id]]) for n in range(4)
-        ]
+        written = [query.write(query.plan(store, batch), [[batch_id]], f"r{batch_id}-{n}") for n in range(4)]
         start = threading.Barrier(len(written))
         threads = [threading.Thread(target=race, args=(query, store, one, start)) for one in written]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        query.run(store, batch, [[batch_id]], f"r{batch_id}-last")
+        query.run(store, batch, [batch_id], run_id=f"r{batch_id}-last")
     assert holds(query, store, range(6))
 
 
 def race(query: Query, store: SqlManifestStore, written: Written, start: threading.Barrier) -> None:
     start.wait()
     try:
-        query.commit_or_abort(store, written)
+        query.commit(store, written)
     except (FencedError, RetryableError):
         return
 
@@ -911,13 +898,13 @@ def test_a_twin_that_lands_while_the_planner_looks_is_no_mismatch(
     class TwinActs(ForgetfulStore):
         def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
             found = store.record(stream, batch_id)
-            query.run(store, batch, PARTS, "twin")
-            query.run(store, query.batch(1), [[4]], "twin")
+            query.run(store, batch, *PARTS, run_id="twin")
+            query.run(store, query.batch(1), [4], run_id="twin")
             return found
 
-    planned = query.committer(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
+    planned = query.two_phase(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
     assert planned is Action.WRITE
-    written = query.write(query.open_table().plan_batch(SCHEMA, "append", 0), batch, "r1", PARTS)
+    written = query.write(query.plan_of(0), PARTS, "r1")
     query.commit(store, written)
     assert holds(query, store, [1, 2, 3, 4])
 
@@ -926,10 +913,10 @@ def test_a_driver_that_wakes_up_after_later_batches_adds_no_rows(
     query: Query, store: SqlManifestStore
 ) -> None:
     with strands():
-        old = Strand("old", lambda: query.run(store, query.batch(0), PARTS, "r1"))
+        old = Strand("old", lambda: query.run(store, query.batch(0), *PARTS, run_id="r1"))
         old.resume({"commit.start"})
-        query.run(store, query.batch(0), PARTS, "r2")
-        query.run(store, query.batch(1), [[4]], "r2")
+        query.run(store, query.batch(0), *PARTS, run_id="r2")
+        query.run(store, query.batch(1), [4], run_id="r2")
         old.resume()
     assert old.error is None
     assert holds(query, store, [1, 2, 3, 4])
@@ -938,25 +925,25 @@ def test_a_driver_that_wakes_up_after_later_batches_adds_no_rows(
 def test_a_superseded_driver_is_told_that_it_was_given_up(query: Query, store: SqlManifestStore) -> None:
     """It lands all the same, and must not report success for a batch that the store has as given up."""
     batch = query.batch(0, "ours")
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
     with at_point("commit.landed", lambda: store.finish(batch, ABORTED)):
         with pytest.raises(FencedError, match="another run has aborted it"):
-            query.commit_or_abort(store, written)
+            query.commit(store, written)
     assert findings(query, [1, 2, 3]).problems == []
 
-    assert query.plan(store, batch) is None
+    assert query.plan(store, batch).writers is None
 
 
 # Empty batches, overwriting ---------------------------------------------------------------------------
 
 
 def test_an_empty_batch_makes_no_table_commit(query: Query, store: SqlManifestStore) -> None:
-    query.run(store, query.batch(0), PARTS, "r1")
+    query.run(store, query.batch(0), *PARTS, run_id="r1")
     version = query.lake.version()
-    query.run(store, query.batch(1), [[], []], "r1")
+    query.run(store, query.batch(1), [], [], run_id="r1")
     assert query.lake.version() == version
     assert state(store, query, 1) is COMMITTED
-    assert query.plan(store, query.batch(1)) is None
+    assert query.plan(store, query.batch(1)).writers is None
 
 
 # A store that is not the newest -----------------------------------------------------------------------
@@ -966,16 +953,16 @@ def test_a_store_restored_from_an_old_backup_costs_and_doubles_no_rows(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
     """The backup was made while batch 1 was pending; since then it and batch 2 have landed."""
-    query.run(sqlite_store, query.batch(0), [[0]], "r1")
+    query.run(sqlite_store, query.batch(0), [0], run_id="r1")
     prepare_only(query, sqlite_store, batch_id=1)
     back_up(tmp_path / "store.db", tmp_path / "backup.db")
-    query.run(sqlite_store, query.batch(1), PARTS, "r2")
-    query.run(sqlite_store, query.batch(2), [[4]], "r2")
+    query.run(sqlite_store, query.batch(1), *PARTS, run_id="r2")
+    query.run(sqlite_store, query.batch(2), [4], run_id="r2")
 
     with open_store(f"sqlite:///{tmp_path}/backup.db") as restored:
         assert state(restored, query, 1) is PREPARED
-        query.run(restored, query.batch(2), [[4]], "r3")
-        query.run(restored, query.batch(3), [[5]], "r3")
+        query.run(restored, query.batch(2), [4], run_id="r3")
+        query.run(restored, query.batch(3), [5], run_id="r3")
         assert holds(query, restored, [0, 1, 2, 3, 4, 5])
 
 
@@ -985,13 +972,13 @@ def test_a_restored_store_does_not_miss_files_that_were_compacted_since(
     """The pending batch's files are gone, but a later token says that it landed."""
     prepare_only(query, sqlite_store)
     back_up(tmp_path / "store.db", tmp_path / "backup.db")
-    query.run(sqlite_store, query.batch(0), PARTS, "r2")
-    query.run(sqlite_store, query.batch(1), [[4]], "r2")
+    query.run(sqlite_store, query.batch(0), *PARTS, run_id="r2")
+    query.run(sqlite_store, query.batch(1), [4], run_id="r2")
     query.lake.compact()
     query.lake.vacuum()
 
     with open_store(f"sqlite:///{tmp_path}/backup.db") as restored:
-        query.run(restored, query.batch(2), [[5]], "r3")
+        query.run(restored, query.batch(2), [5], run_id="r3")
         assert holds(query, restored, [1, 2, 3, 4, 5])
 
 
@@ -1029,7 +1016,7 @@ def test_the_first_batch_is_written_again_into_a_table_that_was_created_again(
     """The stream has nothing in the old table yet, so no row is missing in the new one."""
     written = prepare_only(query, store)
     query.lake.replace()
-    query.run(store, written.batch, PARTS, "r2")
+    query.run(store, written.batch, *PARTS, run_id="r2")
     assert holds(query, store, [-1, 1, 2, 3])
 
 
@@ -1037,7 +1024,7 @@ def test_the_first_batch_is_written_again_into_a_table_that_was_created_again(
 def test_a_pending_batch_of_a_table_that_was_dropped_stays_pending(
     query: Query, store: SqlManifestStore, action: Callable[[LakeTable], None]
 ) -> None:
-    query.run(store, query.batch(0), [[0]], "r1")
+    query.run(store, query.batch(0), [0], run_id="r1")
     prepare_only(query, store, batch_id=1)
     action(query.lake)
     with pytest.raises(TableChangedError):
@@ -1049,16 +1036,16 @@ def test_a_batch_that_landed_and_was_restored_away_before_it_was_marked_stops_th
     query: Query, store: SqlManifestStore
 ) -> None:
     """Its token is still in the table: to take the token's word would lose its rows."""
-    query.run(store, query.batch(0), [[0]], "r1")
+    query.run(store, query.batch(0), [0], run_id="r1")
     before, batch = query.lake.version(), query.batch(1)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
     with crash_at("commit.landed"):
-        query.commit_or_abort(store, written)
+        query.commit(store, written)
     query.lake.go_back(before)
 
     for _ in range(2):
         with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
-            query.run(store, batch, PARTS, "r2")
+            query.run(store, batch, *PARTS, run_id="r2")
     assert state(store, query, 1) is PREPARED
 
 
@@ -1067,17 +1054,17 @@ def test_an_operator_lets_the_stream_go_on_with_a_table_that_was_rolled_back(
 ) -> None:
     """The pending batch is done with, its rows stay taken back, and the next ones land."""
     query = iceberg_query
-    query.run(store, query.batch(0), [[0]], "r1")
+    query.run(store, query.batch(0), [0], run_id="r1")
     before = query.lake.version()
     prepare_only(query, store, batch_id=1)
     with crash_at("commit.landed"):
-        query.committer(store).recovery.recover(query.stream)
+        query.two_phase(store).recovery.recover(query.stream)
     query.lake.go_back(before)
 
-    query.open_table().accept(query.query_id)
-    query.committer(store).recovery.accept_pending(query.stream)
-    query.run(store, query.batch(1), PARTS, "r2")
-    query.run(store, query.batch(2), [[4]], "r2")
+    query.target().accept(query.query_id)
+    query.two_phase(store).recovery.accept_pending(query.stream)
+    query.run(store, query.batch(1), *PARTS, run_id="r2")
+    query.run(store, query.batch(2), [4], run_id="r2")
     assert holds(query, store, [0, 4])
 
 
@@ -1092,10 +1079,10 @@ def test_the_expiry_of_all_snapshots_but_the_newest_changes_nothing(
         query.lake.vacuum(orphans=False)
 
     for batch_id, point in enumerate(["prepare.done", "commit.start", "commit.landed", "mark.done"]):
-        query.run(store, query.batch(2 * batch_id), [[2 * batch_id]], "r1")
+        query.run(store, query.batch(2 * batch_id), [2 * batch_id], run_id="r1")
         with at_point(point, others_write_and_expire):
-            query.run(store, query.batch(2 * batch_id + 1), [[2 * batch_id + 1]], "r1")
-    assert query.plan(store, query.batch(7)) is None
+            query.run(store, query.batch(2 * batch_id + 1), [2 * batch_id + 1], run_id="r1")
+    assert query.plan(store, query.batch(7)).writers is None
     assert holds(query, store, [*range(8), *4 * [-1]])
 
 
@@ -1104,11 +1091,11 @@ def test_a_table_restored_to_before_the_last_batch_stops_the_query(
 ) -> None:
     versions = []
     for batch_id in range(3):
-        query.run(store, query.batch(batch_id), [[batch_id]], "r1")
+        query.run(store, query.batch(batch_id), [batch_id], run_id="r1")
         versions.append(query.lake.version())
     query.lake.go_back(versions[1])
     with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
-        query.run(store, query.batch(3), [[3]], "r1")
+        query.run(store, query.batch(3), [3], run_id="r1")
     assert findings(query, [0, 1]).problems == []
 
 
@@ -1120,10 +1107,10 @@ def test_a_table_restored_during_recovery_stops_the_query(
     batch = query.batch(0)
     planned = query.plan(store, batch)
     before = query.lake.version()
-    query.commit(store, query.write(planned, batch, "r1", [[0]]))
+    query.commit(store, query.write(planned, [[0]], "r1"))
     if before == -1:  # a new Iceberg table has no snapshot to go back to
         before = query.lake.version()
-        query.run(store, query.batch(1), [[6]], "r1")
+        query.run(store, query.batch(1), [6], run_id="r1")
     prepare_only(query, store, batch_id=2)
     with at_point(point, lambda: query.lake.go_back(before)):
         with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
@@ -1136,30 +1123,30 @@ def test_a_rollback_is_noticed_and_can_be_accepted_when_the_store_was_lost(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
     """The table knows by itself what it has lost, and the new store knows whom the operator means."""
-    query.run(store, query.batch(0), [[0]], "r1")
+    query.run(store, query.batch(0), [0], run_id="r1")
     before = query.lake.version()
-    query.run(store, query.batch(1), PARTS, "r1")
+    query.run(store, query.batch(1), *PARTS, run_id="r1")
     query.lake.go_back(before)
 
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
         with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
             query.plan(new, query.batch(2))
         assert [known.key for known in new.streams()] == [query.stream]
-        now = query.open_table().plan_batch(SCHEMA, "append", 2).content
+        now = query.write(query.plan_of(2), [[4]]).content
         new.accept_table(query.stream, now.table_id, now.table_version)
-        query.open_table().accept(query.query_id)
-        query.run(new, query.batch(2), [[4]], "r2")
+        query.target().accept(query.query_id)
+        query.run(new, query.batch(2), [4], run_id="r2")
         assert holds(query, new, [0, 4])
 
 
 def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
-    written = query.write(query.plan(store, batch), batch, "r1", PARTS)
-    landed = query.committer(store).commit(written.manifest, written.committables)
+    written = query.write(query.plan(store, batch), PARTS, "r1")
+    landed = query.two_phase(store).commit(written.manifest, written.committables)
     assert landed == Committed(query.lake.version())
-    again = query.committer(store).commit(written.manifest, written.committables)
+    again = query.two_phase(store).commit(written.manifest, written.committables)
     assert again == AlreadyCommitted(query.lake.version())
-    assert query.committer(store).begin(batch) is Action.SKIP
+    assert query.two_phase(store).begin(batch) is Action.SKIP
 
 
 # The documentation ------------------------------------------------------------------------------------

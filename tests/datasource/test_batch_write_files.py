@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.committers.lakes import LAKES
-from tests.lake import NOW, OLD, Lake, paths
+from tests.support.lakes import LAKES
+from tests.support.stored_lake import NOW, OLD, Lake, paths
 
 from penstock.cli.gc import CleanedTable, clean_table
 from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER, batch_write_id, batch_write_of

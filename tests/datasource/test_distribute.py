@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from tests.spark.conftest import spark as spark_in_utc
-from tests.spark.formats import DeltaLakeTable, FileTable, IcebergLakeTable
-from tests.spark.id_stream import IdStream
+from tests.support.id_stream import IdStream
+from tests.support.lakes import LakeTable, delta_lake, iceberg_lake
 
 import penstock
 from penstock import ConfigurationError
@@ -120,12 +120,12 @@ def mixed(spark: SparkSession, ids: int = 2000) -> DataFrame:
     return rows.repartition(TASKS)
 
 
-def files_written(table: FileTable, rows: DataFrame, **options: str) -> int:
+def files_written(table: LakeTable, rows: DataFrame, **options: str) -> int:
     rows.write.format(table.source).options(**table.options, **options).mode("append").save()
-    return len(table.on_disk.data_files())
+    return len(table.data_files())
 
 
-@pytest.mark.parametrize("kind", [DeltaLakeTable, IcebergLakeTable])
+@pytest.mark.parametrize("kind", [delta_lake, iceberg_lake])
 def test_a_batch_writes_one_file_for_each_partition(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
     plain, brought = kind(tmp_path / "plain"), kind(tmp_path / "brought")
     by = {plain.partitioning: "day"}
@@ -134,15 +134,15 @@ def test_a_batch_writes_one_file_for_each_partition(spark: SparkSession, tmp_pat
     assert sorted(rows_of(brought)) == sorted(rows_of(plain))
 
 
-def rows_of(table: FileTable) -> Sequence[tuple[object, ...]]:
-    from tests.tables import rows
+def rows_of(table: LakeTable) -> Sequence[tuple[object, ...]]:
+    from tests.support.lakes import rows
 
-    return rows(table.on_disk, "id, day")
+    return rows(table, "id, day")
 
 
 def test_the_partitioning_of_the_table_is_looked_up(spark: SparkSession, tmp_path: Path) -> None:
     """Of an Iceberg table with buckets: as many files as there are buckets."""
-    table = IcebergLakeTable(tmp_path / "warehouse")
+    table = iceberg_lake(tmp_path)
     options = {**table.options, "partitionSpec": "bucket(6, id)"}
     new = penstock.distribute(mixed(spark), format=table.source, options=options, partitions=TASKS)
     assert files_written(table, new, partitionSpec="bucket(6, id)") == 6
@@ -153,7 +153,7 @@ def test_the_partitioning_of_the_table_is_looked_up(spark: SparkSession, tmp_pat
 def test_the_partitioning_of_a_delta_table_goes_before_the_options(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    table = DeltaLakeTable(tmp_path / "table")
+    table = delta_lake(tmp_path)
     files_written(table, mixed(spark, 10).coalesce(1), partitionBy="day")
     before = len(DeltaTable(str(table.folder)).file_uris())
     brought = penstock.distribute(mixed(spark), format=table.source, options=table.options, partitions=TASKS)
@@ -161,13 +161,13 @@ def test_the_partitioning_of_a_delta_table_goes_before_the_options(
 
 
 def test_rows_of_a_partition_may_be_shared_by_some_tasks(spark: SparkSession, tmp_path: Path) -> None:
-    table = DeltaLakeTable(tmp_path / "table")
+    table = delta_lake(tmp_path)
     brought = penstock.distribute(mixed(spark), "day", partitions=16, files_per_partition=2)
     assert DAYS < files_written(table, brought, partitionBy="day") <= 2 * DAYS
 
 
 def test_without_partitions_there_is_one_file(spark: SparkSession, tmp_path: Path) -> None:
-    table = DeltaLakeTable(tmp_path / "table")
+    table = delta_lake(tmp_path)
     assert files_written(table, penstock.distribute(mixed(spark), "")) == 1
 
 
@@ -182,7 +182,7 @@ def test_a_stream_writes_one_file_for_each_partition_of_a_batch(spark: SparkSess
     files = {}
     for name in ("plain", "brought"):
         (tmp_path / name).mkdir()
-        ids = IdStream(spark, tmp_path / name, DeltaLakeTable(tmp_path / name / "table"))
+        ids = IdStream(spark, tmp_path / name, delta_lake(tmp_path / name))
         ids.add_files(2)
         rows = ids.rows().repartition(TASKS)
         rows = penstock.distribute(rows, "day", partitions=TASKS) if name == "brought" else rows

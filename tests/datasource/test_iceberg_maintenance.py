@@ -5,35 +5,26 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from tests.sink_stream import SinkStream
-from tests.tables import IcebergOnDisk, rows
+from tests.support.lakes import IcebergLake, iceberg_lake
+from tests.support.query import Batches, Query
 
 from penstock.committers.errors import CheckpointMismatchError
-from penstock.datasource.iceberg.options import IcebergOptions
-from penstock.datasource.iceberg.sink import IcebergSink
 
 BATCHES = 45
 
 
-def stream(folder: Path, **options: str) -> tuple[SinkStream, IcebergOnDisk]:
-    given = {"table": "lake.ids", "warehouse": str(folder / "warehouse")}
-    given["store"] = f"sqlite:///{folder}/store.db"
-    sink = IcebergSink(IcebergOptions.parse({**given, **options}))
-    return SinkStream(sink), IcebergOnDisk(folder / "warehouse")
+def stream(folder: Path, **options: str) -> tuple[Batches, IcebergLake]:
+    lake = iceberg_lake(folder)
+    return Batches(Query(lake, options={"store": f"sqlite:///{folder}/store.db", **options})), lake
 
 
-def ids(first: int, count: int) -> pa.Table:
-    return pa.table({"id": pa.array(range(first, first + count), pa.int64())})
-
-
-def run(one: SinkStream, batches: int) -> None:
+def run(one: Batches, batches: int) -> None:
     for _ in range(batches):
-        one.run(ids(one.next_batch, 1))
+        one.run([one.next_batch])
 
 
-def metadata_files(table: IcebergOnDisk, pattern: str) -> set[str]:
+def metadata_files(table: IcebergLake, pattern: str) -> set[str]:
     return {path.name for path in (table.folder / "metadata").glob(pattern)}
 
 
@@ -48,7 +39,7 @@ def test_a_stream_with_default_settings_keeps_from_20_to_50_snapshots(
         run(one, BATCHES - 40)
 
     assert (before, table.versions()) == (40, 20 + 4)
-    assert rows(table, "id") == [(number,) for number in range(BATCHES)]
+    assert table.ids() == list(range(BATCHES))
     assert len(metadata_files(table, "snap-*.avro")) == BATCHES
     assert caplog.records == []
 
@@ -60,7 +51,7 @@ def test_a_stream_that_keeps_2_snapshots_leaves_no_file_of_the_others_and_goes_o
     with caplog.at_level(logging.WARNING):
         run(one, BATCHES)
 
-    assert rows(table, "id") == [(number,) for number in range(BATCHES)]
+    assert table.ids() == list(range(BATCHES))
     assert table.versions() == 2 + 4
     snapshots = {Path(one["manifest-list"]).name for one in table.metadata()["snapshots"]}
     expired = metadata_files(table, "snap-*.avro") - snapshots
@@ -84,4 +75,4 @@ def test_a_batch_whose_snapshot_has_expired_is_not_taken_again(tmp_path: Path) -
     other.next_batch = 5
     with pytest.raises(CheckpointMismatchError, match="already has batch 10"):
         run(other, 1)
-    assert rows(table, "id") == [(number,) for number in range(11)]
+    assert table.ids() == list(range(11))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.committers.lakes import IcebergLake
-from tests.lake import NOW, Lake
+from tests.support.lakes import IcebergLake
+from tests.support.stored_lake import NOW, Lake
 
 from penstock.committers.batch_writes import GIVEN_UP_AFTER
 from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
@@ -236,11 +236,11 @@ def test_a_table_whose_snapshots_shall_not_expire_is_looked_after_all_the_same(
     set_properties(lake, **{EXPIRE_PROPERTY: "false"})
     if is_of_early_version:
         set_properties(lake, ICEBERG_MAINTENANCE_PROPERTY)
-    before = lake.lake.on_disk.versions()
+    before = lake.lake.versions()
     orphans = lake.write(BATCHES - 1)
     assert done(run(lake))["compact"] == "compacted 12 files into 2"
     assert not any((lake.table / file.path).exists() for file in orphans)
-    assert lake.lake.on_disk.versions() > before
+    assert lake.lake.versions() > before
 
 
 @pytest.mark.parametrize("kind", ["iceberg"])

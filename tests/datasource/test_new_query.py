@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from tests.committers.lakes import LAKES, LakeTable
-from tests.sink_stream import SinkStream
+from tests.support.lakes import LAKES, LakeTable
+from tests.support.query import Batches, Query
 from typer.testing import CliRunner
 
 from penstock import CheckpointMismatchError
@@ -42,19 +42,19 @@ class Queries:
 
     def sink(self, checkpoint: str = "cp", **options: str) -> FileTableSink:
         (self.folder / checkpoint).mkdir(exist_ok=True)
-        sink: Any = self.lake.sink()
-        names = ("path", "warehouse", "table")
-        table = {name: getattr(sink.options, name) for name in names if hasattr(sink.options, name)}
-        given = {**table, "checkpointLocation": str(self.folder / checkpoint), **options}
-        made: FileTableSink = type(sink)(type(sink.options).parse(given))
-        return made
+        return self.lake.sink(checkpointLocation=str(self.folder / checkpoint), **options)
 
-    def run(self, query_id: str, **options: str) -> SinkStream:
+    def batches(self, query_id: str, checkpoint: str = "cp", **options: str) -> Batches:
+        (self.folder / checkpoint).mkdir(exist_ok=True)
+        given = {"checkpointLocation": str(self.folder / checkpoint), **options}
+        return Batches(Query(self.lake, query_id, given))
+
+    def run(self, query_id: str, **options: str) -> Batches:
         """The first batch of a query; what was warned of before is forgotten."""
         self.caplog.clear()
-        stream = SinkStream(self.sink(**options), query_id)
-        stream.run(ROWS)
-        return stream
+        batches = self.batches(query_id, **options)
+        batches.run(ROWS)
+        return batches
 
     @property
     def warned(self) -> str:
@@ -101,11 +101,11 @@ def test_the_table_alone_knows_a_query_that_begins_anew(
 def test_it_is_refused_on_request_before_anything_is_written(queries: Queries) -> None:
     queries.run("q1")
     shutil.rmtree(queries.folder / "cp")
-    files, version = queries.lake.on_disk.data_files(), queries.lake.version()
+    files, version = queries.lake.data_files(), queries.lake.version()
 
     with pytest.raises(CheckpointMismatchError, match=f"{SAME_CHECKPOINT}.* Nothing was written.*newQuery"):
         queries.run("q2", newQuery="refuse")
-    assert queries.lake.on_disk.data_files() == files
+    assert queries.lake.data_files() == files
     assert queries.lake.version() == version
 
     queries.run("q2", newQuery="allow")
@@ -117,13 +117,13 @@ def test_a_query_that_has_begun_is_not_refused(queries: Queries) -> None:
     queries.run("q1")
     shutil.rmtree(queries.folder / "cp")
     stream = queries.run("q2")
-    stream.sink = queries.sink(newQuery="refuse")
+    stream.query = stream.query.with_options(newQuery="refuse")
     stream.run(ROWS)
     assert queries.lake.count() == 9
 
-    with open_store(store_url(stream.sink.options)) as store:  # a replay
-        batch = Batch(StreamKey("q2", stream.sink.table_uri), 0, "0" * 64)
-        assert plan_batch(stream.sink, store, batch, ROWS.schema, overwrite=False).writers is None
+    query = stream.query
+    with open_store(store_url(query.sink().options)) as store:  # a replay
+        assert query.plan(store, query.batch(0)).writers is None
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,9 @@ def test_no_warning_after_a_batch_write_with_the_same_name_and_checkpoint(querie
 def test_no_warning_for_a_checkpoint_that_was_given_a_new_query_id(queries: Queries) -> None:
     """`penstock reset-query-id`: the query goes on at the batch where it was."""
     queries.run("q1")
-    SinkStream(queries.sink(newQuery="refuse"), "q2", next_batch=1).run(ROWS)
+    renewed = queries.batches("q2", newQuery="refuse")
+    renewed.next_batch = 1
+    renewed.run(ROWS)
     assert not queries.warned
 
 
@@ -252,7 +254,7 @@ def test_the_check_is_made_for_the_first_batch_only(
     queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = queries.run("q1")
-    committer = type(stream.sink.open_table())
+    committer = type(stream.query.target())
     asked: list[str] = []
 
     def other_queries(*_: object) -> list[OtherQuery]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from tests.committers.postgres_tables import PostgresQuery, ids, payloads, task
+from tests.support.lakes import ids
+from tests.support.postgres import PostgresQuery, query_into
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
@@ -25,6 +26,7 @@ from penstock.committers.postgres import committer
 from penstock.committers.store.sql import open_store
 from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.planning import plan_batch_write
+from penstock.testing.conformance.query import payloads, task
 from penstock.testing.faults import crash_at
 
 
@@ -36,7 +38,7 @@ def store_url(tmp_path: Path) -> str:
 @pytest.fixture
 def query(new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> PostgresQuery:
     monkeypatch.setenv("PGUSER", "postgres")
-    return PostgresQuery(new_postgres_url())
+    return query_into(new_postgres_url())
 
 
 def penstock(store_url: str, *arguments: str, exit_code: int = 0) -> str:
@@ -102,18 +104,18 @@ def test_an_accepted_table_gets_the_next_batches(query: PostgresQuery, store_url
 def test_gc_drops_staging_tables_that_nothing_needs(query: PostgresQuery, store_url: str) -> None:
     """Not those of a batch that may still be committed, of other queries, or for other tables."""
     others = [
-        PostgresQuery(query.url, "q2"),
-        PostgresQuery(query.url, options={"dbtable": f"{query.schema}.other"}),
+        query_into(query.url, "q2"),
+        query.with_options(dbtable=f"{query.schema}.other"),
     ]
     with open_store(store_url) as store:
-        plan = query.plan(store, query.batch(0), ids(1))
+        plan = query.plan(store, query.batch(0))
         lost = query.write(plan, [ids(1)], run_id="lost")
         query.run(store, query.batch(0), ids(1), run_id="r2")
         with crash_at("prepare.done"):
             query.run(store, query.batch(1), ids(2), run_id="r2")
     with open_store(f"{store_url}-other") as store:
         for other in others:
-            other.write(other.plan(store, other.batch(0), ids(9)), [ids(9)])
+            other.write(other.plan(store, other.batch(0)), [ids(9)])
     (name,) = [table.name for tables in payloads(lost) for table in tables]
     _grow_old(query)
     assert len(query.staged()) == 4
@@ -152,7 +154,7 @@ def test_gc_drops_staging_tables_that_a_commit_could_not_drop(
     """Although the manifest names them: their rows are in the table."""
     monkeypatch.setattr(committer, "DROP_TIMEOUT_S", 0.1)
     with open_store(store_url) as store:
-        messages = query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)])
+        messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
         with psycopg.connect(query.url.replace("+psycopg", "")) as dump:
             dump.execute(f"LOCK TABLE {query.staged()[0]} IN ACCESS SHARE MODE")
             query.commit(store, messages)
@@ -166,7 +168,7 @@ def test_gc_drops_staging_tables_that_a_commit_could_not_drop(
 @pytest.mark.parametrize("comment", ["", "penstock, staged at noon by q1", "of mine"])
 def test_gc_leaves_tables_of_others(query: PostgresQuery, store_url: str, comment: str) -> None:
     with open_store(store_url) as store:
-        query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)], run_id="lost")
+        query.write(query.plan(store, query.batch(0)), [ids(1)], run_id="lost")
         query.run(store, query.batch(0), ids(1), run_id="r2")
     query.sql(f"COMMENT ON TABLE {query.staged()[0]} IS '{comment}'")
     penstock(store_url, "gc", "--delete")
@@ -176,7 +178,7 @@ def test_gc_leaves_tables_of_others(query: PostgresQuery, store_url: str, commen
 
 def test_gc_leaves_young_staging_tables(query: PostgresQuery, store_url: str) -> None:
     with open_store(store_url) as store:
-        query.write(query.plan(store, query.batch(0), ids(1)), [ids(1)], run_id="lost")
+        query.write(query.plan(store, query.batch(0)), [ids(1)], run_id="lost")
         query.run(store, query.batch(0), ids(1), run_id="r2")
         record = store.record(query.batch(0).stream, 0)
     penstock(store_url, "gc", "--delete")

@@ -49,12 +49,10 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
-from tests.sink_stream import SinkStream
-from tests.tables import IcebergOnDisk
+from tests.support.lakes import IcebergLake, iceberg_lake
+from tests.support.query import Batches, Query
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.datasource.iceberg.options import IcebergOptions
-from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.types import CHAR_VARCHAR_KEY, arrow_schema
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.data_files import DataFileWriter
@@ -446,11 +444,10 @@ def write(case: Written, path: Path) -> tuple[pa.Table, Path]:
     return rows, path / file.path
 
 
-def write_iceberg(case: Written, path: Path) -> tuple[pa.Table, IcebergOnDisk]:
+def write_iceberg(case: Written, path: Path) -> tuple[pa.Table, IcebergLake]:
     """What Spark hands over, and the table that it becomes."""
     rows = pa.table({"v": pa.array([*case.values, None], case.handed_over)})
-    options = IcebergOptions(
-        table="lake.ids", warehouse=str(path / "warehouse"), store=f"sqlite:///{path}/store.db"
-    )
-    SinkStream(IcebergSink(options)).run(rows, arrow_schema(spark_schema(case)))
-    return rows, IcebergOnDisk(path / "warehouse")
+    lake = iceberg_lake(path)
+    options = {"store": f"sqlite:///{path}/store.db"}
+    Batches(Query(lake, options=options)).run(rows, arrow_schema(spark_schema(case)))
+    return rows, lake

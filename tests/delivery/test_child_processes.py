@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.delivery.backlogs import SOON, decoupled, wait_until
+from tests.support.backlogs import SOON, decoupled, wait_until
 from tests.writers.test_compaction import NEW, some
 
 import penstock

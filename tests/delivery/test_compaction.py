@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
-from tests.committers.lakes import LAKES, IcebergLake
-from tests.readers import duckdb_with_delta, duckdb_with_iceberg
+from tests.support.lakes import LAKES, IcebergLake
+from tests.support.readers import duckdb_with_delta, duckdb_with_iceberg
 
 from penstock.committers import crash_points
 from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, Mode, StreamKey
@@ -134,7 +134,7 @@ def iceberg_sink(folder: Path, **options: Any) -> IcebergSink:
 
 def by_duckdb(folder: Path, kind: str) -> list[str]:
     """Every row with all bits that the engine shows."""
-    table = LAKES[kind](folder).on_disk
+    table = LAKES[kind](folder)
     with duckdb_with_delta() if kind == "delta" else duckdb_with_iceberg() as connection:
         query = f"SELECT * FROM {table.relation(connection)} ORDER BY id"
         return [repr(found) for found in connection.execute(query).fetchall()]
@@ -195,7 +195,7 @@ def by_polars(folder: Path, kind: str) -> pl.DataFrame:
     lake: Any = LAKES[kind](folder)
     columns = ["id", "part", "at", "amount", "double", "bytes", "struct"]
     if kind == "delta":
-        return pl.scan_delta(str(lake.table)).select(columns).sort("id").collect()
+        return pl.scan_delta(str(lake.folder)).select(columns).sort("id").collect()
     return pl.scan_iceberg(lake.load(), reader_override="native").select(columns).sort("id").collect()
 
 

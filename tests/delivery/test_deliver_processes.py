@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.delivery.backlogs import (
+from tests.support.backlogs import (
     QUERY,
     SOON,
     DecoupledLake,

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.committers.lakes import LAKES
-from tests.delivery.backlogs import QUERY, DecoupledLake, decoupled
-from tests.lake import paths
-from typer.testing import CliRunner
+from tests.support.backlogs import QUERY, DecoupledLake, decoupled
+from tests.support.cli import Ended
+from tests.support.lakes import LAKES
+from tests.support.stored_lake import paths
 
-from penstock.cli.app import app
 from penstock.cli.commands import admin
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
@@ -46,19 +45,6 @@ def delta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoupled
     monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
     yield lake
     lake.store.close()
-
-
-class Ended:
-    """How one run of `penstock` ended."""
-
-    def __init__(self, *arguments: str, answer: str | None = None) -> None:
-        result = CliRunner().invoke(app, arguments, input=answer, env={"COLUMNS": "80"})
-        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 def decisions(lake: DecoupledLake) -> list[tuple[str, str, int | None, str]]:
@@ -409,7 +395,7 @@ def names(lake: DecoupledLake, batch: Batch) -> set[str]:
 
 
 def paths_named(lake: DecoupledLake, batch_id: int) -> set[str]:
-    from tests.lake import paths_of
+    from tests.support.stored_lake import paths_of
 
     manifest = lake.store.manifest(lake.stream, batch_id)
     assert manifest is not None
@@ -539,7 +525,7 @@ def dropped(lake: DecoupledLake) -> Callable[[], object]:
         return lambda: away.rename(log)
     metadata = table.load().metadata_location
     table.forget()
-    return lambda: table.catalog.register_table(table.name, metadata)
+    return lambda: table.sql_catalog.register_table(table.table, metadata)
 
 
 def test_a_table_that_is_dropped_under_a_backlog_parks_it_until_it_is_put_back(lake: DecoupledLake) -> None:

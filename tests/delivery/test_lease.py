@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.delivery.backlogs import (
+from tests.support.backlogs import (
     QUICK,
     SOON,
     DecoupledLake,

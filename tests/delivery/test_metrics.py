@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.committers.stores import HandClock
-from tests.delivery.backlogs import decoupled, serving, wait_until
+from tests.support.backlogs import decoupled, serving, wait_until
+from tests.support.stores import HandClock
 
 from penstock.committers.errors import RetryableError
 from penstock.committers.store.sql import SqlManifestStore

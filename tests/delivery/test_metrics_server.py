@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
-from tests.delivery.backlogs import wait_until
+from tests.support.backlogs import wait_until
 
 from penstock import ConfigurationError
 from penstock.delivery import metrics_server

@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.committers.postgres_tables import ids
-from tests.delivery.backlogs import Told, start_cli, wait_until
-from tests.delivery.postgres_backlog import PostgresBacklog
+from tests.support.backlogs import Told, start_cli, wait_until
+from tests.support.lakes import ids
+from tests.support.postgres_backlog import PostgresBacklog
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
@@ -65,7 +65,7 @@ def test_many_batches_are_one_transaction_under_the_last_token(backlog: Postgres
 def test_a_replay_of_what_was_delivered_adds_nothing(backlog: PostgresBacklog) -> None:
     backlog.fill(2)
     backlog.drain()
-    plan = backlog.query.plan(backlog.store, backlog.query.batch(1), ids(3, 4))
+    plan = backlog.query.plan(backlog.store, backlog.query.batch(1))
 
     assert plan.writers is None
     assert holds_all(backlog)
@@ -176,9 +176,9 @@ def test_a_delivery_that_another_process_lands_meanwhile_is_not_taken_for_lost(l
         lake.drain()
     delivery = lake.store.deliveries.unfinished(lake.status.key)
     assert delivery is not None
-    late = lake.query.sink().open_table()
+    late = lake.query.target()
     assert late.token(lake.query.query_id) is None
-    lake.query.sink().open_table().commit(delivery.manifest)
+    lake.query.target().commit(delivery.manifest)
 
     assert late.missing(delivery.manifest) == []
     token = late.token(lake.query.query_id)
@@ -201,7 +201,7 @@ def test_a_delivery_of_which_the_table_holds_a_part_is_refused_and_the_rest_deli
     def commit_first() -> None:
         with psycopg.connect(lake.query.url.replace("+psycopg", "")) as dump:
             dump.execute(f"LOCK TABLE {', '.join(lake.query.staged())} IN ACCESS SHARE MODE")
-            lake.query.sink().open_table().commit(first)
+            lake.query.target().commit(first)
 
     with at_point("commit.start", commit_first):
         lake.drain()
@@ -218,7 +218,7 @@ def test_two_processes_that_deliver_at_once_add_each_row_once(lake: PostgresBack
     def take_over() -> None:
         delivery = lake.store.deliveries.unfinished(lake.status.key)
         assert delivery is not None
-        table = lake.query.sink().open_table()
+        table = lake.query.target()
         outcome = table.commit(delivery.manifest)
         lake.store.deliveries.finish(delivery, outcome.table_version)  # type: ignore[union-attr]
 
@@ -231,7 +231,7 @@ def test_two_processes_that_deliver_at_once_add_each_row_once(lake: PostgresBack
 
 def test_two_delivery_processes_on_one_store_add_each_row_once(backlog: PostgresBacklog) -> None:
     words = ("deliver", "--store", backlog.store_url, "--lease-seconds", "1")
-    backlog.query.options["deliverAfterBatches"] = "2"
+    backlog.query = backlog.query.with_options(deliverAfterBatches="2")
     backlog.fill(1)
     processes = [start_cli(*words) for _ in range(2)]
     try:
@@ -303,7 +303,7 @@ def test_a_column_that_is_wider_by_now_takes_what_was_staged_before(lake: Postgr
 def test_a_table_that_can_take_the_rows_no_more_parks_the_stream_until_it_is_put_back(
     lake: PostgresBacklog, change: str
 ) -> None:
-    lake.query.options["deliveryTries"] = "1"
+    lake.query = lake.query.with_options(deliveryTries="1")
     lake.fill(2)
     lake.query.sql(f"ALTER TABLE events {change}")
     told = Told()
@@ -377,7 +377,7 @@ def test_gc_leaves_what_waits_to_be_delivered(lake: PostgresBacklog) -> None:
 def test_abort_gives_up_what_waits_and_drops_its_staging_tables(
     lake: PostgresBacklog, tmp_path: Path
 ) -> None:
-    lake.query.options["checkpointLocation"] = str(tmp_path / "checkpoint")
+    lake.query = lake.query.with_options(checkpointLocation=str(tmp_path / "checkpoint"))
     lake.fill(1)
     lake.drain()
     lake.fill(2)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from servers.postgres import Postgres, postgres
-from tests.delivery.backlogs import QUERY, SOON, DecoupledLake, start_cli, wait_until
-from tests.lake import YOUNG
+from tests.support.backlogs import QUERY, SOON, DecoupledLake, start_cli, wait_until
+from tests.support.stored_lake import YOUNG
 
 from penstock.committers.contract import StreamKey
 from penstock.committers.decoupled import DecoupledCommitter

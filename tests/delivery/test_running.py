@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.delivery.backlogs import QUICK, SOON, context_of, decoupled, wait_until
+from tests.support.backlogs import QUICK, SOON, context_of, decoupled, wait_until
 
 from penstock.committers.errors import StoreUnreachableError
 from penstock.committers.store.sql import SqlManifestStore, open_store

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.committers.lakes import LAKES
-from tests.delivery.backlogs import (
+from tests.support.backlogs import (
     NO_SECRETS,
     QUERY,
     QUICK,
@@ -24,6 +23,7 @@ from tests.delivery.backlogs import (
     serving,
     wait_until,
 )
+from tests.support.lakes import LAKES
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.errors import FencedError, RetryableError
@@ -57,12 +57,12 @@ def delta(tmp_path: Path) -> Iterator[DecoupledLake]:
 
 
 def test_what_is_old_enough_lands_in_one_commit(lake: DecoupledLake) -> None:
-    before, told = lake.lake.on_disk.versions(), Told()
+    before, told = lake.lake.versions(), Told()
     with serving(lake, told):
         wait_until(lambda: lake.left == 0)
     assert lake.row_ids() == list(range(1, 9))
     assert told.triggers == ["age"]
-    assert lake.lake.on_disk.versions() == before + 1
+    assert lake.lake.versions() == before + 1
 
 
 def test_batches_wait_until_they_are_due(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def deliver(lake: DecoupledLake) -> None:
 def rewritten(lake: DecoupledLake) -> set[str]:
     """The files of the batches: what deliveries have replaced, where they are compacted."""
     (one,) = lake.store.deliveries.with_sources(lake.stream)
-    from tests.lake import paths_of
+    from tests.support.stored_lake import paths_of
 
     return {path for manifest in lake.store.deliveries.sources(one) for path in paths_of(manifest)}
 
@@ -455,7 +455,7 @@ def test_nothing_goes_while_the_table_does_not_hold_the_delivery(lake: Decoupled
 
 
 def _names(manifest: Any) -> Sequence[str]:
-    from tests.lake import paths_of
+    from tests.support.stored_lake import paths_of
 
     return paths_of(manifest)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.committers.lakes import LAKES
-from tests.delivery.backlogs import NO_SECRETS, DecoupledLake, context_of, decoupled
+from tests.support.backlogs import NO_SECRETS, DecoupledLake, context_of, decoupled
+from tests.support.lakes import LAKES
 
 from penstock.cli.admin import check_checkpoint_gone
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError

@@ -20,10 +20,11 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg import expressions as ice
 from servers.maven import classpath
-from tests.committers.lakes import LakeTable
 from tests.filters import sql
 from tests.filters.rows import Filter
-from tests.readers import duckdb_with_delta, duckdb_with_iceberg
+from tests.support.lakes import IcebergLake, LakeTable
+
+from penstock.testing.duckdb_reader import connect
 
 Counts: TypeAlias = list[int | str]
 """For each filter how many rows it finds, or how it fails."""
@@ -58,15 +59,9 @@ class DuckDb:
     name = f"duckdb {version('duckdb')}"
 
     def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        is_iceberg = hasattr(lake, "warehouse")
-        connection = duckdb_with_iceberg() if is_iceberg else duckdb_with_delta()
+        connection = connect()
         connection.execute("SET TimeZone = 'UTC'")
-        place: Any = lake
-        table = (
-            f"iceberg_scan('{place.load().metadata_location}')"
-            if is_iceberg
-            else f"delta_scan('{place.table}')"
-        )
+        table = lake.relation(connection)
 
         def found(one: Filter) -> int:
             query = f"SELECT count(*) FROM {table} WHERE {sql.where('duckdb', one)}"
@@ -82,12 +77,7 @@ class Polars:
     name = f"polars {version('polars')}"
 
     def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        place: Any = lake
-        scan = (
-            pl.scan_iceberg(place.load(), reader_override="native")
-            if hasattr(lake, "warehouse")
-            else pl.scan_delta(str(place.table))
-        )
+        scan = lake.scan()
         frame = scan.collect()
         pushed = _each(lambda one: scan.filter(_polars(one)).select(pl.len()).collect().item(), filters)
         return pushed, _each(lambda one: frame.filter(_polars(one)).height, filters)
@@ -116,8 +106,7 @@ class DeltaDataset:
     name = f"deltalake {version('deltalake')} to_pyarrow_dataset"
 
     def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        place: Any = lake
-        dataset = DeltaTable(str(place.table)).to_pyarrow_dataset()
+        dataset = DeltaTable(str(lake.folder)).to_pyarrow_dataset()
         rows = dataset.to_table()
         pushed = _each(lambda one: dataset.count_rows(filter=_arrow(one)), filters)
         return pushed, _each(lambda one: rows.filter(_arrow(one)).num_rows, filters)
@@ -139,8 +128,7 @@ class DataFusion:
     name = f"deltalake {version('deltalake')} QueryBuilder"
 
     def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        place: Any = lake
-        table = DeltaTable(str(place.table))
+        table = DeltaTable(str(lake.folder))
         engine = QueryBuilder().register("t", table)
 
         def query(text: str) -> list[int]:
@@ -159,8 +147,8 @@ class PyIceberg:
     name = f"pyiceberg {version('pyiceberg')}"
 
     def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        place: Any = lake
-        table = place.load()
+        assert isinstance(lake, IcebergLake)
+        table = lake.load()
         rows = table.scan().to_arrow()
 
         def found(one: Filter) -> int:
@@ -222,10 +210,8 @@ def _connector(jars: str, kind: str) -> str:
 
 
 def _spark_table(lake: LakeTable, filters: list[Filter]) -> dict[str, Any]:
-    place: Any = lake
-    is_iceberg = hasattr(lake, "warehouse")
     return {
-        "format": "iceberg" if is_iceberg else "delta",
-        "location": place.load().metadata_location if is_iceberg else str(place.table),
+        "format": lake.kind,
+        "location": lake.metadata_location if isinstance(lake, IcebergLake) else str(lake.folder),
         "where": [sql.where("spark", one) for one in filters],
     }

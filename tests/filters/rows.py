@@ -93,7 +93,7 @@ TRIED = {
 }
 """Columns that filters are tried on."""
 
-DELTA_PARTITIONS = ("p_flag", "p_i32", "p_d9", "p_s", "p_day", "p_ts")
+DELTA_PARTITIONS = "p_flag, p_i32, p_d9, p_s, p_day, p_ts"
 ICEBERG_PARTITIONS = (
     "p_flag, p_i32, p_d9, truncate(10, p_cut), truncate(1, p_s), p_day, hour(p_ts), p_f4, "
     "bucket(4, p_bucket), month(p_month)"

@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from servers.maven import MavenUnreachableError
-from tests.committers.lakes import LakeTable
 from tests.filters.faults import KNOWN_FAULTS
 from tests.filters.lakes import write_lake
 from tests.filters.readers import LIBRARIES, Counts, Reader, spark_counts
 from tests.filters.rows import TRIED, Filter, filters
+from tests.support.lakes import LakeTable
 
 Lakes: TypeAlias = Mapping[str, tuple[LakeTable, list[Filter]]]
 

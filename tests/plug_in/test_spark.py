@@ -7,8 +7,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from tests.spark.id_stream import write_ids
-from tests.spark.processes import SHORT_LIVED, DriverProcess
+from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.id_stream import write_ids
 
 import penstock
 

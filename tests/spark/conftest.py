@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.formats import FORMATS, DeltaLakeTable, FileTable, IcebergLakeTable, lake_table
-from tests.spark.id_stream import IdStream
-from tests.spark.processes import SHORT_LIVED
+from tests.support.driver_process import SHORT_LIVED
+from tests.support.id_stream import IdStream
+from tests.support.lakes import LAKES, DeltaLake, IcebergLake, LakeTable, delta_lake, iceberg_lake
 
 import penstock
 
@@ -32,33 +32,33 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(params=FORMATS)
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> FileTable:
+@pytest.fixture(params=LAKES)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
     """The place of a table, in each format."""
-    return lake_table(request.param, tmp_path)
+    return LAKES[request.param](tmp_path)
 
 
 @pytest.fixture
-def ids(spark: SparkSession, tmp_path: Path, table: FileTable) -> IdStream:
+def ids(spark: SparkSession, tmp_path: Path, table: LakeTable) -> IdStream:
     """A stream into each format."""
     return IdStream(spark, tmp_path, table)
 
 
 @pytest.fixture
-def delta_table(tmp_path: Path) -> DeltaLakeTable:
-    return DeltaLakeTable(tmp_path / "table")
+def delta_table(tmp_path: Path) -> DeltaLake:
+    return delta_lake(tmp_path)
 
 
 @pytest.fixture
-def delta_ids(spark: SparkSession, tmp_path: Path, delta_table: DeltaLakeTable) -> IdStream:
+def delta_ids(spark: SparkSession, tmp_path: Path, delta_table: DeltaLake) -> IdStream:
     return IdStream(spark, tmp_path, delta_table)
 
 
 @pytest.fixture
-def iceberg_table(tmp_path: Path) -> IcebergLakeTable:
-    return IcebergLakeTable(tmp_path / "warehouse")
+def iceberg_table(tmp_path: Path) -> IcebergLake:
+    return iceberg_lake(tmp_path)
 
 
 @pytest.fixture
-def iceberg_ids(spark: SparkSession, tmp_path: Path, iceberg_table: IcebergLakeTable) -> IdStream:
+def iceberg_ids(spark: SparkSession, tmp_path: Path, iceberg_table: IcebergLake) -> IdStream:
     return IdStream(spark, tmp_path, iceberg_table)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.delivery.backlogs import decoupled
 from tests.delivery.test_compaction import Backlog, by_duckdb, files_on_disk, partitioned_sink
-from tests.spark.processes import SHORT_LIVED
+from tests.support.backlogs import decoupled
+from tests.support.driver_process import SHORT_LIVED
 
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.manifest import decode

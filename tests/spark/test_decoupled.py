@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.spark.formats import DeltaLakeTable, FileTable
-from tests.spark.id_stream import IdStream, write_ids
+from tests.support.id_stream import IdStream, write_ids
+from tests.support.lakes import DeltaLake, LakeTable
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
@@ -33,7 +33,7 @@ def deliver(ids: IdStream) -> None:
     options = ids.table.options
     sink = (
         DeltaSink(DeltaOptions.parse(options))
-        if isinstance(ids.table, DeltaLakeTable)
+        if isinstance(ids.table, DeltaLake)
         else IcebergSink(IcebergOptions.parse(options))
     )
     with open_store(ids.store_url) as store:
@@ -47,7 +47,7 @@ def states(ids: IdStream) -> dict[int, ManifestState]:
         return {record.batch.batch_id: record.state for record in reversed(records)}
 
 
-def log_of(table: FileTable) -> Path:
+def log_of(table: LakeTable) -> Path:
     """What every look at the table needs: Delta's log, the Iceberg catalog's database."""
     place = Path(table.options[table.place])
     return place / "_delta_log" if table.place == "path" else place / "catalog.sqlite"
@@ -85,10 +85,10 @@ def test_a_replay_between_prepare_and_the_commits_log_writes_nothing(ids: IdStre
     ids.add_files(2)
     ids.run(None, **DECOUPLED)
     for _ in range(2):
-        files = set(ids.table.on_disk.folder.rglob("*.parquet"))
+        files = set(ids.table.folder.rglob("*.parquet"))
         ids.forget_commit(1)
         ids.run(None, **DECOUPLED)
-        assert set(ids.table.on_disk.folder.rglob("*.parquet")) == files
+        assert set(ids.table.folder.rglob("*.parquet")) == files
         assert (ids.checkpoint / "commits" / "1").exists()
         deliver(ids)
     assert ids.findings().problems == []

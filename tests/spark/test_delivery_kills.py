@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
-from tests.delivery.backlogs import QUERY, DecoupledLake, wait_until
-from tests.delivery.postgres_backlog import PostgresBacklog
-from tests.lake import DAYS, SCHEMA, YOUNG
-from tests.spark.formats import FileTable
-from tests.spark.id_stream import write_ids
-from tests.spark.processes import SHORT_LIVED, DriverProcess
+from tests.support.backlogs import QUERY, DecoupledLake, wait_until
+from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.id_stream import write_ids
+from tests.support.lakes import LakeTable
+from tests.support.postgres_backlog import PostgresBacklog
+from tests.support.stored_lake import DAYS, SCHEMA, YOUNG
 
 from penstock import testing
 from penstock.committers.contract import AttemptId, DataFile, ManifestState, Mode
@@ -160,7 +160,7 @@ def test_a_delivery_killed_at_every_crash_point_loses_and_doubles_nothing(
     KilledDelivery(lake, tmp_path, kills).runs_to_the_end()
 
     source = f"(SELECT range + 1 AS id FROM range({lake.ids}))"
-    found = testing.check(lake.lake.on_disk, source, store=lake.store_url)
+    found = testing.check(lake.lake, source, store=lake.store_url)
     deliveries = lake.store.deliveries.recent(lake.stream, 100)
     lake.store.close()
     assert found.problems == []
@@ -203,7 +203,7 @@ FILES = 6
 
 
 @pytest.mark.spark
-def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table: FileTable) -> None:
+def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table: LakeTable) -> None:
     """The driver is killed once its last batch is durable, and never comes back; so is a delivery process."""
     if table.source == "penstock.iceberg" and ROUNDS == 1:
         pytest.skip("one round of kills runs a Spark for Delta only; PENSTOCK_KILLS=3 takes both")
@@ -221,13 +221,13 @@ def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table:
     assert killed
     testing.Job([*deliver, "--once"], log).run(timeout_s=180)
 
-    found = testing.check(table.on_disk, f"read_parquet('{source}/*.parquet')", store=checkpoint)
+    found = testing.check(table, f"read_parquet('{source}/*.parquet')", store=checkpoint)
     assert found.problems == []
     assert found.rows == FILES * 100
     assert not (checkpoint / "commits" / str(FILES - 1)).exists()
 
 
-def _driver(table: FileTable, source: Path, checkpoint: Path, folder: Path, point: str) -> DriverProcess:
+def _driver(table: LakeTable, source: Path, checkpoint: Path, folder: Path, point: str) -> DriverProcess:
     arguments = [table.source, str(source), str(checkpoint)]
     options = {
         **table.options,

@@ -9,7 +9,7 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.spark.id_stream import IdStream
+from tests.support.id_stream import IdStream
 
 pytestmark = pytest.mark.spark
 

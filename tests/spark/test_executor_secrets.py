@@ -23,9 +23,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import LongType, StructField, StructType
-from tests.spark.formats import IcebergLakeTable
-from tests.spark.id_stream import IdStream
-from tests.tables import rows
+from tests.support.id_stream import IdStream
+from tests.support.lakes import IcebergLake
 
 import penstock
 from penstock.committers.contract import DataFiles
@@ -228,16 +227,16 @@ def test_tasks_of_a_stream_hold_no_secret_of_the_catalog_and_no_file_has_it(
 
 
 def test_the_rows_of_a_watched_write_arrive(
-    spark: SparkSession, iceberg_table: IcebergLakeTable, reports: Path
+    spark: SparkSession, iceberg_table: IcebergLake, reports: Path
 ) -> None:
     """Or what the tasks report would be of no write at all."""
     (reports / "secrets").write_text("{}")
     options = {**iceberg_table.options, "catalog.report": str(reports)}
     uri = f"sqlite:///{iceberg_table.warehouse}/catalog.sqlite"
-    iceberg_table.warehouse.mkdir()
+    Path(str(iceberg_table.warehouse)).mkdir()
     options |= {"catalog": "penstock", "catalog.type": "sql", "catalog.uri": uri}
     options["warehouse"] = f"file://{iceberg_table.warehouse}"
     ids = spark.range(0, 10, numPartitions=1)
     ids.write.format("watched.iceberg").mode("append").options(**options).save()
 
-    assert rows(iceberg_table.on_disk, "id") == [(number,) for number in range(10)]
+    assert iceberg_table.ids() == list(range(10))

@@ -10,15 +10,14 @@ import pytest
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType
 from pyspark.sql import functions as f
-from tests.spark.formats import IcebergLakeTable
-from tests.spark.id_stream import IdStream
-from tests.tables import IcebergOnDisk, rows
+from tests.support.id_stream import IdStream
+from tests.support.lakes import IcebergLake
 
 pytestmark = pytest.mark.spark
 
 
 def test_a_table_with_evolved_columns_and_partitions_gets_a_stream(
-    iceberg_ids: IdStream, iceberg_table: IcebergLakeTable
+    iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
     """A column renamed, one widened, one dropped and made again under its name, one moved; another spec."""
     iceberg_table.create(
@@ -49,15 +48,15 @@ def test_a_table_with_evolved_columns_and_partitions_gets_a_stream(
 
 
 def test_a_branch_is_written_and_main_stays_until_it_is_forwarded(
-    iceberg_ids: IdStream, iceberg_table: IcebergLakeTable
+    iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
     """Write, audit, publish: the stream writes a branch, somebody looks at it, then main follows."""
     iceberg_ids.add_files(1)
     iceberg_ids.run()
     iceberg_ids.add_files(2)
     iceberg_ids.run(branch="audit")
-    audit = IcebergOnDisk(iceberg_table.warehouse, branch="audit")
-    assert [number for (number,) in rows(audit, "id")] == list(range(300))
+    audit = IcebergLake(Path(str(iceberg_table.warehouse)), branch="audit")
+    assert audit.ids() == list(range(300))
     assert [number for (number,) in iceberg_ids.read("id")] == list(range(100))
 
     table = iceberg_table.load()
@@ -67,7 +66,7 @@ def test_a_branch_is_written_and_main_stays_until_it_is_forwarded(
     iceberg_ids.add_files(1)
     iceberg_ids.run(branch="audit")
 
-    assert [number for (number,) in rows(audit, "id")] == list(range(400))
+    assert audit.ids() == list(range(400))
     assert [number for (number,) in iceberg_ids.read("id")] == list(range(300))
 
 
@@ -91,16 +90,16 @@ def test_complete_mode_shows_one_row_per_key_at_every_moment(iceberg_ids: IdStre
 
 
 def test_new_columns_come_in_the_commit_of_their_first_rows(
-    iceberg_ids: IdStream, iceberg_table: IcebergLakeTable
+    iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
     iceberg_ids.add_files(1)
     iceberg_ids.run()
-    before = iceberg_table.on_disk.metadata()
+    before = iceberg_table.metadata()
     iceberg_ids.add_files(1)
     more = iceberg_ids.rows().withColumn("half", f.col("id") / 2)
     iceberg_ids.run(more, schemaEvolution="addColumns")
 
-    after = iceberg_table.on_disk.metadata()
+    after = iceberg_table.metadata()
     assert len(after["metadata-log"]) == len(before["metadata-log"]) + 1
     (new,) = [one for one in after["snapshots"] if one not in before["snapshots"]]
     assert new["schema-id"] == after["current-schema-id"] != before["current-schema-id"]
@@ -123,14 +122,14 @@ def test_new_columns_come_in_the_commit_of_their_first_rows(
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_a_mistake_in_the_options_is_named_before_any_file_is_written(
-    iceberg_ids: IdStream, iceberg_table: IcebergLakeTable, options: dict[str, str], said: str
+    iceberg_ids: IdStream, iceberg_table: IcebergLake, options: dict[str, str], said: str
 ) -> None:
     iceberg_ids.add_files(1)
     message = iceberg_ids.fails_with(None, **options)
 
     assert "ConfigurationError" in message
     assert said in message
-    assert not iceberg_table.on_disk.folder.exists()
+    assert not iceberg_table.folder.exists()
 
 
 def test_neither_catalog_nor_warehouse_is_named_before_any_file_is_written(iceberg_ids: IdStream) -> None:
@@ -142,10 +141,10 @@ def test_neither_catalog_nor_warehouse_is_named_before_any_file_is_written(icebe
 
 
 def test_a_table_of_format_version_3_is_refused_by_name(
-    iceberg_ids: IdStream, iceberg_table: IcebergLakeTable
+    iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
     iceberg_table.create(pa.schema([("id", pa.int64()), ("day", pa.string())]))
-    location = Path(iceberg_table.on_disk.metadata_location.removeprefix("file://"))
+    location = Path(iceberg_table.metadata_location.removeprefix("file://"))
     version_2 = location.read_text()
     assert '"format-version":2' in version_2
     location.write_text(version_2.replace('"format-version":2', '"format-version":3,"next-row-id":0'))

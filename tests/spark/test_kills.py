@@ -12,10 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.spark.formats import FileTable
-from tests.spark.id_stream import write_ids
-from tests.spark.processes import SHORT_LIVED, DriverProcess
-from tests.tables import rows
+from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.id_stream import write_ids
+from tests.support.lakes import LakeTable, rows
 
 from penstock import testing
 from penstock.committers.crash_points import STREAM_POINTS
@@ -54,7 +53,7 @@ def test_the_kills_cover_every_crash_point() -> None:
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
-    kill_round: int, store: str, tmp_path: Path, table: FileTable, request: pytest.FixtureRequest
+    kill_round: int, store: str, tmp_path: Path, table: LakeTable, request: pytest.FixtureRequest
 ) -> None:
     if ROUNDS == 1 and (store == "postgres" or table.source == "penstock.iceberg"):
         pytest.skip("one round of kills runs on Delta and SQLite only; PENSTOCK_KILLS=3 takes both of each")
@@ -66,10 +65,10 @@ def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
     stream.is_killed_at_every_point_and_then_runs_to_the_end()
 
     source = f"read_parquet('{stream.source}/*.parquet')"
-    found = testing.check(table.on_disk, source, store=stream.store_url)
+    found = testing.check(table, source, store=stream.store_url)
     assert found.problems == []
     assert found.rows == FILES * ROWS_PER_FILE
-    assert rows(table.on_disk, "bool_and(coalesce(twice = 2 * id, true)), count(twice) > 0") == [(True, True)]
+    assert rows(table, "bool_and(coalesce(twice = 2 * id, true)), count(twice) > 0") == [(True, True)]
     print(f"{table.source}, {store}: {len(kills)} kills, {found}")  # noqa: T201 - shown by `make kills`
 
 
@@ -85,7 +84,7 @@ class KilledStream:
     The next driver starts its Spark while the one before is on its way to its end, and then waits.
     """
 
-    def __init__(self, root: Path, table: FileTable, store_url: str, kills: Sequence[str]) -> None:
+    def __init__(self, root: Path, table: LakeTable, store_url: str, kills: Sequence[str]) -> None:
         self.source = root / "source"
         self.store_url = store_url
         self._root = root

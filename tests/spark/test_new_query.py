@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.spark.id_stream import IdStream
-from tests.spark.processes import SHORT_LIVED, DriverProcess
+from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.id_stream import IdStream
 
 pytestmark = pytest.mark.spark
 

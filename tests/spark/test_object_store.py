@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -13,8 +12,8 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from servers.azure import ACCOUNT, CONTAINER, azure_names, azure_options, azure_properties
 from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
-from tests.spark.formats import IcebergLakeTable
-from tests.spark.id_stream import IdStream
+from tests.support.id_stream import IdStream
+from tests.support.lakes import IcebergLake
 
 pytestmark = pytest.mark.spark
 
@@ -29,36 +28,33 @@ def delta_options(storage: dict[str, str]) -> dict[str, str]:
     return {"path": f"s3a://{BUCKET}/table", **{f"storage.{key}": value for key, value in storage.items()}}
 
 
-@dataclass(frozen=True)
-class IcebergInStore(IcebergLakeTable):
+class IcebergInStore(IcebergLake):
     """Its catalog is in SQLite on the local disk."""
 
-    location: str = ""
-    properties: Mapping[str, str] = field(default_factory=dict)
+    named: dict[str, str]
+
+    def __init__(self, warehouse: Path, location: str, properties: Mapping[str, str]) -> None:
+        super().__init__(warehouse)
+        catalog = {"type": "sql", "uri": f"sqlite:///{warehouse}.sqlite", "warehouse": location}
+        named = {f"catalog.{name}": value for name, value in {**catalog, **properties}.items()}
+        object.__setattr__(self, "named", named)  # the dataclass is frozen
 
     @property
     def options(self) -> dict[str, str]:
-        return {
-            "table": self.name,
-            "catalog": "local",
-            "catalog.type": "sql",
-            "catalog.uri": f"sqlite:///{self.warehouse}.sqlite",
-            "catalog.warehouse": self.location,
-            **{f"catalog.{name}": value for name, value in self.properties.items()},
-        }
+        return {"table": self.table, "catalog": "local", **self.named}
 
 
 @pytest.fixture
 def s3_ids(spark: SparkSession, tmp_path: Path, storage: dict[str, str]) -> IdStream:
     location, properties = f"s3://{BUCKET}/warehouse", s3_properties(storage)
-    table = IcebergInStore(tmp_path / "warehouse", location=location, properties=properties)
+    table = IcebergInStore(tmp_path / "warehouse", location, properties)
     return IdStream(spark, tmp_path, table)
 
 
 @pytest.fixture
 def azure_ids(spark: SparkSession, tmp_path: Path, azure: str) -> IdStream:
     location = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/warehouse"
-    table = IcebergInStore(tmp_path / "warehouse", location=location, properties=azure_properties(azure))
+    table = IcebergInStore(tmp_path / "warehouse", location, azure_properties(azure))
     return IdStream(spark, tmp_path, table)
 
 

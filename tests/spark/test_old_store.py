@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.old_store import make
-from tests.spark.id_stream import write_ids
-from tests.tables import DeltaOnDisk, IcebergOnDisk, TableOnDisk
+from tests.support.id_stream import write_ids
+from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -62,11 +62,11 @@ class OldQuery:
         return {**make.TABLES[f"{self.name} {self.kind}"], **make.OPTIONS[self.name]}
 
     @property
-    def table(self) -> TableOnDisk:
+    def table(self) -> LakeTable:
         options = self.options
         if self.kind == "delta":
-            return DeltaOnDisk(Path(options["path"]))
-        return IcebergOnDisk(Path(options["warehouse"]), options["table"])
+            return DeltaLake(Path(options["path"]))
+        return IcebergLake(Path(options["warehouse"]), options["table"])
 
     def command(self, *words: str, exit_code: int = 0) -> dict[str, Any]:
         """What `penstock` prints with --json."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.writers.plans import delta_plan, iceberg_plan
+from tests.support.plans import delta_plan, iceberg_plan
 
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.write_config import FileNames, WriteConfig

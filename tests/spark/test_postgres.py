@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.committers.postgres_tables import PostgresQuery
-from tests.delivery.backlogs import wait_until
-from tests.spark.id_stream import write_ids
-from tests.spark.processes import SHORT_LIVED, DriverProcess
+from tests.support.backlogs import wait_until
+from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.id_stream import write_ids
+from tests.support.postgres import PostgresQuery, query_into
 
 import penstock
 from penstock.committers.store.sql import open_store
@@ -23,7 +23,7 @@ FILES, ROWS = 4, 100
 
 @pytest.fixture
 def query(new_postgres_url: Callable[[], str]) -> PostgresQuery:
-    return PostgresQuery(new_postgres_url())
+    return query_into(new_postgres_url())
 
 
 @pytest.fixture

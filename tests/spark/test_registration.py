@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyspark.sql.datasource
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.formats import FileTable
-from tests.tables import rows
+from tests.support.lakes import LakeTable, rows
 
 import penstock
 from penstock.datasource.arrow_batches import BYTES_MAX, ROWS_MAX, cut_by_rows, rows_per_batch
@@ -31,12 +30,12 @@ spark.range(10).write.format("penstock.delta").mode("append").save(sys.argv[1])
 """
 
 
-def test_a_class_is_registered_by_itself(spark: SparkSession, table: FileTable) -> None:
+def test_a_class_is_registered_by_itself(spark: SparkSession, table: LakeTable) -> None:
     of_table = {one.name(): one for one in (penstock.DeltaDataSource, penstock.IcebergDataSource)}
     spark.dataSource.register(of_table[table.source])
     spark.range(3).write.format(table.source).mode("append").options(**table.options).save()
 
-    assert rows(table.on_disk) == [(0,), (1,), (2,)]
+    assert rows(table) == [(0,), (1,), (2,)]
 
 
 def test_local_workers_use_the_python_that_registers(tmp_path: Path) -> None:

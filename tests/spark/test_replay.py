@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.formats import IcebergLakeTable
-from tests.spark.id_stream import IdStream, write_ids
+from tests.support.id_stream import IdStream, write_ids
+from tests.support.lakes import IcebergLake
 
 pytestmark = pytest.mark.spark
 
@@ -228,7 +228,7 @@ def test_a_compacted_and_vacuumed_delta_table_goes_on(delta_ids: IdStream) -> No
 
 
 def test_an_iceberg_table_rewritten_and_expired_by_others_goes_on(
-    iceberg_ids: IdStream, iceberg_table: IcebergLakeTable
+    iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
     """The snapshots with the batches' summaries are gone; the token is in the table's properties."""
     iceberg_ids.add_files(3)

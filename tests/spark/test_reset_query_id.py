@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.spark.id_stream import IdStream
+from tests.support.id_stream import IdStream
 from typer.testing import CliRunner
 
 from penstock.cli.app import app

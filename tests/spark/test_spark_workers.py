@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
-from tests.spark.id_stream import IdStream
+from tests.support.id_stream import IdStream
 
 import penstock
 from penstock.committers.contract import DataFiles

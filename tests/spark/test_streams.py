@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.spark.id_stream import IdStream
+from tests.support.id_stream import IdStream
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.store.sql import open_store
@@ -65,7 +65,7 @@ def test_update_mode_is_refused(delta_ids: IdStream) -> None:
     query = delta_ids.writer(delta_ids.rows().groupBy("day").count()).outputMode("update").start()
     with pytest.raises(Exception, match="does not support Update mode"):
         query.awaitTermination()
-    assert not delta_ids.table.on_disk.folder.exists()
+    assert not delta_ids.table.folder.exists()
 
 
 def test_continuous_trigger_fails_loudly(spark: SparkSession, delta_ids: IdStream) -> None:
@@ -195,7 +195,7 @@ def test_options_are_refused_together_before_any_file_is_written(delta_ids: IdSt
 
     assert "targetFileSize='big'" in message
     assert "Did you mean partitionBy?" in message
-    assert not delta_ids.table.on_disk.folder.exists()
+    assert not delta_ids.table.folder.exists()
 
 
 def test_a_checkpoint_that_spark_keeps_to_itself_is_refused(spark: SparkSession, delta_ids: IdStream) -> None:

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.id_stream import IdStream
+from tests.support.id_stream import IdStream
 
 pytestmark = pytest.mark.spark
 
@@ -79,4 +79,4 @@ def test_types_that_would_change_are_refused_by_name(
 
     assert "SchemaMismatchError" in message
     assert remedy.lower() in message.lower()
-    assert not delta_ids.table.on_disk.folder.exists()
+    assert not delta_ids.table.folder.exists()

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.committers.faults import Query
-from tests.committers.lakes import LAKES, DeltaLake, IcebergLake, LakeTable
+from tests.support.lakes import LAKES, DeltaLake, IcebergLake, LakeTable, delta_lake, iceberg_lake
+from tests.support.query import Query
 
 from penstock import ConfigurationError, testing
 from penstock.committers.store.sql import SqlManifestStore, open_store
@@ -38,15 +38,15 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
 
 
 @pytest.fixture
-def delta_lake(tmp_path: Path) -> DeltaLake:
-    lake = DeltaLake(tmp_path)
+def delta(tmp_path: Path) -> DeltaLake:
+    lake = delta_lake(tmp_path)
     _written(lake)
     return lake
 
 
 @pytest.fixture
-def iceberg_lake(tmp_path: Path) -> IcebergLake:
-    lake = IcebergLake(tmp_path)
+def iceberg(tmp_path: Path) -> IcebergLake:
+    lake = iceberg_lake(tmp_path)
     _written(lake)
     return lake
 
@@ -55,7 +55,7 @@ def _written(lake: LakeTable) -> LakeTable:
     query = Query(lake)
     with open_store(_store(lake)) as store:
         for batch_id, ids in enumerate(BATCHES):
-            query.run(store, query.batch(batch_id), [ids], f"run-{batch_id}")
+            query.run(store, query.batch(batch_id), ids, run_id=f"run-{batch_id}")
     return lake
 
 
@@ -64,13 +64,13 @@ def _store(lake: LakeTable) -> str:
 
 
 def _checkpoint(lake: LakeTable) -> Path:
-    folder = lake.on_disk.folder
+    folder = lake.folder
     root = folder.parent if isinstance(lake, DeltaLake) else folder.parents[2]
     return root / "checkpoint"
 
 
 def _check(lake: LakeTable, source: str = IDS, **more: Any) -> testing.Observation:
-    return testing.check(lake.on_disk, source, **more)
+    return testing.check(lake, source, **more)
 
 
 def _problem(lake: LakeTable, source: str = IDS, **more: Any) -> str:
@@ -93,8 +93,8 @@ def test_a_sound_table_has_no_problems(lake: LakeTable) -> None:
 
 
 def test_a_table_that_is_new_has_no_problems(tmp_path: Path, lake: LakeTable) -> None:
-    new = type(lake)(tmp_path / "new")  # type: ignore[call-arg]
-    Query(new).open_table().plan_batch(pa.schema([("id", pa.int64())]), "append", 0)
+    new = LAKES[lake.kind](tmp_path / "new")
+    Query(new).plan_of(0)
     found = _check(new, "(SELECT 1 AS id WHERE false)")
     assert (found.rows, found.problems) == (0, [])
 
@@ -103,7 +103,7 @@ def test_rows_without_an_id_count_too(lake: LakeTable) -> None:
     """SQL says that NULL is not equal to NULL."""
     query = Query(lake)
     with open_store(_store(lake)) as store:
-        query.run(store, query.batch(3), [[None, None]], "run-3")  # type: ignore[list-item]
+        query.run(store, query.batch(3), [None, None], run_id="run-3")
     source = f"(FROM {IDS} UNION ALL SELECT NULL UNION ALL SELECT NULL)"
     assert _check(lake, source).problems == []
     assert _check(lake).doubled == 2
@@ -138,18 +138,18 @@ def test_change_data_are_no_orphans() -> None:
     assert found.orphans == 0
 
 
-def test_a_delta_log_that_was_cleaned_up_has_no_problems(delta_lake: DeltaLake) -> None:
-    delta_lake.load().create_checkpoint()
-    for commit in (delta_lake.table / "_delta_log").glob("0*[0-2].json"):
+def test_a_delta_log_that_was_cleaned_up_has_no_problems(delta: DeltaLake) -> None:
+    delta.load().create_checkpoint()
+    for commit in (delta.folder / "_delta_log").glob("0*[0-2].json"):
         commit.unlink()
-    found = _check(delta_lake)
+    found = _check(delta)
     assert (found.problems, len(found.added), found.orphans) == ([], 3, 0)
 
 
-def test_other_programs_transactions_are_no_tokens(delta_lake: DeltaLake) -> None:
-    _commit_to_delta(delta_lake, {"txn": {"appId": "somebody:q1", "version": 0}})
-    _commit_to_delta(delta_lake, {"txn": {"appId": "penstock:q1:digest", "version": 0}})
-    assert _check(delta_lake).problems == []
+def test_other_programs_transactions_are_no_tokens(delta: DeltaLake) -> None:
+    _commit_to_delta(delta, {"txn": {"appId": "somebody:q1", "version": 0}})
+    _commit_to_delta(delta, {"txn": {"appId": "penstock:q1:digest", "version": 0}})
+    assert _check(delta).problems == []
 
 
 def test_partition_folders_with_odd_names_are_found(tmp_path: Path) -> None:
@@ -161,10 +161,10 @@ def test_partition_folders_with_odd_names_are_found(tmp_path: Path) -> None:
     assert (found.rows, len(found.added), found.orphans, found.problems) == (len(days), len(days), 0, [])
 
 
-def test_a_branch_is_checked_by_its_own_rows_and_tokens(iceberg_lake: IcebergLake) -> None:
-    table = iceberg_lake.load()
+def test_a_branch_is_checked_by_its_own_rows_and_tokens(iceberg: IcebergLake) -> None:
+    table = iceberg.load()
     table.manage_snapshots().create_branch(table.metadata.snapshots[0].snapshot_id, "audit").commit()
-    audit = testing.IcebergTable(iceberg_lake.name, iceberg_lake.warehouse, branch="audit")
+    audit = testing.IcebergTable(iceberg.table, iceberg.warehouse, branch="audit")
     found = testing.check(audit, "(SELECT unnest([1, 2]) AS id)")
     assert (found.rows, len(found.tokens), found.problems) == (2, 1, [])
 
@@ -180,14 +180,14 @@ def test_a_catalog_is_asked_for_a_table_that_is_not_in_the_embedded_one(tmp_path
     assert "c.db" not in repr(table)
 
 
-def test_metadata_that_is_compressed_is_read(iceberg_lake: IcebergLake) -> None:
+def test_metadata_that_is_compressed_is_read(iceberg: IcebergLake) -> None:
     """As other engines write it."""
-    plain = Path(iceberg_lake.on_disk.metadata_location.removeprefix("file://"))
+    plain = Path(iceberg.metadata_location.removeprefix("file://"))
     compressed = plain.with_name(plain.name.replace(".metadata.json", ".gz.metadata.json"))
     compressed.write_bytes(gzip.compress(plain.read_bytes()))
-    with closing(sqlite3.connect(iceberg_lake.warehouse / "catalog.sqlite")) as catalog, catalog:
+    with closing(sqlite3.connect(str(iceberg.warehouse) + "/catalog.sqlite")) as catalog, catalog:
         catalog.execute("UPDATE iceberg_tables SET metadata_location = ?", (f"file://{compressed}",))
-    assert _check(iceberg_lake).problems == []
+    assert _check(iceberg).problems == []
 
 
 # Broken tables ------------------------------------------------------------------------------------------
@@ -230,37 +230,37 @@ def test_a_deleted_data_file_is_found(lake: LakeTable) -> None:
     )
 
 
-def test_a_file_named_twice_is_found_in_delta(delta_lake: DeltaLake) -> None:
+def test_a_file_named_twice_is_found_in_delta(delta: DeltaLake) -> None:
     """Its readers see the rows once all the same."""
-    add = next(action for action in _delta_actions(delta_lake) if "add" in action)
-    _commit_to_delta(delta_lake, add)
-    problem = _problem(delta_lake)
+    add = next(action for action in _delta_actions(delta) if "add" in action)
+    _commit_to_delta(delta, add)
+    problem = _problem(delta)
     assert problem.startswith("1 data file named more than once by the table, first ")
     assert problem.endswith(f"{add['add']['path']} (2 times)")
 
 
-def test_a_file_named_twice_is_found_in_iceberg(iceberg_lake: IcebergLake) -> None:
-    table = iceberg_lake.load()
+def test_a_file_named_twice_is_found_in_iceberg(iceberg: IcebergLake) -> None:
+    table = iceberg.load()
     (file, *_) = [task.file for task in table.scan().plan_files()]
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
         snapshot.append_data_file(file)
-    found = _check(iceberg_lake)
+    found = _check(iceberg)
     assert found.doubled == 2
     assert f"first {file.file_path.removeprefix('file://')} (2 times)" in str(found)
 
 
-def test_a_token_that_goes_back_is_found_in_delta(delta_lake: DeltaLake) -> None:
-    _commit_to_delta(delta_lake, {"txn": {"appId": "penstock:q1", "version": 1}})
+def test_a_token_that_goes_back_is_found_in_delta(delta: DeltaLake) -> None:
+    _commit_to_delta(delta, {"txn": {"appId": "penstock:q1", "version": 1}})
     expected = "the token of query q1 does not ascend: batch 1 follows batch 2 in version 4 of the table"
-    assert _problem(delta_lake) == expected
+    assert _problem(delta) == expected
 
 
-def test_a_token_that_comes_twice_is_found_in_iceberg(iceberg_lake: IcebergLake) -> None:
+def test_a_token_that_comes_twice_is_found_in_iceberg(iceberg: IcebergLake) -> None:
     token = {"penstock.query-id": "q1", "penstock.batch-id": "2"}
-    table = iceberg_lake.load()
+    table = iceberg.load()
     table.append(pa.table({"id": pa.array([], pa.int64())}), snapshot_properties=token)
     expected = "the token of query q1 does not ascend: batch 2 follows batch 2 in version"
-    assert _problem(iceberg_lake).startswith(expected)
+    assert _problem(iceberg).startswith(expected)
 
 
 @pytest.mark.parametrize("named_by", ["url", "checkpoint"])
@@ -288,21 +288,21 @@ def _leave_pending(lake: LakeTable, query_id: str) -> None:
 def _prepare(lake: LakeTable, query_id: str, store: SqlManifestStore) -> None:
     query = Query(lake, query_id)
     with crash_at("prepare.done"):
-        query.run(store, query.batch(3), [[7]], "dead")
+        query.run(store, query.batch(3), [7], run_id="dead")
 
 
 def _a_data_file(lake: LakeTable) -> Path:
-    return lake.on_disk.folder / min(lake.on_disk.data_files())
+    return lake.folder / min(lake.data_files())
 
 
 def _delta_actions(lake: DeltaLake) -> Iterator[dict[str, Any]]:
-    for commit in sorted((lake.table / "_delta_log").glob("*.json")):
+    for commit in sorted((lake.folder / "_delta_log").glob("*.json")):
         yield from map(json.loads, commit.read_text().splitlines())
 
 
 def _commit_to_delta(lake: DeltaLake, action: dict[str, Any]) -> None:
-    version = DeltaTable(str(lake.table)).version() + 1
-    (lake.table / "_delta_log" / f"{version:020}.json").write_text(json.dumps(action) + "\n")
+    version = DeltaTable(str(lake.folder)).version() + 1
+    (lake.folder / "_delta_log" / f"{version:020}.json").write_text(json.dumps(action) + "\n")
 
 
 # What the user is told ----------------------------------------------------------------------------------
@@ -322,8 +322,8 @@ def test_a_catalog_file_without_tables_has_no_table(tmp_path: Path) -> None:
         testing.check(testing.IcebergTable("lake.ids", tmp_path), IDS)
 
 
-def test_a_branch_that_is_not_there_is_an_error(iceberg_lake: IcebergLake) -> None:
-    table = testing.IcebergTable(iceberg_lake.name, iceberg_lake.warehouse, branch="nope")
+def test_a_branch_that_is_not_there_is_an_error(iceberg: IcebergLake) -> None:
+    table = testing.IcebergTable(iceberg.table, iceberg.warehouse, branch="nope")
     with pytest.raises(ConfigurationError, match=r"The branch .*lake\.ids@nope does not exist"):
         testing.check(table, IDS)
 
@@ -340,10 +340,10 @@ def test_a_branch_that_is_not_there_is_an_error(iceberg_lake: IcebergLake) -> No
     ],
 )
 def test_wrong_columns_are_an_error_that_says_where(
-    delta_lake: DeltaLake, source: str, columns: str, where: str
+    delta: DeltaLake, source: str, columns: str, where: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=where):
-        _check(delta_lake, source, columns=columns)
+        _check(delta, source, columns=columns)
 
 
 def test_a_store_that_does_not_know_the_table_is_an_error(lake: LakeTable, tmp_path: Path) -> None:

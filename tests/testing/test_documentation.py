@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.spark.processes import SHORT_LIVED
+from tests.support.driver_process import SHORT_LIVED
 
 from penstock import testing
 

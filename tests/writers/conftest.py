@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
-from tests.writers.plans import delta_plan
+from tests.support.plans import delta_plan
 
 from penstock.committers.contract import DataFile
 from penstock.writers.parquet.data_files import DataFileWriter

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.writers.plans import delta_plan
+from tests.support.plans import delta_plan
 
 from penstock.writers.background import Background
 from penstock.writers.parquet.data_files import DataFileWriter

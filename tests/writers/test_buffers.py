@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pyarrow as pa
-from tests.writers.plans import delta_plan
+from tests.support.plans import delta_plan
 
 from penstock.writers.parquet.buffers import RowBuffers
 

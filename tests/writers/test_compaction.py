@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.writers.iceberg_kinds import KINDS, Kind, column
-from tests.writers.plans import delta_plan, with_ids
+from tests.support.iceberg_kinds import KINDS, Kind, column
+from tests.support.plans import delta_plan, with_ids
 
 from penstock.committers.contract import DataFile, PartitionField, SortField
 from penstock.committers.errors import PenstockError, RetryableError

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-from tests.writers.plans import delta_plan
+from tests.support.plans import delta_plan
 
 from penstock.committers import crash_points
 from penstock.committers.errors import RetryableError, SchemaMismatchError

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.writers.plans import delta_plan, iceberg_plan
+from tests.support.plans import delta_plan, iceberg_plan
 
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.encodings import SAMPLE_ROWS

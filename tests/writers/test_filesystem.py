@@ -17,7 +17,7 @@ from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from servers.azure import ACCOUNT, azure_names, azure_options
 from servers.s3 import s3_client, s3_properties, s3_server
-from tests.writers.plans import delta_plan
+from tests.support.plans import delta_plan
 
 from penstock.committers.contract import DataFile, PartitionField
 from penstock.writers.delta.filesystem import open_filesystem

@@ -17,24 +17,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg import types as ice
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    DecimalType,
-    FixedType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
-from tests.writers import plans
-from tests.writers.plans import delta_plan
+from tests.support import plans
+from tests.support.plans import delta_plan
 
 from penstock.committers.contract import PartitionField
 from penstock.writers.iceberg.table_format import IcebergFormat
@@ -42,21 +29,31 @@ from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.write_config import FileNames, ParquetOptions, WriteConfig
 
 SCHEMA = Schema(
-    NestedField(1, "id", LongType(), required=True),
-    NestedField(
-        2, "l", ListType(20, StructType(NestedField(21, "x", DecimalType(9, 2))), element_required=False)
+    ice.NestedField(1, "id", ice.LongType(), required=True),
+    ice.NestedField(
+        2,
+        "l",
+        ice.ListType(
+            20, ice.StructType(ice.NestedField(21, "x", ice.DecimalType(9, 2))), element_required=False
+        ),
     ),
-    NestedField(
+    ice.NestedField(
         3,
         "m",
-        MapType(30, StringType(), 31, ListType(32, UUIDType(), element_required=False), value_required=False),
+        ice.MapType(
+            30,
+            ice.StringType(),
+            31,
+            ice.ListType(32, ice.UUIDType(), element_required=False),
+            value_required=False,
+        ),
     ),
-    NestedField(4, "d18", DecimalType(18, 2)),
-    NestedField(5, "d19", DecimalType(19, 2)),
-    NestedField(6, "local", TimestampType()),
-    NestedField(7, "utc", TimestamptzType()),
-    NestedField(8, "t", TimeType()),
-    NestedField(9, "f", FixedType(3)),
+    ice.NestedField(4, "d18", ice.DecimalType(18, 2)),
+    ice.NestedField(5, "d19", ice.DecimalType(19, 2)),
+    ice.NestedField(6, "local", ice.TimestampType()),
+    ice.NestedField(7, "utc", ice.TimestamptzType()),
+    ice.NestedField(8, "t", ice.TimeType()),
+    ice.NestedField(9, "f", ice.FixedType(3)),
 )
 ROW: dict[str, Any] = {
     "id": 1,
@@ -295,7 +292,8 @@ def test_zeros_are_found_in_columns_with_bloom_filters(zero: float, tmp_path: Pa
 def test_a_partitioned_file_has_all_columns(tmp_path: Path) -> None:
     """Iceberg's readers want identity partition columns too."""
     arrow = schema_to_pyarrow(
-        Schema(NestedField(1, "id", LongType()), NestedField(2, "p", StringType())), include_field_ids=True
+        Schema(ice.NestedField(1, "id", ice.LongType()), ice.NestedField(2, "p", ice.StringType())),
+        include_field_ids=True,
     )
     table_format = IcebergFormat((PartitionField("p", ("p",), "identity"),))
     file = write(WriteConfig(str(tmp_path), {}, arrow, table_format), pa.table({"id": [1], "p": ["x"]}))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from tests.writers.plans import delta_plan
+from tests.support.plans import delta_plan
 
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.write_config import FileNames

@@ -31,7 +31,7 @@ from servers.azure import (
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
 from servers.request_log import RequestLog
 from servers.s3 import BUCKET, logged_s3_server, s3_client, s3_options, s3_properties
-from tests.writers.plans import delta_plan
+from tests.support.plans import delta_plan
 
 from penstock.committers.contract import PartitionField
 from penstock.committers.delta.object_store import open_object_store

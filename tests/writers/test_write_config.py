@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.writers.plans import delta_plan
+from tests.support.plans import delta_plan
 
 from penstock.committers.errors import ConfigurationError
 from penstock.writers.parquet.write_config import (

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import StaticTable, Table
-from tests.foreign_iceberg import NAMES, PartitionRow, data_files, load, partition_rows, unpack
+from tests.support.foreign_iceberg import NAMES, PartitionRow, data_files, load, partition_rows, unpack
 
 from penstock.committers.contract import DataFile, PartitionField
 from penstock.committers.iceberg.data_files import iceberg_data_files

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 from pyiceberg.transforms import parse_transform
-from tests.writers.iceberg_kinds import KINDS, WIDE, Kind, to_iceberg
+from tests.support.iceberg_kinds import KINDS, WIDE, Kind, to_iceberg
 
 from penstock.committers.contract import PartitionField
 from penstock.writers.iceberg.partitions import directory, format_value, hash_directories, split

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyiceberg import types as ice
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
@@ -24,22 +25,8 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    UUIDType,
-)
-from tests.writers.iceberg_kinds import KINDS, Kind, column, is_nan, to_iceberg
-from tests.writers.iceberg_table import schema_of
+from tests.support.iceberg_kinds import KINDS, Kind, column, is_nan, to_iceberg
+from tests.support.written_iceberg import schema_of
 
 from penstock.committers.errors import ConfigurationError
 from penstock.writers.iceberg.table_format import IcebergFormat
@@ -69,7 +56,9 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
     return write_one
 
 
-def one(write: Write, kind: IcebergType, values: pa.Array, mode: str = "truncate(16)", **options: Any) -> Any:
+def one(
+    write: Write, kind: ice.IcebergType, values: pa.Array, mode: str = "truncate(16)", **options: Any
+) -> Any:
     """(lower, upper) in hex; None where there is none."""
     statistics, _ = write(pa.table({"v": values}), schema_of(v=kind), {1: mode}, **options)
     return statistics["lower_bounds"].get("1"), statistics["upper_bounds"].get("1")
@@ -87,7 +76,7 @@ def test_bounds_and_counts_hold_for_all_values(kind: Kind, mode: str, write: Wri
         nans = sum(map(is_nan, values))
         assert statistics["value_counts"] == {"1": len(values)}
         assert statistics["null_value_counts"] == {"1": values.count(None)}
-        is_floating = isinstance(kind.iceberg, FloatType | DoubleType)
+        is_floating = isinstance(kind.iceberg, ice.FloatType | ice.DoubleType)
         assert statistics["nan_value_counts"] == ({"1": nans} if is_floating else {})
         assert len(statistics["split_offsets"]) == math.ceil(len(values) / 2)
         bounds = [
@@ -102,14 +91,14 @@ def test_bounds_and_counts_hold_for_all_values(kind: Kind, mode: str, write: Wri
 
 
 def check_bounds(
-    kind: IcebergType, values: list[Any], bounds: list[Any], mode: str, *, has_nan: bool
+    kind: ice.IcebergType, values: list[Any], bounds: list[Any], mode: str, *, has_nan: bool
 ) -> None:
     lower, upper = bounds
-    if not values or isinstance(kind, UUIDType):
+    if not values or isinstance(kind, ice.UUIDType):
         assert bounds == [None, None]
         return
     assert lower <= min(values)
-    is_long = isinstance(kind, StringType | BinaryType)
+    is_long = isinstance(kind, ice.StringType | ice.BinaryType)
     assert len(lower) <= 2 if is_long and mode != "full" else lower == min(values)
     if has_nan:
         assert upper is None
@@ -124,21 +113,21 @@ def check_bounds(
 @pytest.mark.parametrize(
     ("values", "kind", "expected"),
     [
-        (["a" * 16], StringType(), ("a" * 16, "a" * 16)),
-        (["a" * 17], StringType(), ("a" * 16, "a" * 15 + "b")),
-        (["a" * 5000, "b"], StringType(), ("a" * 16, "b")),
-        (["\U0010ffff" * 17], StringType(), ("\U0010ffff" * 16, None)),
-        (["a" + "\U0010ffff" * 17], StringType(), ("a" + "\U0010ffff" * 15, "b")),
-        (["a" * 15 + "\ud7ffz"], StringType(), ("a" * 15 + "\ud7ff", "a" * 15 + "\ue000")),
-        (["\U0001f600" * 16], StringType(), ("\U0001f600" * 16, "\U0001f600" * 16)),
-        ([b"a" * 17], BinaryType(), (b"a" * 16, b"a" * 15 + b"b")),
-        ([b"\xff" * 17], BinaryType(), (b"\xff" * 16, None)),
-        ([b"a" + b"\xff" * 5000], BinaryType(), (b"a" + b"\xff" * 15, b"b")),
-        ([""], StringType(), ("", "")),
+        (["a" * 16], ice.StringType(), ("a" * 16, "a" * 16)),
+        (["a" * 17], ice.StringType(), ("a" * 16, "a" * 15 + "b")),
+        (["a" * 5000, "b"], ice.StringType(), ("a" * 16, "b")),
+        (["\U0010ffff" * 17], ice.StringType(), ("\U0010ffff" * 16, None)),
+        (["a" + "\U0010ffff" * 17], ice.StringType(), ("a" + "\U0010ffff" * 15, "b")),
+        (["a" * 15 + "\ud7ffz"], ice.StringType(), ("a" * 15 + "\ud7ff", "a" * 15 + "\ue000")),
+        (["\U0001f600" * 16], ice.StringType(), ("\U0001f600" * 16, "\U0001f600" * 16)),
+        ([b"a" * 17], ice.BinaryType(), (b"a" * 16, b"a" * 15 + b"b")),
+        ([b"\xff" * 17], ice.BinaryType(), (b"\xff" * 16, None)),
+        ([b"a" + b"\xff" * 5000], ice.BinaryType(), (b"a" + b"\xff" * 15, b"b")),
+        ([""], ice.StringType(), ("", "")),
     ],
 )
 def test_long_values_are_cut_and_rounded_up(
-    values: list[Any], kind: IcebergType, expected: tuple[Any, Any], write: Write
+    values: list[Any], kind: ice.IcebergType, expected: tuple[Any, Any], write: Write
 ) -> None:
     as_hex = [value.encode().hex() if isinstance(value, str) else value and value.hex() for value in expected]
     assert one(write, kind, pa.array(values)) == tuple(as_hex)
@@ -150,7 +139,7 @@ def test_long_values_are_cut_and_rounded_up(
 @pytest.mark.parametrize("precision", [9, 18, 38])
 def test_decimals_are_the_fewest_bytes(unscaled: int, as_hex: str, precision: int, write: Write) -> None:
     values = pa.array([Decimal(unscaled).scaleb(-2)], pa.decimal128(precision, 2))
-    assert one(write, DecimalType(precision, 2), values) == (as_hex, as_hex)
+    assert one(write, ice.DecimalType(precision, 2), values) == (as_hex, as_hex)
 
 
 (SIGNALING_NAN,) = struct.unpack("<d", (0x7FF0_0000_0000_0001).to_bytes(8, "little"))
@@ -177,7 +166,7 @@ def doubles(lower: float, upper: float | None) -> tuple[str, str | None]:
 )
 def test_zeros_and_nan(values: list[Any], expected: Any, write: Write) -> None:
     """A row group of NaN only has no bounds, and takes none from the others."""
-    assert one(write, DoubleType(), pa.array(values, pa.float64()), row_group_rows=2) == expected
+    assert one(write, ice.DoubleType(), pa.array(values, pa.float64()), row_group_rows=2) == expected
 
 
 @pytest.mark.parametrize(
@@ -188,21 +177,29 @@ def test_zeros_and_nan(values: list[Any], expected: Any, write: Write) -> None:
     ],
 )
 def test_modes_leave_out_what_is_not_wanted(mode: str, names: list[str], write: Write) -> None:
-    statistics, _ = write(pa.table({"v": [1.0]}), schema_of(v=DoubleType()), {1: mode})
+    statistics, _ = write(pa.table({"v": [1.0]}), schema_of(v=ice.DoubleType()), {1: mode})
     of_columns = [name for name, values in statistics.items() if name != "split_offsets" and values]
     assert of_columns == names
 
 
 def test_a_full_bound_is_the_whole_value(write: Write) -> None:
     text = "a" * 9000
-    assert one(write, StringType(), pa.array([text]), "full") == (text.encode().hex(),) * 2
+    assert one(write, ice.StringType(), pa.array([text]), "full") == (text.encode().hex(),) * 2
 
 
 NESTED = Schema(
-    NestedField(1, "l", ListType(10, StructType(NestedField(11, "x", LongType())), element_required=False)),
-    NestedField(2, "m", MapType(20, StringType(), 21, DoubleType(), value_required=False)),
-    NestedField(3, "s", StructType(NestedField(30, "y", StructType(NestedField(31, "z", DoubleType()))))),
-    NestedField(4, "v", LongType()),
+    ice.NestedField(
+        1,
+        "l",
+        ice.ListType(10, ice.StructType(ice.NestedField(11, "x", ice.LongType())), element_required=False),
+    ),
+    ice.NestedField(2, "m", ice.MapType(20, ice.StringType(), 21, ice.DoubleType(), value_required=False)),
+    ice.NestedField(
+        3,
+        "s",
+        ice.StructType(ice.NestedField(30, "y", ice.StructType(ice.NestedField(31, "z", ice.DoubleType())))),
+    ),
+    ice.NestedField(4, "v", ice.LongType()),
 )
 NESTED_ROWS = [
     {"l": [{"x": 7}, None, {"x": None}], "m": [("a", 1.0), ("b", None)], "s": {"y": {"z": 2.5}}, "v": 1},
@@ -238,9 +235,9 @@ def test_statistics_are_those_of_pyiceberg_from_the_same_footer(write: Write) ->
     """
     schema = Schema(
         *NESTED.fields,
-        NestedField(5, "t", StringType()),
-        NestedField(6, "d", DecimalType(18, 2)),
-        NestedField(7, "b", BinaryType()),
+        ice.NestedField(5, "t", ice.StringType()),
+        ice.NestedField(6, "d", ice.DecimalType(18, 2)),
+        ice.NestedField(7, "b", ice.BinaryType()),
     )
     rows = nested_rows()
     rows = rows.append_column("t", pa.array(["x" * 20, None, "y"]))
@@ -262,7 +259,7 @@ def test_statistics_are_those_of_pyiceberg_from_the_same_footer(write: Write) ->
 
 
 def test_split_offsets_are_where_row_groups_begin(write: Write) -> None:
-    statistics, footer = write(pa.table({"v": range(10)}), schema_of(v=LongType()), row_group_rows=3)
+    statistics, footer = write(pa.table({"v": range(10)}), schema_of(v=ice.LongType()), row_group_rows=3)
     starts = [footer.row_group(i).column(0) for i in range(footer.num_row_groups)]
     assert len(starts) == 4
     assert statistics["split_offsets"] == [
@@ -275,7 +272,7 @@ def test_split_offsets_are_where_row_groups_begin(write: Write) -> None:
 
 @pytest.mark.parametrize("mode", ["truncate(0)", "truncate", "all", "truncate(-1)"])
 def test_unknown_modes_are_refused(mode: str) -> None:
-    arrow = schema_to_pyarrow(schema_of(v=LongType()), include_field_ids=True)
+    arrow = schema_to_pyarrow(schema_of(v=ice.LongType()), include_field_ids=True)
     with pytest.raises(ConfigurationError, match="metrics mode"):
         WriteConfig("/t", {}, arrow, IcebergFormat((), {1: mode}))
 

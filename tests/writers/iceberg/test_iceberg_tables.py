@@ -17,28 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg import expressions
+from pyiceberg import types as ice
 from pyiceberg.expressions.literals import literal as literal_of
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    IcebergType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
-from tests.writers.iceberg_kinds import KINDS, Kind, column, is_nan, literal, same, to_iceberg
-from tests.writers.iceberg_table import IcebergTable, schema_of
+from tests.support.iceberg_kinds import KINDS, Kind, column, is_nan, literal, same, to_iceberg
+from tests.support.written_iceberg import IcebergTable, schema_of
 
 from penstock.committers.contract import DataFile, PartitionField
 from penstock.committers.errors import SchemaMismatchError
@@ -89,7 +72,7 @@ def test_readers_that_skip_files_find_every_value(kind: Kind, tmp_path_factory: 
             plain = value.bytes if isinstance(value, uuid.UUID) else value
             assert table.by_polars(pl.col("v") == pl.lit(plain)).height == rows, value
             if (type(kind.iceberg), transform) != (
-                UUIDType,
+                ice.UUIDType,
                 "identity",
             ):  # pyiceberg 0.12 compares with bytes
                 check_plans(table, found, value)
@@ -103,9 +86,9 @@ def is_wrong_in_duckdb(kind: Kind, transform: str, value: Any) -> bool:
     """
     if is_nan(value):
         return True
-    if isinstance(kind.iceberg, UUIDType):
+    if isinstance(kind.iceberg, ice.UUIDType):
         return transform.startswith("bucket")
-    if isinstance(kind.iceberg, DecimalType):
+    if isinstance(kind.iceberg, ice.DecimalType):
         return transform.startswith("truncate")
     return transform in ("year", "month", "day", "hour") and to_iceberg(value) < 0
 
@@ -128,7 +111,7 @@ def check_plans(table: IcebergTable, found: list[tuple[DataFile, list[Any]]], va
 
 def test_a_file_with_nan_is_planned_for_what_is_greater(tmp_path: Path) -> None:
     """Spark holds NaN for the greatest number, and asks pyiceberg's or Java's evaluators like any other."""
-    table = IcebergTable(tmp_path, schema_of(v=DoubleType()))
+    table = IcebergTable(tmp_path, schema_of(v=ice.DoubleType()))
     table.write(pa.table({"v": [1.0, float("nan")]}))
     table.write(pa.table({"v": [1.0]}))
     assert len(list(table.table.scan(row_filter="v > 5").plan_files())) == 1
@@ -137,38 +120,44 @@ def test_a_file_with_nan_is_planned_for_what_is_greater(tmp_path: Path) -> None:
 
 def test_bounds_let_readers_skip_files(tmp_path: Path) -> None:
     """Or all of this would be for nothing."""
-    table = IcebergTable(tmp_path, schema_of(i=LongType(), s=StringType(), d=DecimalType(9, 2)))
+    table = IcebergTable(tmp_path, schema_of(i=ice.LongType(), s=ice.StringType(), d=ice.DecimalType(9, 2)))
     for number in (1, 2, 3):
         table.write(pa.table({"i": [number], "s": [f"{number}" * 30], "d": [Decimal(number)]}))
     for row_filter in ("i = 2", "s = '222222222222222222222222222222'", "d = 2.00", "i > 2", "s < '2'"):
         assert len(list(table.table.scan(row_filter=row_filter).plan_files())) == 1, row_filter
 
 
-POINT = StructType(NestedField(21, "x", LongType()), NestedField(22, "y", StringType()))
+POINT = ice.StructType(ice.NestedField(21, "x", ice.LongType()), ice.NestedField(22, "y", ice.StringType()))
 EVERYTHING = Schema(
-    NestedField(1, "id", LongType(), required=True),
-    NestedField(2, "l", ListType(20, POINT, element_required=False)),
-    NestedField(
+    ice.NestedField(1, "id", ice.LongType(), required=True),
+    ice.NestedField(2, "l", ice.ListType(20, POINT, element_required=False)),
+    ice.NestedField(
         3,
         "m",
-        MapType(
+        ice.MapType(
             30,
-            StringType(),
+            ice.StringType(),
             31,
-            StructType(NestedField(32, "z", ListType(33, LongType(), element_required=False))),
+            ice.StructType(
+                ice.NestedField(32, "z", ice.ListType(33, ice.LongType(), element_required=False))
+            ),
             value_required=False,
         ),
     ),
-    NestedField(
-        4, "s", StructType(NestedField(41, "at", TimestamptzType()), NestedField(42, "d", DoubleType()))
+    ice.NestedField(
+        4,
+        "s",
+        ice.StructType(
+            ice.NestedField(41, "at", ice.TimestamptzType()), ice.NestedField(42, "d", ice.DoubleType())
+        ),
     ),
-    NestedField(5, "d9", DecimalType(9, 2)),
-    NestedField(6, "d18", DecimalType(18, 3)),
-    NestedField(7, "d38", DecimalType(38, 5)),
-    NestedField(8, "u", UUIDType()),
-    NestedField(9, "f", FixedType(4)),
-    NestedField(10, "b", BinaryType()),
-    NestedField(11, "t", TimeType()),
+    ice.NestedField(5, "d9", ice.DecimalType(9, 2)),
+    ice.NestedField(6, "d18", ice.DecimalType(18, 3)),
+    ice.NestedField(7, "d38", ice.DecimalType(38, 5)),
+    ice.NestedField(8, "u", ice.UUIDType()),
+    ice.NestedField(9, "f", ice.FixedType(4)),
+    ice.NestedField(10, "b", ice.BinaryType()),
+    ice.NestedField(11, "t", ice.TimeType()),
 )
 AT = datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=timezone.utc)
 ROWS: list[dict[str, Any]] = [
@@ -239,7 +228,7 @@ def test_every_type_and_every_null_is_read_back_by_others(batch_rows: int, tmp_p
 
 
 def test_partition_columns_through_structs_are_null_where_the_struct_is(tmp_path: Path) -> None:
-    schema = Schema(NestedField(1, "s", StructType(NestedField(2, "i", LongType()))))
+    schema = Schema(ice.NestedField(1, "s", ice.StructType(ice.NestedField(2, "i", ice.LongType()))))
     table = IcebergTable(tmp_path, schema, [PartitionField("p", ("s", "i"), "truncate[10]")])
     hidden = pa.StructArray.from_arrays([pa.array([11, 12, 13])], ["i"], mask=pa.array([False, True, False]))
     files = table.write(pa.table({"s": hidden}))
@@ -253,7 +242,9 @@ def test_partition_columns_through_structs_are_null_where_the_struct_is(tmp_path
 def test_paths_are_found_whatever_the_values(tmp_path: Path) -> None:
     """Readers do not agree which characters of a path stand for others."""
     values = ["a b", "x/y", "a%20b", "é€😀", "a=b", "#?&;", "\x01", "+", "..", "", None, "z" * 5000, "null"]
-    table = IcebergTable(tmp_path, schema_of(v=StringType()), [PartitionField("p q%/", ("v",), "identity")])
+    table = IcebergTable(
+        tmp_path, schema_of(v=ice.StringType()), [PartitionField("p q%/", ("v",), "identity")]
+    )
     table.write(pa.table({"v": values}))
     assert sorted(row[0] or "None" for row in table.by_duckdb()) == sorted(v or "None" for v in values)
     for value in values:
@@ -265,21 +256,21 @@ def test_paths_are_found_whatever_the_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
-        (DateType(), pa.array([-719162, 2932896], pa.date32())),
-        (TimestampType(), pa.array([-719162 * DAY, 2932897 * DAY - 1], pa.timestamp("us"))),
-        (TimestamptzType(), pa.array([-719162 * DAY, 2932897 * DAY - 1], pa.timestamp("us", "UTC"))),
+        (ice.DateType(), pa.array([-719162, 2932896], pa.date32())),
+        (ice.TimestampType(), pa.array([-719162 * DAY, 2932897 * DAY - 1], pa.timestamp("us"))),
+        (ice.TimestamptzType(), pa.array([-719162 * DAY, 2932897 * DAY - 1], pa.timestamp("us", "UTC"))),
     ],
     ids=str,
 )
 def test_the_years_1_to_9999_are_partitions_and_no_others(
-    kind: IcebergType, values: pa.Array, transform: str, tmp_path: Path
+    kind: ice.IcebergType, values: pa.Array, transform: str, tmp_path: Path
 ) -> None:
     """pyiceberg cannot commit a file whose partition it cannot show as a date."""
-    if transform == "hour" and isinstance(kind, DateType):
+    if transform == "hour" and isinstance(kind, ice.DateType):
         return
     table = IcebergTable(tmp_path, schema_of(v=kind), [PartitionField("p", ("v",), transform)])
     table.write(pa.table({"v": values}))
-    as_numbers = values.cast(pa.int32() if isinstance(kind, DateType) else pa.int64()).to_pylist()
+    as_numbers = values.cast(pa.int32() if isinstance(kind, ice.DateType) else pa.int64()).to_pylist()
     for number in (as_numbers[0] - 1, as_numbers[1] + 1):
         rows = pa.table({"v": pa.array([number, None], values.type)})
         if transform in ("identity", "day", "hour"):

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.lake import YOUNG, Lake
+from tests.support.stored_lake import YOUNG, Lake
 
 from penstock.committers.store.sql import StreamStatus
 from penstock.datasource.table_access import TableAccess
@@ -75,15 +75,15 @@ class Told(DeliveryListener):
     def on_poll(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
         self.seen.append(len(streams))
 
-    def on_delivery(self, report: DeliveryReport) -> None:
-        self.reports.append(report)
+    def landed(self, landing: DeliveryReport) -> None:
+        self.reports.append(landing)
 
     def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         self.failures.append((stream, error, wait_s))
 
     @property
     def triggers(self) -> list[str]:
-        return [report.delivered.delivery.trigger for report in self.reports]
+        return [landing.delivered.delivery.trigger for landing in self.reports]
 
 
 def context_of(

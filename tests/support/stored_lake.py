@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import deltalake
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from tests.committers.lakes import LAKES, IcebergLake
-from tests.tables import rows
+from tests.support.lakes import LAKES, IcebergLake, rows
 
 from penstock.committers.cleanup import ClassifiedFiles, CleanableTable, Cleanup, ListedFile
 from penstock.committers.contract import (
@@ -30,7 +28,6 @@ from penstock.committers.contract import (
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest, decode
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
-from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import CommittableMessage
@@ -44,12 +41,6 @@ OLD, YOUNG = timedelta(days=30), timedelta(days=1)
 GRACE = timedelta(days=7)
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 DAYS = ("2026-11-20", "a b%20/c")
-
-
-_PARTITIONED: Mapping[str, Mapping[str, Any]] = {
-    "delta": {"partition_by": ("day",)},
-    "iceberg": {"partition_spec": parse_partition_spec("day")},
-}
 
 
 class TalkativeCatalog(SqlCatalog):
@@ -80,9 +71,7 @@ class Lake:
 
     @property
     def sink(self) -> FileTableSink:
-        sink: Any = self.lake.sink()
-        partitioned: FileTableSink = type(sink)(replace(sink.options, **_PARTITIONED[self.kind]))
-        return partitioned
+        return self.lake.sink(**{self.lake.partitioning: "day"})
 
     @property
     def stream(self) -> StreamKey:
@@ -202,7 +191,7 @@ class Lake:
 
     def rows(self) -> list[tuple[object, ...]]:
         """The newest version, by another engine than the one that wrote it."""
-        return rows(self.lake.on_disk, "id")
+        return rows(self.lake, "id")
 
 
 def paths_of(manifest: Manifest) -> list[str]:

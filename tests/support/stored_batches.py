@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.committers.stores import (
+from tests.support.stores import (
     START,
 )
 

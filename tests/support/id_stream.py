@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from tests.spark.formats import FileTable
-from tests.tables import rows
+from tests.support.lakes import LakeTable, rows
 
 from penstock import testing
 
@@ -23,7 +22,7 @@ class IdStream:
 
     rows_per_file = 100
 
-    def __init__(self, spark: SparkSession, root: Path, table: FileTable) -> None:
+    def __init__(self, spark: SparkSession, root: Path, table: LakeTable) -> None:
         self.spark = spark
         self.root = root
         self.source = root / "source"
@@ -63,22 +62,22 @@ class IdStream:
 
     def findings(self) -> testing.Observation:
         source = f"read_parquet('{self.source}/*.parquet')"
-        return testing.check(self.table.on_disk, source, store=self.store_url)
+        return testing.check(self.table, source, store=self.store_url)
 
     def read(self, columns: str = "*") -> list[tuple[object, ...]]:
         """The table's rows as duckdb reads them."""
-        return rows(self.table.on_disk, columns)
+        return rows(self.table, columns)
 
     @property
     def store_url(self) -> str:
         return f"sqlite:///{self.checkpoint}/penstock.sqlite"
 
     def data_files(self) -> set[str]:
-        return self.table.on_disk.data_files()
+        return self.table.data_files()
 
     def commits(self) -> int:
         """Commits to the table since it was created."""
-        return self.table.on_disk.versions() - self.table.versions_when_new
+        return self.table.versions() - self.table.versions_when_new
 
     def forget_commit(self, batch_id: int) -> None:
         """As if the driver had died just before Spark logged that the batch is done."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import Snapshot
-from tests.readers import duckdb_with_iceberg
+from tests.support.readers import duckdb_with_iceberg
 
 from penstock.committers.iceberg.expiry import Expired, ExpiryPolicy, ExpiryStore, SnapshotExpiry
 from penstock.committers.store.expiries import Expiry

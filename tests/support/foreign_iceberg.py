@@ -26,7 +26,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 
-ARCHIVES = Path(__file__).parent / "fixtures" / "iceberg"
+ARCHIVES = Path(__file__).parents[1] / "fixtures" / "iceberg"
 NAMES = sorted(archive.name.removesuffix(".tar.gz") for archive in ARCHIVES.glob("*.tar.gz"))
 NAMESPACE = "foreign"
 

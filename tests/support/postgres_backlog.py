@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from tests.committers.postgres_tables import PostgresQuery
-from tests.delivery.backlogs import QUERY, context_of
+from tests.support.backlogs import QUERY, context_of
+from tests.support.postgres import query_into
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.store.delivery_queries import DeliveryPhase
@@ -28,7 +28,7 @@ class PostgresBacklog:
     def __init__(self, url: str, folder: Path, store_url: str | None = None, **options: str) -> None:
         self.store_url = store_url or f"sqlite:///{folder}/store.db"
         self.store = open_store(self.store_url)
-        self.query = PostgresQuery(url, QUERY, {**DECOUPLED, **options})
+        self.query = query_into(url, QUERY, **DECOUPLED, **options)
         self.columns = ["id"]
         self.batches = self.rows = 0
 

@@ -11,23 +11,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 from hypothesis import strategies as st
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types as ice
 
 WIDE = Context(prec=76)
 
@@ -37,7 +21,7 @@ ODD_CHARACTERS = "ab\x1f\x7f\u00e9\u2028\ud7ff\ue000\uffff\U00010000\U0001f600\U
 
 @dataclass(frozen=True)
 class Kind:
-    iceberg: PrimitiveType
+    iceberg: ice.PrimitiveType
     arrow: pa.DataType
     values: st.SearchStrategy[Any]
     transforms: tuple[str, ...]
@@ -58,7 +42,7 @@ def floats(width: Literal[32, 64]) -> st.SearchStrategy[float]:
 
 def _decimal(precision: int, scale: int) -> Kind:
     return Kind(
-        DecimalType(precision, scale),
+        ice.DecimalType(precision, scale),
         pa.decimal128(precision, scale),
         decimals(precision, scale),
         ("identity", "bucket[7]", "truncate[50]"),
@@ -73,32 +57,32 @@ _INTEGERS = ("identity", "bucket[7]", "truncate[10]")
 _DAYS = ("identity", "bucket[7]", "year", "month", "day")
 
 KINDS = [
-    Kind(BooleanType(), pa.bool_(), st.booleans(), ("identity",)),
-    Kind(IntegerType(), pa.int32(), st.integers(-(2**31) + 9, 2**31 - 1), _INTEGERS),
-    Kind(LongType(), pa.int64(), st.integers(-(2**63) + 9, 2**63 - 1) | st.integers(-40, 40), _INTEGERS),
-    Kind(FloatType(), pa.float32(), floats(32), ("identity",)),
-    Kind(DoubleType(), pa.float64(), floats(64), ()),
+    Kind(ice.BooleanType(), pa.bool_(), st.booleans(), ("identity",)),
+    Kind(ice.IntegerType(), pa.int32(), st.integers(-(2**31) + 9, 2**31 - 1), _INTEGERS),
+    Kind(ice.LongType(), pa.int64(), st.integers(-(2**63) + 9, 2**63 - 1) | st.integers(-40, 40), _INTEGERS),
+    Kind(ice.FloatType(), pa.float32(), floats(32), ("identity",)),
+    Kind(ice.DoubleType(), pa.float64(), floats(64), ()),
     _decimal(9, 2),
     _decimal(18, 4),
     _decimal(38, 10),
-    Kind(DateType(), pa.date32(), st.dates() | st.dates(date(1969, 1, 1), date(1971, 1, 1)), _DAYS),
-    Kind(TimeType(), pa.time64("us"), st.times(), ("identity", "bucket[7]")),
-    Kind(TimestampType(), pa.timestamp("us"), _MOMENTS, (*_DAYS, "hour")),
+    Kind(ice.DateType(), pa.date32(), st.dates() | st.dates(date(1969, 1, 1), date(1971, 1, 1)), _DAYS),
+    Kind(ice.TimeType(), pa.time64("us"), st.times(), ("identity", "bucket[7]")),
+    Kind(ice.TimestampType(), pa.timestamp("us"), _MOMENTS, (*_DAYS, "hour")),
     Kind(
-        TimestamptzType(),
+        ice.TimestamptzType(),
         pa.timestamp("us", "UTC"),
         _MOMENTS.map(lambda value: value.replace(tzinfo=timezone.utc)),
         (*_DAYS, "hour"),
     ),
-    Kind(StringType(), pa.string(), _TEXTS, ("identity", "bucket[7]", "truncate[3]")),
-    Kind(BinaryType(), pa.binary(), st.binary(max_size=24), ("identity", "bucket[7]", "truncate[3]")),
-    Kind(FixedType(3), pa.binary(3), st.binary(min_size=3, max_size=3), ("identity", "bucket[7]")),
-    Kind(UUIDType(), pa.uuid(), st.uuids(), ("identity", "bucket[7]")),
+    Kind(ice.StringType(), pa.string(), _TEXTS, ("identity", "bucket[7]", "truncate[3]")),
+    Kind(ice.BinaryType(), pa.binary(), st.binary(max_size=24), ("identity", "bucket[7]", "truncate[3]")),
+    Kind(ice.FixedType(3), pa.binary(3), st.binary(min_size=3, max_size=3), ("identity", "bucket[7]")),
+    Kind(ice.UUIDType(), pa.uuid(), st.uuids(), ("identity", "bucket[7]")),
 ]
 
 
 def column(kind: Kind, values: list[Any]) -> pa.Array:
-    if isinstance(kind.iceberg, UUIDType):  # as Spark has them
+    if isinstance(kind.iceberg, ice.UUIDType):  # as Spark has them
         return pa.array([None if value is None else str(value) for value in values], pa.string())
     return pa.array(values, kind.arrow)
 
@@ -132,13 +116,13 @@ def literal(kind: Kind, value: Any) -> str:
     if isinstance(value, Decimal):
         return f"CAST('{value:f}' AS DECIMAL({kind.arrow.precision}, {kind.arrow.scale}))"
     names: dict[Any, str] = {
-        FloatType: "FLOAT",
-        DoubleType: "DOUBLE",
-        DateType: "DATE",
-        TimeType: "TIME",
-        TimestampType: "TIMESTAMP",
-        TimestamptzType: "TIMESTAMPTZ",
-        UUIDType: "UUID",
+        ice.FloatType: "FLOAT",
+        ice.DoubleType: "DOUBLE",
+        ice.DateType: "DATE",
+        ice.TimeType: "TIME",
+        ice.TimestampType: "TIMESTAMP",
+        ice.TimestamptzType: "TIMESTAMPTZ",
+        ice.UUIDType: "UUID",
     }
     name = names.get(type(kind.iceberg))
     return f"'{value}'::{name}" if name else str(value)

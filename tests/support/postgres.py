@@ -1,0 +1,110 @@
+"""A Postgres table that a query writes, as others see it, and its COMMIT that goes wrong. All is real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+
+from penstock.datasource.base_source import PenstockDataSource
+from penstock.datasource.destinations import DestinationType
+from penstock.datasource.postgres.source import PostgresDataSource
+from penstock.datasource.postgres.stored import DESTINATION
+from penstock.testing.conformance.query import Query
+
+
+@dataclass(frozen=True)
+class PostgresTable:
+    """The table `events` in a schema of its own.
+
+    Args:
+        url: of a database with an empty schema, which it names in its `options`
+    """
+
+    url: str
+    data_source: ClassVar[type[PenstockDataSource]] = PostgresDataSource
+    destination: ClassVar[DestinationType] = DESTINATION
+
+    @property
+    def schema(self) -> str:
+        (options,) = parse_qs(urlsplit(self.url).query)["options"]
+        return options.rpartition("=")[2]
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"url": self.url, "dbtable": f"{self.schema}.events"}
+
+    def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run by another user of the database. Unqualified names are in the table's schema."""
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            cursor = connection.execute(statement, values or None)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def ids(self) -> list[int]:
+        return [row[0] for row in self.sql("SELECT id FROM events ORDER BY id")]
+
+    def staged(self) -> list[str]:
+        """Names of the staging tables."""
+        names = self.sql(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename ~ '^penstock_[0-9a-f]{12}_'",
+            self.schema,
+        )
+        return [name for (name,) in names]
+
+
+@dataclass(frozen=True)
+class PostgresQuery(Query):
+    """One query that writes rows into such a table."""
+
+    @property
+    def table(self) -> PostgresTable:
+        assert isinstance(self.harness, PostgresTable)
+        return self.harness
+
+    @property
+    def url(self) -> str:
+        return self.table.url
+
+    @property
+    def schema(self) -> str:
+        return self.table.schema
+
+    def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self.table.sql(statement, *values)
+
+    def ids(self) -> list[int]:
+        return self.table.ids()
+
+    def staged(self) -> list[str]:
+        return self.table.staged()
+
+
+def query_into(url: str, query_id: str = "q1", **options: str) -> PostgresQuery:
+    return PostgresQuery(PostgresTable(url), query_id, options)
+
+
+@contextmanager
+def commit_answers(answer: Callable[[psycopg.Connection], None]) -> Iterator[None]:
+    """Inside the block the COMMIT of a committer goes as `answer` does it, once."""
+    from penstock.committers.postgres import committer
+
+    real, left = committer._commit, [answer]
+
+    def commit(connection: psycopg.Connection) -> psycopg.Error | None:
+        if not left:
+            return real(connection)
+        try:
+            left.pop()(connection)
+        except psycopg.Error as error:
+            return error
+        return None
+
+    committer._commit = commit
+    try:
+        yield
+    finally:
+        committer._commit = real

@@ -1,0 +1,162 @@
+"""A query of ids into a file table, with a store: the query of the conformance suite for file tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from tests.support.lakes import IDS, LakeTable
+
+from penstock.committers.commit_runner import Retry
+from penstock.committers.contract import (
+    Batch,
+    Committable,
+    DataFile,
+    DataFiles,
+    Manifest,
+    ManifestStore,
+    Mode,
+    PayloadCommitter,
+)
+from penstock.committers.file_tables.manifest import LakeManifest, build_manifest
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.two_phase import TwoPhaseCommitter
+from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
+from penstock.datasource.file_table import FileTable
+from penstock.datasource.planning import store_url
+from penstock.testing.conformance import query as conformance
+
+Ids = Sequence[int]
+Plan = BatchPlan[DataFiles, LakeManifest]
+
+
+class Written(list[CommittableMessage[DataFiles, LakeManifest]]):
+    """What the tasks of one batch have handed back."""
+
+    @property
+    def batch(self) -> Batch:
+        return self[0].committable.batch
+
+    @property
+    def committables(self) -> list[Committable[DataFiles]]:
+        return [message.committable for message in self]
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return tuple(file for committable in self.committables for file in committable.payload or ())
+
+    @property
+    def paths(self) -> set[str]:
+        return {file.path for file in self.files}
+
+    @property
+    def content(self) -> LakeManifest:
+        content = self[0].content
+        assert content is not None, "skipped batches have no manifest"
+        return content
+
+    @property
+    def manifest(self) -> Manifest:
+        return build_manifest(self.batch, self.content.with_files(self.files))
+
+
+@dataclass(frozen=True)
+class Query(conformance.Query):
+    """Rows may be given as ids alone: all other columns of `schema` are NULL then."""
+
+    mode: Mode = "append"
+    schema: pa.Schema = IDS
+
+    @property
+    def lake(self) -> LakeTable:
+        lake: Any = self.harness
+        table: LakeTable = lake
+        return table
+
+    @property
+    def evolving(self) -> Query:
+        return self.with_options(schemaEvolution="addColumns")
+
+    def target(self) -> FileTable:
+        target: Any = self.sink().open_table()
+        table: FileTable = target
+        return table
+
+    def two_phase(
+        self, store: ManifestStore, table: PayloadCommitter[DataFiles] | None = None, attempts_max: int = 20
+    ) -> TwoPhaseCommitter[DataFiles]:
+        """As a new process has it; it never waits."""
+        return TwoPhaseCommitter(
+            store, table or self.target(), Retry(attempts_max=attempts_max), sleep=lambda _seconds: None
+        )
+
+    def plan(
+        self,
+        store: SqlManifestStore,
+        batch: Batch,
+        schema: pa.Schema | None = None,
+        *,
+        overwrite: bool | None = None,
+    ) -> Plan:
+        overwrites = self.mode == "overwrite" if overwrite is None else overwrite
+        return super().plan(store, batch, schema or self.schema, overwrite=overwrites)
+
+    def plan_of(self, batch_id: int, offsets: object = "", schema: pa.Schema | None = None) -> Plan:
+        """How the batch is to be written, without a look at what is pending."""
+        planned = self.target().plan_batch(schema or self.schema, self.mode, batch_id)
+        return BatchPlan(self.batch(batch_id, offsets), planned.writers, planned.content)
+
+    def write(self, plan: Plan, parts: Sequence[pa.Table | Ids], run_id: str = "r1") -> Written:
+        return Written(super().write(plan, [self.rows(part) for part in parts], run_id))
+
+    def rows(self, part: pa.Table | Ids) -> pa.Table:
+        if isinstance(part, pa.Table):
+            return part
+        columns = [
+            pa.array(part, f.type) if f.name.lower() == "id" else pa.nulls(len(part), f.type)
+            for f in self.schema
+        ]
+        return pa.table(columns, schema=self.schema)
+
+    def run(
+        self,
+        store: SqlManifestStore,
+        batch: Batch,
+        *parts: pa.Table | Ids,
+        run_id: str = "r1",
+        overwrite: bool | None = None,
+    ) -> Written:
+        tables = [self.rows(part) for part in parts]
+        written = self.write(self.plan(store, batch, tables[0].schema, overwrite=overwrite), tables, run_id)
+        self.commit(store, written)
+        return written
+
+    def commit_to(self, table: PayloadCommitter[DataFiles], store: ManifestStore, written: Written) -> None:
+        """As `commit`, through another table committer, which breaks where the test wants it."""
+        try:
+            self.two_phase(store, table).commit(written.manifest, written.committables)
+        except Exception:
+            self.abort(written)
+            raise
+
+
+@dataclass
+class Batches:
+    """The batches of a query one after the other, with the store that its options name."""
+
+    query: Query
+    next_batch: int = 0
+
+    def run(self, rows: pa.Table | Ids, schema: pa.Schema | None = None) -> None:
+        """
+        Args:
+            schema: of the query, if Spark hands over its rows otherwise
+        """
+        with open_store(store_url(self.query.sink().options)) as store:
+            rows = self.query.rows(rows)
+            plan = self.query.plan(store, self.query.batch(self.next_batch), schema or rows.schema)
+            assert plan.writers is not None, "the batch is in the table already"
+            self.query.commit(store, self.query.write(plan, [rows]))
+        self.next_batch += 1

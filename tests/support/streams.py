@@ -1,0 +1,292 @@
+"""A query whose batches are committed straight to the table: for tests of table committers."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import PyFileSystem
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
+
+from penstock.committers.contract import (
+    AttemptId,
+    Batch,
+    Committer,
+    Conflict,
+    DataFile,
+    Manifest,
+    Mode,
+    Outcome,
+    StreamKey,
+)
+from penstock.committers.delta.committer import DeltaTableCommitter
+from penstock.committers.delta.schema import DeltaTableLayout
+from penstock.committers.delta.snapshot_cache import SnapshotCache
+from penstock.committers.file_tables.manifest import PlannedFiles, build_manifest
+from penstock.committers.iceberg.address import IcebergAddress
+from penstock.committers.iceberg.catalog import EMBEDDED_NAME, CatalogConfig
+from penstock.committers.iceberg.committer import IcebergTableCommitter
+from penstock.committers.iceberg.terms import parse_partition_spec
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+_runs = itertools.count()
+
+
+class TableStream(ABC):
+    """Makes batches of ids, as the planner and the tasks would, and commits them."""
+
+    query_id: str
+
+    @property
+    @abstractmethod
+    def lake(self) -> LakeTable:
+        """The table as others see it."""
+
+    @property
+    @abstractmethod
+    def table_uri(self) -> str: ...
+
+    @abstractmethod
+    def committer(self) -> Committer:
+        """As a new process has it."""
+
+    @abstractmethod
+    def committer_arguments(self) -> tuple[type[Committer], tuple[Any, ...]]:
+        """What makes one in another process."""
+
+    @abstractmethod
+    def prepare(self, batch_id: int, ids: Sequence[int], *, mode: Mode = "append", **plan: Any) -> Manifest:
+        """Plan the batch, write these ids, and name their files in a manifest."""
+
+    def batch(self, batch_id: int, offsets: str = "") -> Batch:
+        digest = hashlib.sha256(f"{batch_id} {offsets}".encode()).hexdigest()
+        return Batch(StreamKey(self.query_id, self.table_uri), batch_id, digest)
+
+    def commit(self, batch_id: int, ids: Sequence[int], **prepare: Any) -> Outcome:
+        return self.committer().commit(self.prepare(batch_id, ids, **prepare))
+
+    def commit_until_it_ends(self, manifest: Manifest) -> Outcome:
+        """What the two-phase committer does, without waiting."""
+        for _ in range(1000):
+            outcome = self.committer().commit(manifest)
+            if not isinstance(outcome, Conflict):
+                return outcome
+        raise AssertionError("1000 conflicts")
+
+    def ids(self) -> list[int]:
+        return self.lake.ids()
+
+
+# Delta ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class DeltaStream(TableStream):
+    """Writes its files itself, and through the Delta library: the location may be on an object store."""
+
+    uri: str
+    query_id: str = "query-1"
+    schema: pa.Schema = SCHEMA
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    snapshot_cache: Callable[[], SnapshotCache] = SnapshotCache
+
+    @property
+    def lake(self) -> DeltaLake:
+        return DeltaLake(self.uri)
+
+    @property
+    def table_uri(self) -> str:
+        return self.uri
+
+    def committer(self, **options: str) -> DeltaTableCommitter:
+        """As a new process has it, unless `snapshot_cache` says otherwise."""
+        return DeltaTableCommitter(
+            self.uri, {**self.storage_options, **options}, snapshot_cache=self.snapshot_cache()
+        )
+
+    def committer_arguments(self) -> tuple[type[DeltaTableCommitter], tuple[Any, ...]]:
+        return DeltaTableCommitter, (self.uri,)
+
+    def prepare(
+        self,
+        batch_id: int,
+        ids: Sequence[int],
+        *,
+        mode: Mode = "append",
+        offsets: str = "",
+        schema: pa.Schema | None = None,
+        **plan: Any,
+    ) -> Manifest:
+        target = self.committer().plan(schema or self.schema, overwrite=mode == "overwrite", **plan)
+        file = self.write(target, ids)
+        return build_manifest(self.batch(batch_id, offsets), target.content([file], mode))
+
+    def write(self, target: DeltaTableLayout, ids: Sequence[int]) -> DataFile:
+        """One file below the location: `id` as given, all other columns NULL."""
+        columns = [column for column in target.schema if column.name not in target.partition_by]
+        arrays = [
+            pa.array(ids, f.type) if f.name.lower() == "id" else pa.nulls(len(ids), f.type) for f in columns
+        ]
+        path = f"{uuid.uuid4()}.parquet"
+        filesystem = PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage_options)))
+        with filesystem.open_output_stream(path) as sink:
+            pq.write_table(pa.table(arrays, schema=pa.schema(columns)), sink)
+            size_bytes = sink.tell()
+        values = tuple((name, None) for name in target.partition_by)
+        return DataFile(path, size_bytes, len(ids), values, f'{{"numRecords":{len(ids)}}}')
+
+
+def stream_in(folder: Path, query_id: str = "query-1", **options: Any) -> DeltaStream:
+    return DeltaStream(str(folder / "table"), query_id, **options)
+
+
+def clean_up_log(stream: DeltaStream) -> None:
+    """Of all that the newest version does not need, however young it is, oldest first. On the local disk."""
+    table = DeltaTable(stream.uri)
+    table.create_checkpoint()
+    for entry in sorted(Path(stream.uri, "_delta_log").glob("*.json")):
+        if int(entry.stem) < table.version():
+            entry.unlink()
+
+
+def _kept() -> Callable[[], SnapshotCache]:
+    snapshot_cache = SnapshotCache()
+    return lambda: snapshot_cache
+
+
+VIEWS: Mapping[str, Callable[[], Callable[[], SnapshotCache]]] = {
+    "a process that goes on": _kept,
+    "a new process each time": lambda: SnapshotCache,
+    "the library alone": lambda: lambda: SnapshotCache(open_files=lambda _uri, _options: None),
+}
+"""What a committer may know of its table already, and who writes its commits."""
+
+
+# Iceberg --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class IcebergStream(TableStream):
+    """Writes into a table of an embedded catalog as the tasks do."""
+
+    warehouse: Path
+    query_id: str = "query-1"
+    name: str = "lake.ids"
+    branch: str = "main"
+    schema: pa.Schema = SCHEMA
+    is_named: bool = False
+    """The catalog is opened by name and address, as one whose requests may be on their way for long."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More options of the sink."""
+
+    @property
+    def lake(self) -> IcebergLake:
+        return IcebergLake(self.warehouse, self.name, self.branch)
+
+    @property
+    def sink(self) -> IcebergSink:
+        options = IcebergOptions(
+            warehouse=str(self.warehouse), table=self.name, branch=self.branch, **self.options
+        )
+        return IcebergSink(options)
+
+    @property
+    def table_uri(self) -> str:
+        return self.sink.table_uri
+
+    def committer(self) -> IcebergTableCommitter:
+        kind, arguments = self.committer_arguments()
+        return kind(*arguments)
+
+    def committer_arguments(self) -> tuple[type[IcebergTableCommitter], tuple[Any, ...]]:
+        catalog = CatalogConfig.of(None, {}, str(self.warehouse))
+        if self.is_named:
+            catalog = CatalogConfig.of(EMBEDDED_NAME, {"type": "sql", **catalog.embedded_properties})
+        address = IcebergAddress(catalog.address_name, tuple(self.name.split(".")), self.branch)
+        return IcebergTableCommitter, (catalog, address)
+
+    def plan(self, mode: Mode = "append", schema: pa.Schema | None = None) -> PlannedFiles:
+        return self.sink.open_table().plan_batch(schema or self.schema, mode, 0)
+
+    def prepare(
+        self,
+        batch_id: int,
+        ids: Sequence[int],
+        *,
+        mode: Mode = "append",
+        offsets: str = "",
+        schema: pa.Schema | None = None,
+        evolve: bool = False,
+        **values: Any,
+    ) -> Manifest:
+        """
+        Args:
+            values: of other columns, in all rows; NULL if not given
+        """
+        if evolve:
+            return self.evolving.prepare(batch_id, ids, mode=mode, offsets=offsets, schema=schema, **values)
+        planned = self.plan(mode, schema)
+        files = self.write(planned, batch_id, ids, schema, values)
+        return build_manifest(self.batch(batch_id, offsets), planned.content.with_files(files))
+
+    def write(
+        self,
+        planned: PlannedFiles,
+        batch_id: int,
+        ids: Sequence[int],
+        schema: pa.Schema | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> Sequence[DataFile]:
+        writer = planned.writers.open(AttemptId(self.query_id, f"run-{next(_runs)}", batch_id, 0, 0))
+        given = {name: [value] * len(ids) for name, value in (values or {}).items()}
+        columns = [
+            pa.array(ids if f.name == "id" else given.get(f.name, [None] * len(ids)), f.type)
+            for f in schema or self.schema
+        ]
+        writer.write(pa.record_batch(columns, names=(schema or self.schema).names))
+        return writer.finish()
+
+    def partitioned(self, spec: str) -> IcebergStream:
+        return self.with_options(partition_spec=parse_partition_spec(spec))
+
+    def with_options(self, **options: Any) -> IcebergStream:
+        return replace(self, options={**self.options, **options})
+
+    @property
+    def evolving(self) -> IcebergStream:
+        return self.with_options(add_columns=True)
+
+    @property
+    def catalog(self) -> SqlCatalog:
+        return self.lake.sql_catalog
+
+    def load(self) -> Table:
+        return self.lake.load()
+
+    @property
+    def head(self) -> Snapshot:
+        return self.lake.head
+
+
+def stream_of(kind: str, folder: Path, snapshot_cache: str = "a new process each time") -> TableStream:
+    return (
+        IcebergStream(folder / "warehouse")
+        if kind == "iceberg"
+        else stream_in(folder, snapshot_cache=VIEWS[snapshot_cache]())
+    )
