@@ -63,7 +63,7 @@ format: .venv/.installed ## Rewrite the code the way `make lint` wants it
 .PHONY: test-spark40
 test-spark40: export PYSPARK_PYTHON = $(CURDIR)/$(BIN40)/python
 test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without kills)
-	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills" $(PYTEST_ARGS)
+	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills" --ignore=tests/chaos $(PYTEST_ARGS)
 
 # A Python that is not on this machine and that uv cannot download is skipped, with a line that says so.
 .PHONY: test-python3.10 test-python3.13

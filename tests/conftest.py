@@ -38,7 +38,47 @@ _unexpected: list[str] = []
 SLOW = (
     "bad_input",
     "chaos",
+    "committers/test_compaction.py",
+    "committers/test_delta_azure.py",
+    "committers/test_delta_lost_responses.py",
+    "committers/test_delta_object_store.py",
+    "committers/test_iceberg_catalogs.py",
+    "committers/test_iceberg_concurrency.py",
+    "committers/test_iceberg_expiry.py",
+    "committers/test_iceberg_glue.py",
+    "committers/test_iceberg_hive.py",
+    "committers/test_iceberg_rest.py",
+    "committers/test_postgres_types.py",
+    "conformance/test_mutations.py",
+    "datasource/test_cold_processes.py",
+    "datasource/test_distribute.py",
+    "datasource/test_iceberg_maintenance.py",
+    "datasource/test_new_query.py",
+    "delivery/test_compaction.py",
+    "delivery/test_deliver_processes.py",
+    "delivery/test_delivery_commands.py",
+    "delivery/test_postgres_delivery.py",
+    "delivery/test_postgres_failover.py",
     "filters",
+    "plug_in",
+    "spark/test_compaction.py",
+    "spark/test_decoupled.py",
+    "spark/test_delta_intervals.py",
+    "spark/test_executor_secrets.py",
+    "spark/test_new_query.py",
+    "spark/test_object_store.py",
+    "spark/test_old_store.py",
+    "spark/test_registration.py",
+    "spark/test_replay.py",
+    "spark/test_reset_query_id.py",
+    "spark/test_spark_workers.py",
+    "test_maven.py",
+    "test_packaging.py",
+    "testing/test_checking.py",
+    "testing/test_documentation.py",
+    "writers/test_memory.py",
+    "writers/test_speed.py",
+    "writers/test_uploads.py",
 )
 """Files and folders that `make test` leaves to `make test-all`, besides single tests marked `slow`."""
 
@@ -115,7 +155,7 @@ def new_postgres_url() -> Iterator[Callable[[], str]]:
     folder.rmdir()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty manifest store: every test that takes it runs on both databases."""
     if request.param == "sqlite":

@@ -26,6 +26,7 @@ class TestDelta(DestinationConformance):
         return DeltaHarness(tmp_path)
 
 
+@pytest.mark.slow
 class TestDeltaByTheLibrary(DestinationConformance):
     """Where only the Delta library reaches the log, it makes all commits."""
 
@@ -44,6 +45,7 @@ class TestIceberg(DestinationConformance):
         return IcebergHarness(tmp_path)
 
 
+@pytest.mark.slow
 class TestPostgres(DestinationConformance):
     """The manifests are in the same server."""
 
