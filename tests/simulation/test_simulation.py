@@ -27,12 +27,14 @@ def test_the_invariant_holds_after_any_history(lake: str) -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_the_real_store(lake: str) -> None:
     failures = [failure for seed in range(40) if (failure := play(seed, lake, "sqlite"))]
     assert not failures, "\n".join(map(str, failures))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_postgres(lake: str, new_postgres_url: Callable[[], str]) -> None:
     url = new_postgres_url()
@@ -76,6 +78,7 @@ def test_a_seed_is_the_same_history_again(lake: str, seed: int) -> None:
     assert list(timeline(seed, lake)) == list(timeline(seed, lake))
 
 
+@pytest.mark.slow
 def test_a_history_is_the_same_in_another_process() -> None:
     told = [
         subprocess.run(
@@ -113,6 +116,7 @@ NOTICED_SOON = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard", NOTICED_SOON)
 def test_a_guard_that_is_taken_away_is_noticed(guard: str) -> None:
     """A few of them; `make mutants` takes away each."""

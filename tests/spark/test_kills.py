@@ -19,7 +19,7 @@ from tests.support.lakes import LakeTable, rows
 from penstock import testing
 from penstock.committers.crash_points import STREAM_POINTS
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 ROUNDS = int(os.environ.get("PENSTOCK_KILLS", "1"))
 ROWS_PER_FILE = 200
@@ -50,6 +50,7 @@ def test_the_kills_cover_every_crash_point() -> None:
     assert {*KILLS, "table.created"} == set(STREAM_POINTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
@@ -70,6 +71,17 @@ def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
     assert found.rows == FILES * ROWS_PER_FILE
     assert rows(table, "bool_and(coalesce(twice = 2 * id, true)), count(twice) > 0") == [(True, True)]
     print(f"{table.source}, {store}: {len(kills)} kills, {found}")  # noqa: T201 - shown by `make kills`
+
+
+def test_a_kill_after_the_commit_and_before_the_mark_adds_no_rows(
+    tmp_path: Path, table: FileTable, request: pytest.FixtureRequest
+) -> None:
+    stream = KilledStream(tmp_path, table, _store_url("sqlite", tmp_path, request), ["commit.landed"])
+    stream.is_killed_at_every_point_and_then_runs_to_the_end()
+
+    found = testing.check(table.on_disk, f"read_parquet('{stream.source}/*.parquet')", store=stream.store_url)
+    assert found.problems == []
+    assert found.rows == FILES * ROWS_PER_FILE
 
 
 def _store_url(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
@@ -113,7 +125,7 @@ class KilledStream:
         options = {**self._table.options, self._table.partitioning: "day", "store": self.store_url}
         arguments = [self._table.source, str(self.source), str(self._root / "checkpoint")]
         arguments += ["--partitions", str(partitions), "--after", str(self._signal(turn))]
-        if turn > self._kills.index("recover.done"):
+        if "recover.done" in self._kills[:turn]:
             arguments += ["--column", "id * 2 AS twice"]
             options["schemaEvolution"] = "addColumns"
         for key, value in options.items():

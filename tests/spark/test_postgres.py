@@ -46,7 +46,6 @@ def psql(query: PostgresQuery, statement: str) -> str:
 
 
 @pytest.mark.kills
-@pytest.mark.slow
 def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
     query: PostgresQuery, source: Path, tmp_path: Path
 ) -> None:
