@@ -74,7 +74,7 @@ def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
 
 
 def test_a_kill_after_the_commit_and_before_the_mark_adds_no_rows(
-    tmp_path: Path, table: FileTable, request: pytest.FixtureRequest
+    tmp_path: Path, table: LakeTable, request: pytest.FixtureRequest
 ) -> None:
     stream = KilledStream(tmp_path, table, _store_url("sqlite", tmp_path, request), ["commit.landed"])
     stream.is_killed_at_every_point_and_then_runs_to_the_end()
