@@ -79,7 +79,7 @@ def test_a_kill_after_the_commit_and_before_the_mark_adds_no_rows(
     stream = KilledStream(tmp_path, table, _store_url("sqlite", tmp_path, request), ["commit.landed"])
     stream.is_killed_at_every_point_and_then_runs_to_the_end()
 
-    found = testing.check(table.on_disk, f"read_parquet('{stream.source}/*.parquet')", store=stream.store_url)
+    found = testing.check(table, f"read_parquet('{stream.source}/*.parquet')", store=stream.store_url)
     assert found.problems == []
     assert found.rows == FILES * ROWS_PER_FILE
 
