@@ -128,7 +128,8 @@ def test_an_unknown_option_is_refused_by_its_name_and_its_value_is_not_shown(
     assume(key.lower() not in known and not key.lower().startswith(("storage.", "catalog.")))
     with pytest.raises(ConfigurationError) as caught:
         parse(kind, **{key: f"postgresql://u:{SECRET}@h/d"})
-    assert repr(key)[1:-1] in str(caught.value) or safe(key) in str(caught.value)
+    message = str(caught.value).lower()  # an option of another sink is named as documented
+    assert repr(key)[1:-1].lower() in message or safe(key).lower() in message
     assert SECRET not in str(caught.value)
 
 

@@ -199,7 +199,7 @@ def test_a_stream_is_named_by_name_id_beginning_or_table(local_lake: Lake, word:
 def test_an_unknown_stream_lists_the_candidates(local_lake: Lake) -> None:
     ended = Ended("status", "flights")
     assert ended.code == 2
-    assert "No stream 'flights'" in ended.err
+    assert "no stream 'flights'" in ended.err
     assert f"{QUERY} -> {local_lake.table}  (ids)" in ended.err
 
 

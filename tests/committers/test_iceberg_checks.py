@@ -74,7 +74,7 @@ def test_properties_that_a_direct_commit_would_violate_are_refused(
 
 def test_format_version_3_is_refused(tables: Tables) -> None:
     table = _with_metadata(tables.create()[0], {"format-version": 3, "next-row-id": 0})
-    with pytest.raises(TableNotSupportedError, match="format version 3: its row ids"):
+    with pytest.raises(TableNotSupportedError, match=r"format version 3: .* row ids"):
         check_supported(table, overwrite=False)
 
 

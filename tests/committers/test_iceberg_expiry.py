@@ -377,7 +377,7 @@ def test_where_a_server_checks_a_tag_set_in_between_costs_no_file(
         assert done == Expired()
         assert "mine" in history.table().metadata.refs
     else:  # Iceberg's protocol has no requirement for it
-        assert "somebody set 'mine'" in caplog.text
+        assert "another user set 'mine'" in caplog.text
         history.wait()
         history.run()
         assert before <= history.on_disk()
@@ -413,7 +413,7 @@ def test_a_check_for_lost_tags_that_failed_is_made_by_the_next_run(
     set_property(history)
     history.settle()
     history.check_readable()
-    assert ("somebody set 'mine'" in caplog.text) is is_tagged
+    assert ("another user set 'mine'" in caplog.text) is is_tagged
     if is_tagged:
         assert before <= history.on_disk()
     else:

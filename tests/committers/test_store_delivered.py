@@ -116,7 +116,7 @@ def test_lost_content_is_not_taken_for_removed_sources(store: SqlManifestStore, 
     fill(store, 2)
     store.deliveries.finish(deliver(store, lease, 0, 1, is_compacted=True), 12)
     run_sql(store, "DELETE FROM penstock_manifest_contents WHERE batch_id = 0")
-    with pytest.raises(ManifestCorruptError, match=r"batch 0 .*gone"):
+    with pytest.raises(ManifestCorruptError, match=r"batch 0 .*content is missing"):
         store.manifest(STREAM, 0)
     with pytest.raises(ManifestCorruptError):
         names(store, COMMITTED)

@@ -137,11 +137,11 @@ def test_neither_plan_nor_task_nor_commit_loads_pandas(source: str, tmp_path: Pa
 RARE = """
 import json, sys
 import pyarrow as pa
-from penstock.committers.arrow_values import texts
-from penstock.writers.parquet.schema_projection import Conformer
+from penstock.committers.arrow_values import string_array
+from penstock.writers.parquet.schema_projection import SchemaProjector
 from penstock.writers.iceberg.partitions import hash_directories
-rows = pa.RecordBatch.from_arrays([texts(["{query}", None])], names=["u"])
-assert Conformer(pa.schema([("u", pa.uuid())]), "here")(rows).num_rows == 2
+rows = pa.RecordBatch.from_arrays([string_array(["{query}", None])], names=["u"])
+assert SchemaProjector(pa.schema([("u", pa.uuid())]), "here")(rows).num_rows == 2
 assert hash_directories("data/file.parquet")
 print(json.dumps(sorted(sys.modules)))
 """

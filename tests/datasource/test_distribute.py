@@ -107,7 +107,7 @@ def test_rows_of_one_partition_have_one_value_and_others_another(
 
 
 def test_a_transform_that_the_type_has_not_is_refused(values: tuple[pa.Table, DataFrame]) -> None:
-    with pytest.raises(ConfigurationError, match="There is no day of 'int', which is int"):
+    with pytest.raises(ConfigurationError, match="The transform day does not apply to 'int', which is int"):
         penstock.distribute(values[1], "day(int)")
 
 
@@ -203,10 +203,10 @@ TO_POSTGRES = {"url": "postgresql://u@h/d", "dbtable": "t"}
         ({"by": "id", "format": "penstock.delta"}, "either `by`, or `format`"),
         ({"by": "id", "partitions": 0}, "partitions=0 must be at least 1"),
         ({"by": "id", "files_per_partition": 0}, "files_per_partition=0"),
-        ({"format": "parquet"}, "does not know how tables of the format 'parquet'"),
+        ({"format": "parquet"}, "does not know the partitioning of tables of the format 'parquet'"),
         ({"format": "penstock.postgres", "options": TO_POSTGRES}, "the format 'penstock.postgres'"),
         ({"format": "penstock.delta"}, "path is missing"),
-        ({"by": "bucket(id)"}, "partitionSpec cannot be read"),
+        ({"by": "bucket(id)"}, "partitionSpec cannot be parsed"),
     ],
 )
 def test_what_makes_no_partitioning_is_refused(

@@ -520,7 +520,7 @@ def dropped(lake: DecoupledLake) -> Callable[[], object]:
     """Drop the table, whose data files stay; what puts it back as it was."""
     table: Any = lake.lake
     if lake.kind == "delta":
-        log, away = table.table / "_delta_log", table.table.with_name("away")
+        log, away = table.folder / "_delta_log", table.folder.with_name("away")
         log.rename(away)
         return lambda: away.rename(log)
     metadata = table.load().metadata_location

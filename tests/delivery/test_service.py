@@ -209,7 +209,7 @@ def test_who_has_lost_the_lease_learns_it_and_takes_it_from_nobody(delta: Decoup
     assert deliveries.acquire(delta.stream, "two", 30) is not None
     with HeldLease(deliveries, lease, 0.3) as held:
         wait_until(lambda: held.is_lost, 5)
-        with pytest.raises(FencedError, match="two has it"):
+        with pytest.raises(FencedError, match="two holds it"):
             held.check()
     assert deliveries.acquire(delta.stream, "three", 1) is None
 

@@ -24,7 +24,9 @@ def test_a_deleted_checkpoint_is_warned_of_in_the_log_of_the_driver(ids: IdStrea
 
     log = (ids.root / "driver.log").read_text()
     assert (
-        log.count(f"holds rows of an earlier query with the same checkpoint directory '{ids.checkpoint}'")
+        log.count(
+            f"already has rows of an earlier query with the same checkpoint directory '{ids.checkpoint}'"
+        )
         == 1
     )
     assert ids.findings().rows == 600

@@ -75,15 +75,15 @@ class Told(DeliveryListener):
     def on_poll(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
         self.seen.append(len(streams))
 
-    def landed(self, landing: DeliveryReport) -> None:
-        self.reports.append(landing)
+    def on_delivery(self, report: DeliveryReport) -> None:
+        self.reports.append(report)
 
     def on_failure(self, stream: StreamStatus, error: Exception, wait_s: float | None) -> None:
         self.failures.append((stream, error, wait_s))
 
     @property
     def triggers(self) -> list[str]:
-        return [landing.delivered.delivery.trigger for landing in self.reports]
+        return [report.delivered.delivery.trigger for report in self.reports]
 
 
 def context_of(
