@@ -148,7 +148,9 @@ def test_the_failure_says_what_the_deliveries_fail_with(store: SqlManifestStore,
     lease = store.deliveries.acquire(STREAM, "me", 600)
     assert lease is not None
     store.deliveries.set_state(lease, DeliveryState(tries=4, error="the column id is gone"))
-    with pytest.raises(RetryableError, match="last of 4 failed deliveries: the column id is gone"):
+    with pytest.raises(
+        RetryableError, match="4 deliveries in a row have failed, the last one with: the column id"
+    ):
         wait(store, replace(WIDE, batches=1, wait_s=0), clock)
 
 

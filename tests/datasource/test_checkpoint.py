@@ -242,7 +242,7 @@ def test_another_first_position_of_a_source_is_another_digest(
 def test_an_offset_log_of_an_unknown_version_is_refused_by_number(root: Path, checkpoint: Checkpoint) -> None:
     OffsetLog(root, 3)(0, ["5"])
 
-    with pytest.raises(ConfigurationError, match=r"offsets/0 has version 3 .* knows 1 and 2"):
+    with pytest.raises(ConfigurationError, match=r"offsets/0 has version 3 .* supports only 1 and 2"):
         checkpoint.running_batch()
 
 
@@ -252,7 +252,7 @@ def test_a_file_source_log_of_an_unknown_version_is_refused_by_number(
     log_offsets(0, ['{"logOffset":0}'])
     (root / "sources/0/0.compact").write_text("v2\n{}")
 
-    with pytest.raises(ConfigurationError, match=r"sources/0/0\.compact has version 2 .* knows 1:"):
+    with pytest.raises(ConfigurationError, match=r"sources/0/0\.compact has version 2 .* supports only 1 "):
         checkpoint.digest(0)
 
 
@@ -260,7 +260,7 @@ def test_a_file_source_log_of_an_unknown_version_is_refused_by_number(
 def test_an_incomplete_offset_log_is_refused(root: Path, checkpoint: Checkpoint, text: str) -> None:
     (root / "offsets/0").write_text(text)
 
-    with pytest.raises(ConfigurationError, match="offsets/0 is not a complete log file"):
+    with pytest.raises(ConfigurationError, match="offsets/0 is not a complete Spark log file"):
         checkpoint.digest(0)
 
 
@@ -313,12 +313,12 @@ def test_a_query_that_has_committed_nothing_yet_has_no_log(tmp_path: Path) -> No
 def test_a_checkpoint_that_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
     checkpoint = checkpoint_at(tmp_path / "cp", 3)
     shutil.rmtree(tmp_path / "cp")
-    with pytest.raises(CheckpointGoneError, match="is not there any more"):
+    with pytest.raises(CheckpointGoneError, match="does not exist"):
         checkpoint.last_commit()
 
 
 def test_the_checkpoint_of_another_query_in_its_place_says_nothing(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointGoneError, match="is the query other's now"):
+    with pytest.raises(CheckpointGoneError, match="now belongs to the query other"):
         checkpoint_at(tmp_path / "cp", 3, "other").last_commit("q")
 
 
@@ -326,5 +326,5 @@ def test_a_place_that_does_not_answer_is_not_gone() -> None:
     options = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     filesystem, place = DeltaFormat(()).open_filesystem("s3://bucket/cp", {**options, **keys})
-    with pytest.raises(RetryableError, match="cannot be read now"):
+    with pytest.raises(RetryableError, match="cannot be read: Generic"):
         Checkpoint(filesystem, place, "s3://bucket/cp").last_commit("q")

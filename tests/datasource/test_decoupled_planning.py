@@ -82,7 +82,7 @@ def test_other_new_columns_wait_for_those_that_are_not_delivered_yet(planner: Pl
     planner.restart()
     planner.run(2, first)
     planner.run(3)
-    with pytest.raises(RetryableError, match=r"add the column.s. first to the table .* adds second"):
+    with pytest.raises(RetryableError, match=r"adds the column.s. first to the table .* adds second"):
         planner.run(4, second)
 
 

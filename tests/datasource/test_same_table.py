@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from penstock import TableChangedError
 from penstock.cli.app import app
 
-BATCH_1_MISSING = "holds batch 0 as the last one of query q0, which has delivered batch 1"
+BATCH_1_MISSING = "has batch 0 as its last batch of query q0, which has already committed batch 1"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def remove_token(warehouse: Path, _location: str) -> None:
 
 @pytest.mark.parametrize(
     ("go_back", "says"),
-    [(put_back_catalog, BATCH_1_MISSING), (remove_token, "holds no batch of query q0")],
+    [(put_back_catalog, BATCH_1_MISSING), (remove_token, "has no batch of query q0")],
 )
 def test_a_token_behind_the_store_stops_the_stream_until_an_operator_accepts_it(
     stream: Batches, tmp_path: Path, go_back: Callable[[Path, str], None], says: str

@@ -61,7 +61,7 @@ def test_a_size_that_is_claimed_for_compressed_bytes_allocates_nothing() -> None
     frame = body.index(b"\x28\xb5\x2f\xfd")  # zstd; the size before it is a promise
     body[frame - 8 : frame] = struct.pack("<q", 2**40)
     before = pa.total_allocated_bytes()
-    with pytest.raises(ManifestCorruptError, match="larger than any that Penstock writes"):
+    with pytest.raises(ManifestCorruptError, match="larger than any stream that Penstock writes"):
         decode_body(bytes(body))
     assert pa.total_allocated_bytes() == before
 
@@ -70,7 +70,7 @@ def test_text_that_decompresses_to_more_than_any_manifest_is_refused(monkeypatch
     bomb = stream_of({"statistics": pa.array(["x" * 2**24, ""], pa.large_string())}, "zstd")
     assert len(bomb) < 2**14
     monkeypatch.setattr(lake_manifest, "DECODED_BYTES_MAX", 2**24)
-    with pytest.raises(ManifestCorruptError, match="larger than any that Penstock writes"):
+    with pytest.raises(ManifestCorruptError, match="larger than any stream that Penstock writes"):
         decode_body(bomb)
 
 

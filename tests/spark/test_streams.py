@@ -165,7 +165,7 @@ def test_foreign_appends_during_the_stream_are_kept(ids: IdStream) -> None:
     appended = 0
     while query.isActive:
         if ids.data_files():
-            ids.table.append(rows.slice(appended % 20, 1))
+            ids.table.append_rows(rows.slice(appended % 20, 1))
             appended += 1
         time.sleep(0.1)
     query.awaitTermination()

@@ -161,7 +161,7 @@ def test_a_job_that_does_not_reach_the_crash_point_in_time_is_an_error(
     job: Callable[..., testing.Job], tmp_path: Path
 ) -> None:
     """And is not left running."""
-    with pytest.raises(AssertionError, match=r"(?s)no .*recover\.done after 1 s\."):
+    with pytest.raises(AssertionError, match=r"(?s)recover\.done does not exist after 1 s\."):
         job("import os, time; print(os.getpid(), flush=True); time.sleep(600)").kill_at(
             "recover.done", timeout_s=1
         )
@@ -184,7 +184,9 @@ def test_a_job_that_does_not_end_is_an_error(job: Callable[..., testing.Job]) ->
 def test_a_crash_point_that_does_not_exist_is_an_error_that_names_all(
     job: Callable[..., testing.Job],
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"no crash point 'commit\.done'.*commit\.landed"):
+    with pytest.raises(
+        ConfigurationError, match=r"crash point 'commit\.done' does not exist.*commit\.landed"
+    ):
         job(BATCHES).kill_at("commit.done")
 
 
