@@ -67,7 +67,7 @@ def run(options: Options) -> Report:
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         log = Path(folder, "requests.log")
-        with log.open("wb") as told, s3_server(log=told) as storage, log.open("rb") as requests:
+        with log.open("wb") as log_file, s3_server(log=log_file) as storage, log.open("rb") as requests:
             commits = {**_delta(Path(folder), storage), **_iceberg(Path(folder), storage)}
             measured: dict[str, list[Round]] = {name: [] for name in commits}
             for number in range(rounds):

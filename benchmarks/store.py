@@ -2,7 +2,7 @@
 
 A store gets a history by bulk SQL: committed batches with contents of real manifests, of one stream. Then
 batches are claimed, prepared and marked as a commit does it. By default a store keeps the last 10,000
-batches; a history of a million is what one has that was told to keep so many.
+batches; a history of a million batches belongs to a store that was configured to keep so many.
 """
 
 from __future__ import annotations
@@ -246,9 +246,9 @@ def _tell_pruning(report: Report, cases: dict[str, Case], history: int) -> None:
             taken = []
             for _ in range(10):
                 started = time.perf_counter()
-                gone = case.store.deliveries.prune(STREAM, older_than, KEPT, BATCHES_PRUNED_MAX)
+                deleted = case.store.deliveries.prune(STREAM, older_than, KEPT, BATCHES_PRUNED_MAX)
                 taken.append((time.perf_counter() - started) * 1000)
-            rows.append((name, gone, statistics.median(taken), max(taken)))
+            rows.append((name, deleted, statistics.median(taken), max(taken)))
     report.text(
         f"Forgetting all but the newest {KEPT:,} batches goes step by step, after every hundredth batch of a "
         "stream that no delivery process serves; a step of such a history takes, in milliseconds:"

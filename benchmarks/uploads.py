@@ -68,8 +68,8 @@ def run(options: Options) -> Report:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         log = Path(folder, "requests.log")
         with (
-            log.open("wb") as told,
-            s3_server(log=told) as storage,
+            log.open("wb") as log_file,
+            s3_server(log=log_file) as storage,
             lossy_proxy(storage["AWS_ENDPOINT_URL"], delay_ms=DELAY_MS) as network,
             log.open("rb") as requests,
         ):

@@ -68,7 +68,7 @@ def azure_server(log: IO[bytes] | None = None) -> Iterator[str]:
 def logged_azure_server(folder: Path) -> Iterator[tuple[str, RequestLog]]:
     """See `azure_server`. The log is a file in the folder."""
     log = folder / "requests.log"
-    with log.open("wb") as told, azure_server(told) as url, log.open("rb") as lines:
+    with log.open("wb") as log_file, azure_server(log_file) as url, log.open("rb") as lines:
         yield url, _LateLog(lines, url)
 
 

@@ -73,7 +73,7 @@ def lossy_proxy(backend: str, errors: IO[bytes] | None = None, delay_ms: float =
     """
     Args:
         delay_ms: what a request takes more, as over a network
-        errors: where tracebacks go, such as those about clients that are gone; None: to this process's own
+        errors: where tracebacks go, such as those about clients that have disconnected; None: to this process's own
     """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

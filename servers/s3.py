@@ -47,7 +47,7 @@ def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iter
 def logged_s3_server(folder: Path) -> Iterator[tuple[dict[str, str], RequestLog]]:
     """See `s3_server`. The log is a file in the folder."""
     log = folder / "requests.log"
-    with log.open("wb") as told, s3_server(log=told) as options, log.open("rb") as lines:
+    with log.open("wb") as log_file, s3_server(log=log_file) as options, log.open("rb") as lines:
         yield options, RequestLog(lines)
 
 

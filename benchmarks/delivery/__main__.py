@@ -302,9 +302,9 @@ def _report(
 
 def _ages(store: SqlManifestStore, stream: StreamKey) -> Iterator[float]:
     """For each delivered batch: seconds from its prepare to when it could be read."""
-    landed = {one.delivery_id: one.finished_at for one in store.deliveries.recent(stream, 10_000)}
+    delivered_at = {one.delivery_id: one.finished_at for one in store.deliveries.recent(stream, 10_000)}
     for record in store.history(stream, 100_000):
-        finished = landed.get(record.delivery_id or -1)
+        finished = delivered_at.get(record.delivery_id or -1)
         if finished is not None:
             yield (finished - record.prepared_at).total_seconds()
 

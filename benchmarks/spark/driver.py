@@ -1,4 +1,4 @@
-"""The driver program of the stream benchmarks: one Spark that runs whichever stream it is told to.
+"""The driver program of the stream benchmarks: one Spark that runs the stream it is given.
 
 Its only argument is the descriptor of a socket; from there come names of methods of `Streams` with arguments,
 and what these return goes back. All sinks share one JVM, so that it is as warm for one as for the other.
