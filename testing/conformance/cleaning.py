@@ -15,7 +15,7 @@ DAYS_LATER = datetime.now(timezone.utc) + timedelta(days=3)
 
 
 class CleaningClaims(Claims):
-    def test_clean_up_deletes_what_lost_attempts_have_left(
+    def test_clean_up_deletes_the_files_of_lost_attempts(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         if not isinstance(query.stored_table(), Cleanable):
@@ -33,7 +33,7 @@ class CleaningClaims(Claims):
         assert _clean(query, store).files == 0
         check_rows(harness, 1, 2, 3)
 
-    def test_clean_up_keeps_what_is_pending_or_young_or_of_others(
+    def test_clean_up_keeps_files_that_are_pending_young_or_of_another_query(
         self,
         query: Query,
         store: SqlManifestStore,
