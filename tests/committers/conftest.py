@@ -1,7 +1,8 @@
-"""What the tests of the store have in common, which others here override, and those of catalogs."""
+"""Fixtures for tests of the store, which other test files override, and of catalogs."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from servers.hive_metastore import HiveMetastore
 from servers.lossy_proxy import LossyProxy, lossy_proxy
 from servers.rest_catalog import RestCatalogServer
 from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake
+from tests.support.iceberg_tables import Tables, tables_in
 from tests.support.stored_batches import STREAM
 from tests.support.stores import HandClock
 
@@ -22,13 +24,19 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 
 
 @pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    """Iceberg tables in a catalog of their own."""
+    return tables_in(tmp_path)
+
+
+@pytest.fixture
 def clock() -> HandClock:
     return HandClock()
 
 
 @pytest.fixture
 def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
-    """A store that knows STREAM, whose batches run "r1" prepares."""
+    """A store with the stream STREAM, which run "r1" has claimed."""
     with open_store(store_url, clock) as opened:
         opened.register_stream(STREAM, "test")
         opened.claim(STREAM, "r1")
@@ -47,17 +55,18 @@ def lease(deliveries: SqlDeliveries) -> Lease:
     return held
 
 
-@pytest.fixture
-def network(proxy: LossyProxy) -> LossyProxy:
-    """The test's own proxy."""
-    return quiet(proxy)
-
-
 def quiet(proxy: LossyProxy) -> LossyProxy:
-    """It loses nothing yet."""
+    """The proxy without faults."""
     proxy.spend()
     proxy.deliver_late()
     return proxy
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

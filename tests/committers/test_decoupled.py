@@ -9,17 +9,15 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from tests.support.faults import Fault, FaultyTable
 from tests.support.lakes import LAKES, LakeTable
 from tests.support.query import Query, Written
 
-from penstock import testing
 from penstock.committers.contract import (
     Batch,
     DataFiles,
-    Manifest,
     ManifestRecord,
     ManifestState,
     PayloadCommitter,
@@ -34,16 +32,6 @@ from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
-
-
-class UnreachableTable(FaultyTable):
-    """A table whose catalog is down."""
-
-    def token(self, query_id: str) -> Token | None:
-        raise RetryableError("the catalog is down")
-
-    def missing(self, manifest: Manifest) -> list[str]:
-        raise RetryableError("the storage is down")
 
 
 @dataclass
@@ -65,8 +53,10 @@ class Stream:
     def coupled(self) -> TwoPhaseCommitter[DataFiles]:
         return TwoPhaseCommitter(self.store, self.query.target())
 
-    def unreachable(self) -> UnreachableTable:
-        return UnreachableTable(self.query.target(), Fault.NONE)
+    def unreachable(self) -> DecoupledCommitter[DataFiles]:
+        """A committer for a table whose catalog and storage are down."""
+        down = Mock(side_effect=RetryableError("the catalog is down"))
+        return self.committer(Mock(wraps=self.query.target(), token=down, missing=down))
 
     def begin(self, batch: Batch, seen: Token | None = None) -> Action:
         return self.committer().begin(batch, cached_token=seen)
@@ -89,12 +79,10 @@ class Stream:
         self.coupled().recovery.recover(self.query.stream)
 
     def states(self) -> dict[int, ManifestState]:
-        records = self.store.history(self.query.stream, 100)
-        return {record.batch.batch_id: record.state for record in reversed(records)}
+        return self.query.states(self.store)
 
     def holds(self, ids: list[int]) -> bool:
-        found = testing.check(self.query.lake, f"(SELECT unnest({ids}::BIGINT[]) AS id)")
-        return found.problems == []
+        return self.query.problems(ids) == []
 
 
 @pytest.fixture
@@ -131,16 +119,16 @@ def test_a_batch_is_done_before_the_table_has_it(any_stream: Stream) -> None:
 def test_a_batch_after_one_that_the_store_knows_needs_no_table(stream: Stream) -> None:
     stream.run(0, [1])
     batch = stream.batch(1)
-    assert stream.committer(stream.unreachable()).begin(batch) is Action.WRITE
+    assert stream.unreachable().begin(batch) is Action.WRITE
     written = stream.write(batch, "r1", [2])
-    stream.committer(stream.unreachable()).prepare(written.manifest, written.committables)
+    stream.unreachable().prepare(written.manifest, written.committables)
     assert stream.states() == {0: PREPARED, 1: PREPARED}
 
 
 def test_the_first_batch_of_a_store_asks_the_table(stream: Stream) -> None:
     """The store may be new because the old one was lost."""
     with pytest.raises(RetryableError, match="catalog is down"):
-        stream.committer(stream.unreachable()).begin(stream.batch(0))
+        stream.unreachable().begin(stream.batch(0))
 
 
 # Replays ----------------------------------------------------------------------------------------------
@@ -156,7 +144,7 @@ def test_a_replay_of_a_prepared_batch_is_skipped(any_stream: Stream) -> None:
 def test_a_replay_of_a_delivered_batch_is_skipped_without_the_table(stream: Stream) -> None:
     stream.run(0, [1])
     stream.deliver()
-    committer = stream.committer(stream.unreachable())
+    committer = stream.unreachable()
     assert committer.begin(stream.batch(0)) is Action.SKIP
     committer.confirm_skipped(stream.batch(0))
 
@@ -168,7 +156,7 @@ def test_a_delivered_batch_with_other_offsets_is_an_error(stream: Stream) -> Non
         stream.begin(stream.batch(0, "others"))
 
 
-def test_a_replay_whose_files_are_gone_is_written_again(any_stream: Stream) -> None:
+def test_a_replay_with_missing_files_is_written_again(any_stream: Stream) -> None:
     any_stream.run(0, [1])
     any_stream.query.lake.vacuum()
     any_stream.run(0, [1], "r2")
@@ -176,7 +164,7 @@ def test_a_replay_whose_files_are_gone_is_written_again(any_stream: Stream) -> N
     assert any_stream.holds([1])
 
 
-def test_a_replay_whose_files_are_gone_leaves_what_a_twin_has_prepared_behind_it(any_stream: Stream) -> None:
+def test_a_replay_with_missing_files_keeps_later_batches(any_stream: Stream) -> None:
     """Spark has logged that, and would not run it again."""
     any_stream.run(0, [0])
     any_stream.query.lake.vacuum()
@@ -197,7 +185,7 @@ def test_a_coupled_replay_whose_files_are_gone_leaves_what_a_twin_has_logged(any
     assert any_stream.begin(any_stream.batch(2)) is Action.WRITE
 
 
-def test_a_replay_whose_files_are_gone_waits_for_its_delivery(stream: Stream) -> None:
+def test_a_replay_with_missing_files_waits_for_its_delivery(stream: Stream) -> None:
     stream.run(0, [1])
     _start_delivery(stream)
     stream.query.lake.vacuum()
@@ -205,7 +193,7 @@ def test_a_replay_whose_files_are_gone_waits_for_its_delivery(stream: Stream) ->
         stream.begin(stream.batch(0))
 
 
-def test_a_replay_whose_files_were_compacted_away_after_it_landed_is_skipped(stream: Stream) -> None:
+def test_a_replay_of_a_committed_batch_whose_files_were_compacted_is_skipped(stream: Stream) -> None:
     """It landed, but was not marked: the table knows better than the store."""
     stream.run(0, [1])
     with crash_at("commit.landed"):
@@ -231,7 +219,7 @@ def test_a_skipped_batch_that_was_given_up_meanwhile_is_an_error(stream: Stream)
 # Rewound checkpoints ----------------------------------------------------------------------------------
 
 
-def test_a_rewound_checkpoint_supersedes_what_waits_from_there_on(any_stream: Stream) -> None:
+def test_a_rewound_checkpoint_supersedes_pending_batches(any_stream: Stream) -> None:
     for batch_id in range(4):
         any_stream.run(batch_id, [batch_id])
     any_stream.run(1, [10, 11], "r2", offsets="others")
@@ -250,7 +238,7 @@ def test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again(st
     assert stream.states() == {0: PREPARED, 1: ABORTED, 2: ABORTED}
 
 
-def test_who_slept_since_it_looked_gives_up_nothing_of_a_twin(stream: Stream) -> None:
+def test_a_slow_driver_aborts_nothing_of_a_concurrent_one(stream: Stream) -> None:
     """Spark may have logged by now what the twin has prepared: nobody would write it again."""
     look = stream.store.record
 
@@ -266,7 +254,7 @@ def test_who_slept_since_it_looked_gives_up_nothing_of_a_twin(stream: Stream) ->
     assert stream.states() == {0: PREPARED, 1: PREPARED}
 
 
-def test_copies_of_a_checkpoint_on_one_store_part_with_an_error(stream: Stream) -> None:
+def test_a_checkpoint_fork_on_one_store_is_an_error(stream: Stream) -> None:
     """The other one has prepared its rows under the batch before: nobody has these."""
     stream.run(0, [0], offsets="of the copy")
     batch = stream.batch(1)
@@ -308,7 +296,7 @@ def test_a_skipped_batch_stays_skipped_when_its_own_driver_asks_again(stream: St
     assert stream.states() == {0: ABORTED}
 
 
-def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -> None:
+def test_a_checkpoint_fork_is_an_error_even_after_a_skipped_batch(stream: Stream) -> None:
     """What they have after it may be the same, and be taken for what the other has written."""
     stream.run(0, [0], offsets="of the copy")
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
@@ -316,7 +304,7 @@ def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -
         stream.committer().begin(stream.batch(1), digest_of=lambda _: stream.batch(0).digest)
 
 
-def test_copies_part_with_an_error_even_behind_an_aborted_batch(stream: Stream) -> None:
+def test_a_checkpoint_fork_is_an_error_even_after_an_aborted_batch(stream: Stream) -> None:
     """The copy gave up what the query had logged, for rows of its own, and an operator gave those up."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0, 1])
@@ -363,7 +351,7 @@ def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> Non
     assert stream.states() == {0: PREPARED}
 
 
-def test_other_rows_are_not_prepared_in_front_of_what_follows_the_ones_that_were_skipped(
+def test_other_rows_are_not_prepared_before_batches_that_follow_skipped_ones(
     stream: Stream,
 ) -> None:
     """A copy of the checkpoint writes batch 0 anew, while the query goes on behind its own, skipped one."""
@@ -394,7 +382,7 @@ def test_a_skipped_batch_waits_for_its_replay_once_what_it_followed_is_given_up(
     assert stream.states() == {0: COMMITTED, 1: ABORTED, 2: ABORTED}
 
 
-def test_a_batch_whose_files_are_gone_gives_way_alone(stream: Stream) -> None:
+def test_only_the_batch_with_missing_files_is_replaced(stream: Stream) -> None:
     """A twin that slept writes it again. What follows on the same rows is logged by Spark, and stays."""
     slow = stream.write(stream.batch(0), "r2", [0])
     gone = stream.run(0, [0])
@@ -422,7 +410,7 @@ def test_nothing_is_given_up_by_a_record_that_has_changed(stream: Stream) -> Non
     assert stream.states() == {0: PREPARED}
 
 
-def test_a_batch_whose_predecessor_went_with_the_store_is_not_prepared(stream: Stream) -> None:
+def test_a_batch_whose_predecessor_was_lost_with_the_store_is_not_prepared(stream: Stream) -> None:
     """It was lost after the batch was planned: with this one delivered, nobody would miss the other."""
     stream.run(0, [0])
     written = stream.write(stream.batch(1), "r1", [1])
@@ -455,7 +443,7 @@ def _start_delivery(stream: Stream) -> None:
     deliveries.prepare(lease, merged, "age", is_compacted=False)
 
 
-def test_a_batch_that_landed_but_is_not_marked_is_not_superseded(stream: Stream) -> None:
+def test_a_committed_batch_that_is_not_marked_is_not_superseded(stream: Stream) -> None:
     stream.run(0, [1])
     with crash_at("commit.landed"):
         stream.deliver()
@@ -464,7 +452,7 @@ def test_a_batch_that_landed_but_is_not_marked_is_not_superseded(stream: Stream)
     assert stream.states() == {0: PREPARED}
 
 
-def test_a_copy_of_the_checkpoint_that_goes_on_after_a_batch_was_given_up_is_an_error(stream: Stream) -> None:
+def test_a_checkpoint_fork_after_an_aborted_batch_is_an_error(stream: Stream) -> None:
     """One copy has given batch 1 up to write it again, and died; the other one is at batch 2."""
     stream.run(0, [0])
     stream.run(1, [1])
@@ -515,7 +503,7 @@ def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
         stream.begin(stream.batch(3))
 
 
-def test_a_query_goes_on_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
+def test_a_query_continues_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
     stream.run(0, [0])
     stream.run(1, [1])
     assert stream.store.deliveries.skip(stream.query.stream, 1, "ann", "broken")
@@ -527,19 +515,15 @@ def test_a_query_goes_on_after_a_batch_that_an_operator_has_skipped(stream: Stre
 # A store that was lost or put back --------------------------------------------------------------------
 
 
-def lose_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
+@pytest.fixture
+def without_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
+    """The same query after its store was lost."""
     with open_store(f"sqlite:///{tmp_path}/other.db") as other:
         yield Stream(stream.query, other)
 
 
-@pytest.fixture
-def without_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
-    """The same query after its store was lost."""
-    yield from lose_store(stream, tmp_path)
-
-
 @pytest.mark.parametrize("delivered", [True, False])
-def test_undelivered_batches_that_went_with_the_store_are_an_error(
+def test_undelivered_batches_lost_with_the_store_are_an_error(
     stream: Stream, without_store: Stream, delivered: bool
 ) -> None:
     stream.run(0, [0])
@@ -551,9 +535,7 @@ def test_undelivered_batches_that_went_with_the_store_are_an_error(
     assert "delivery=coupled" in str(refused.value)
 
 
-def test_a_copy_is_told_so_although_batches_went_with_the_store_too(
-    stream: Stream, without_store: Stream
-) -> None:
+def test_a_checkpoint_fork_is_reported_before_lost_batches(stream: Stream, without_store: Stream) -> None:
     """Starting it coupled, as the error about these batches says, would write its rows twice."""
     stream.run(0, [0], offsets="of the copy")
     stream.deliver()
@@ -563,9 +545,7 @@ def test_a_copy_is_told_so_although_batches_went_with_the_store_too(
         )
 
 
-def test_a_store_that_was_lost_with_all_delivered_loses_nothing(
-    stream: Stream, without_store: Stream
-) -> None:
+def test_a_lost_store_without_pending_batches_loses_nothing(stream: Stream, without_store: Stream) -> None:
     stream.run(0, [0])
     stream.run(1, [1])
     stream.deliver()
@@ -576,7 +556,7 @@ def test_a_store_that_was_lost_with_all_delivered_loses_nothing(
     assert stream.holds([0, 1, 2])
 
 
-def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_before(
+def test_a_batch_behind_the_token_is_an_error_even_if_the_store_knows_it(
     stream: Stream, without_store: Stream
 ) -> None:
     """Checkpoint and store were put back together from a copy: the table has gone on since."""
@@ -593,10 +573,10 @@ def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_b
     assert without_store.begin(without_store.batch(2), token) is Action.SKIP
 
 
-# Twins, and answers that come late -----------------------------------------------------------------------
+# Twins, and answers that come late --------------------------------------------------------------------
 
 
-def test_a_twin_that_prepared_first_wins_and_the_files_of_the_other_are_deleted(stream: Stream) -> None:
+def test_the_first_prepared_batch_wins_and_the_files_of_the_other_are_deleted(stream: Stream) -> None:
     batch = stream.batch(0)
     assert stream.begin(batch) is Action.WRITE
     ours = stream.write(batch, "r2", [1])
@@ -607,7 +587,7 @@ def test_a_twin_that_prepared_first_wins_and_the_files_of_the_other_are_deleted(
     assert stream.holds([1])
 
 
-def test_a_twin_that_prepared_other_rows_first_is_an_error(stream: Stream) -> None:
+def test_other_rows_that_were_prepared_first_are_an_error(stream: Stream) -> None:
     ours = stream.write(stream.batch(0), "r2", [1])
     stream.prepare(stream.write(stream.batch(0, "others"), "r1", [2]))
     with pytest.raises(CheckpointMismatchError, match="by another run"):
@@ -623,7 +603,7 @@ def test_a_run_that_was_taken_over_prepares_nothing(stream: Stream) -> None:
     assert not any((stream.query.lake.data_folder / path).exists() for path in late.paths)
 
 
-def test_a_manifest_of_a_dead_run_whose_files_are_gone_gives_way(stream: Stream) -> None:
+def test_a_manifest_of_a_dead_run_with_missing_files_is_replaced(stream: Stream) -> None:
     """The database did what the dead run had asked for only after this one began the batch."""
     batch = stream.batch(0)
     assert stream.begin(batch) is Action.WRITE

@@ -92,7 +92,7 @@ def test_both_clients_are_the_same_user(told: dict[str, str], asked: list[str], 
     check_both_clients(told, asked, service)
 
 
-def test_the_identity_of_a_pod_is_taken(
+def test_the_identity_of_a_pod_is_used(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Kubernetes tells it: by the environment alone."""
@@ -153,7 +153,9 @@ def test_options_of_http_are_taken_with_and_without_a_prefix(azure: str) -> None
         assert store.put("a", b"1", mode="create")["e_tag"]
 
 
-def test_files_are_deleted_together_though_one_is_gone(azure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_deleted_together_although_one_is_missing(
+    azure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefix = str(uuid.uuid4())
     uri, options = f"az://{CONTAINER}/{prefix}", azure_options(azure)
     store = open_object_store(uri, options)

@@ -14,13 +14,7 @@ from pyarrow.fs import FileSelector, PyFileSystem
 from servers.azure import azure_options
 from servers.s3 import s3_server
 
-from penstock.committers.delta.log_files import (
-    LOG,
-    LocalLogFiles,
-    LogFiles,
-    entry_name,
-    open_log_files,
-)
+from penstock.committers.delta.log_files import LOG, LocalLogFiles, LogFiles, entry_name, open_log_files
 
 S3_OPTIONS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
@@ -119,7 +113,7 @@ def test_the_local_disk_is_reached_as_it_is(uri: str) -> None:
     assert isinstance(open_log_files(uri, {}), LocalLogFiles)
 
 
-def test_s3_is_reached_with_an_access_key_of_the_environment(
+def test_s3_uses_an_access_key_of_the_environment(
     s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.items():

@@ -155,7 +155,7 @@ def test_files_are_deleted_with_one_request(server: Server, monkeypatch: pytest.
     assert files.delete(["gone.parquet"]) == 0
 
 
-def test_files_that_cannot_be_deleted_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_deleted_are_named() -> None:
     with s3_server() as options, lossy_proxy(options["AWS_ENDPOINT_URL"]) as network:
         options = {**options, "AWS_ENDPOINT_URL": network.url, "max_retries": "0"}
         store = open_object_store(f"s3://{BUCKET}/t", options)
@@ -202,7 +202,7 @@ def has_variable(name: str) -> Callable[[Path], None]:
         has_variable("AWS_SHARED_CREDENTIALS_FILE"),
     ],
 )
-def test_a_profile_is_the_librarys_to_find(
+def test_a_profile_is_left_to_the_library(
     container: list[str], profile: Callable[[Path], None], tmp_path: Path
 ) -> None:
     """It comes before the role of a container, and this client does not know it."""
@@ -216,7 +216,8 @@ def test_a_profile_is_the_librarys_to_find(
     assert container == []
 
 
-def test_a_user_without_a_home_has_no_profile(container: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("container")
+def test_a_user_without_a_home_has_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -224,7 +225,7 @@ def test_a_user_without_a_home_has_no_profile(container: list[str], monkeypatch:
     assert open_object_store("s3://lake/t", {}) is not None
 
 
-def test_without_credentials_the_library_looks_for_them() -> None:
+def test_missing_credentials_are_left_to_the_library() -> None:
     assert open_object_store("s3://lake/t", {}) is None
 
 
@@ -244,7 +245,7 @@ def test_what_only_the_library_knows_is_left_to_it(option: dict[str, str]) -> No
     assert open_object_store("s3://lake/t", {**KEY, **option}) is None
 
 
-def test_half_a_key_is_the_librarys_to_refuse() -> None:
+def test_half_a_key_is_left_to_the_library() -> None:
     assert open_object_store("s3://lake/t", {"AWS_ACCESS_KEY_ID": "key"}) is None
 
 

@@ -47,7 +47,7 @@ def test_a_relative_warehouse_is_made_absolute(tmp_path: Path, monkeypatch: pyte
     assert CatalogConfig.of(None, {}, "lake").warehouse == str(tmp_path / "lake")
 
 
-def test_a_warehouse_beside_a_catalog_is_the_catalog_s() -> None:
+def test_a_warehouse_with_a_catalog_is_a_property_of_the_catalog() -> None:
     config = CatalogConfig.of("prod", {"type": "rest"}, "s3://bucket/lake")
     assert (config.name, config.warehouse) == ("prod", None)
     assert config.properties == {"type": "rest", "warehouse": "s3://bucket/lake"}
@@ -69,7 +69,7 @@ def test_properties_without_a_name_are_the_default_catalog_s() -> None:
         ("c", {"warehouse": "a"}, "b", "differ"),
     ],
 )
-def test_options_that_name_no_catalog_are_refused(
+def test_invalid_catalog_options_are_refused(
     catalog: str | None, properties: dict[str, str], warehouse: str | None, says: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
@@ -113,7 +113,7 @@ def test_a_catalog_is_kept_until_its_file_is_another(tmp_path: Path) -> None:
     assert tables.create()[1]
 
 
-def test_a_catalog_that_is_away_is_neither_made_anew_nor_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_catalog_is_neither_created_nor_taken_for_an_empty_one(tmp_path: Path) -> None:
     """Its disk is not mounted, say: nobody has dropped the table."""
     tables = tables_in(tmp_path)
     tables.create()
@@ -159,9 +159,7 @@ def test_processes_that_create_the_catalog_at_once_all_use_it(tmp_path: Path) ->
         assert names == {"t", "t0", "t1", "t2", "t3"}
 
 
-def test_a_catalog_that_another_creates_at_the_same_time_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_concurrently_created_catalog_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pyiceberg looks for its tables before it creates them; the other creates one of them in between."""
     from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
     from sqlalchemy.schema import CreateTable
@@ -182,7 +180,7 @@ def test_a_catalog_that_another_creates_at_the_same_time_is_opened(
     assert seen
 
 
-def test_a_forked_process_opens_the_catalog_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_opens_the_catalog_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's connections must not be carried across a fork."""
     config = tables_in(tmp_path).config
     first = open_catalog(config)
@@ -250,7 +248,7 @@ def test_secrets_are_taken_out_of_any_text(text: str) -> None:
         "Authorization: Bearer p4ssp4ssp4ss",
     ],
 )
-def test_what_looks_like_a_secret_is_taken_out_too(text: str) -> None:
+def test_texts_that_look_like_secrets_are_removed(text: str) -> None:
     assert "p4ss" not in redacted(text, {})
 
 

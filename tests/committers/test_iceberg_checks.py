@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Record
-from tests.support.iceberg_tables import Tables, overwrite, tables_in, with_properties
+from tests.support.iceberg_tables import Tables, overwrite, with_properties
 from tests.support.readers import iceberg_rows
 
 from penstock.committers.errors import TableNotSupportedError
 from penstock.committers.iceberg.checks import check_supported
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Tables:
-    return tables_in(tmp_path)
 
 
 def _with_metadata(table: Table, changes: Mapping[str, Any]) -> Table:
@@ -64,7 +58,7 @@ def test_harmless_properties_are_left_alone(tables: Tables, properties: dict[str
     ],
     ids=str,
 )
-def test_properties_that_a_direct_commit_would_violate_are_refused(
+def test_properties_that_commits_violate_are_refused(
     tables: Tables, properties: dict[str, str], says: str
 ) -> None:
     with pytest.raises(TableNotSupportedError, match=says) as caught:
@@ -148,7 +142,7 @@ def test_a_void_field_is_supported_until_its_column_is_dropped(tables: Tables) -
         list(tables.load().scan().plan_files())
 
 
-def test_an_older_partitioning_without_its_column_is_refused_where_its_manifests_are_rewritten(
+def test_an_old_partitioning_of_a_dropped_column_is_refused_if_manifests_are_merged(
     tables: Tables,
 ) -> None:
     table = _drop_partition_column(tables, files=2)
@@ -159,7 +153,7 @@ def test_an_older_partitioning_without_its_column_is_refused_where_its_manifests
         tables.append([3], partition=Record(1))
 
 
-def test_an_older_partitioning_without_its_column_is_harmless_where_manifests_are_not_merged(
+def test_an_old_partitioning_of_a_dropped_column_is_harmless_without_merges(
     tables: Tables,
 ) -> None:
     table = _drop_partition_column(tables, 2, **{"commit.manifest-merge.enabled": "false"})

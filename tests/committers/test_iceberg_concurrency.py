@@ -24,7 +24,7 @@ PAUSE_S = 0.5
 
 
 @pytest.mark.slow
-def test_200_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(tmp_path: Path) -> None:
+def test_200_batches_and_a_foreign_writer_lose_and_double_nothing(tmp_path: Path) -> None:
     table = IcebergLake(tmp_path, "lake.shared")
     store_url = f"sqlite:///{tmp_path}/store.db"
     stream = Batches(Query(table, options={"store": store_url, "maxCommitAttempts": "100"}))

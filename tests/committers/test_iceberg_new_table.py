@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from threading import Barrier
 
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from tests.support.iceberg_tables import Tables, tables_in
+from tests.support.iceberg_tables import Tables
 from tests.support.readers import iceberg_rows
 
-from penstock.committers.errors import (
-    ConfigurationError,
-    PenstockError,
-    RetryableError,
-    SchemaMismatchError,
-)
+from penstock.committers.errors import ConfigurationError, PenstockError, RetryableError, SchemaMismatchError
 from penstock.committers.iceberg.branch import ATTEMPTS_MAX, ensure_branch
 from penstock.committers.iceberg.catalog import open_catalog
 from penstock.committers.iceberg.new_table import NewIcebergTable, check_layout
@@ -36,11 +30,6 @@ EVENTS = pa.schema(
         ("price", pa.float64()),
     ]
 )
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Tables:
-    return tables_in(tmp_path)
 
 
 # Creating ----------------------------------------------------------------------------------------------
@@ -136,9 +125,7 @@ def test_the_sort_order_is_the_one_asked_for(tables: Tables) -> None:
         ("order", "hour(day)", "not defined"),
     ],
 )
-def test_impossible_partitions_and_orders_are_refused_before_a_table_exists(
-    tables: Tables, option: str, text: str, says: str
-) -> None:
+def test_invalid_partitions_and_orders_are_refused(tables: Tables, option: str, text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         tables.create(EVENTS, **{option: text})  # type: ignore[arg-type]
     assert not open_catalog(tables.config).table_exists("db.t")
@@ -163,9 +150,7 @@ def test_impossible_partitions_and_orders_are_refused_before_a_table_exists(
     ],
     ids=str,
 )
-def test_harmful_properties_are_refused_before_a_table_exists(
-    tables: Tables, properties: dict[str, str], says: str
-) -> None:
+def test_harmful_properties_are_refused(tables: Tables, properties: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         tables.create(properties=properties)
     assert not open_catalog(tables.config).table_exists("db.t")
@@ -190,7 +175,7 @@ def test_names_that_iceberg_cannot_tell_apart_are_refused(tables: Tables, name: 
         tables.create(columns)
 
 
-def test_a_catalog_that_fails_is_an_error_of_ours_without_its_secrets(
+def test_a_failing_catalog_is_an_error_without_secrets(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> Table:
@@ -240,9 +225,7 @@ def test_a_table_that_is_as_asked_is_taken(tables: Tables, asking: NewIcebergTab
         (_asking(version=1), "asks for 1, but it has format version 2"),
     ],
 )
-def test_a_table_that_is_not_as_asked_is_refused_with_both(
-    tables: Tables, asking: NewIcebergTable, says: str
-) -> None:
+def test_another_layout_is_refused_with_both(tables: Tables, asking: NewIcebergTable, says: str) -> None:
     table, _ = tables.create(spec="day(ts), bucket(4, id)", order="id desc")
     with pytest.raises(ConfigurationError, match=says):
         check_layout(table, tables.address(), asking)
@@ -336,7 +319,7 @@ def test_of_many_that_create_a_branch_all_use_the_same(tables: Tables, with_rows
         assert heads == {refs["audit"]} == {refs["main"]}
 
 
-def test_a_late_twin_does_not_set_back_the_branch(tables: Tables) -> None:
+def test_a_slow_concurrent_driver_does_not_set_back_the_branch(tables: Tables) -> None:
     tables.create()
     stale = tables.load()
     table = ensure_branch(tables.load(), tables.address(branch="audit"))
@@ -346,7 +329,7 @@ def test_a_late_twin_does_not_set_back_the_branch(tables: Tables) -> None:
     assert late.metadata.refs["audit"].snapshot_id == table.metadata.refs["audit"].snapshot_id
 
 
-def test_a_branch_that_was_created_and_whose_response_was_lost_is_there(
+def test_a_branch_created_with_a_lost_response_is_used(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables.create()

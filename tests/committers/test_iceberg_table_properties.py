@@ -87,7 +87,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("lake", SERVERS, indirect=True)
-def test_no_request_goes_to_an_endpoint_that_the_table_names(
+def test_no_request_is_sent_to_an_endpoint_that_the_table_names(
     lake: Lake, attacker: tuple[str, RequestLog], caplog: pytest.LogCaptureFixture
 ) -> None:
     uri, log = attacker

@@ -60,7 +60,7 @@ def test_the_metadata_that_it_began_with_stays_as_it_was(table: Table) -> None:
     assert table.metadata.model_dump_json() == before
 
 
-def test_each_update_is_seen_at_once(table: Table) -> None:
+def test_each_update_is_visible_at_once(table: Table) -> None:
     transaction = UncopiedTransaction(table)
 
     transaction.set_properties({"a": "1"})

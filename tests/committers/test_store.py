@@ -110,7 +110,7 @@ def test_a_committed_batch_is_left_as_it_is(store: SqlManifestStore) -> None:
     assert store.manifest(STREAM, 0) == manifest()
 
 
-def test_an_aborted_batch_is_prepared_anew(store: SqlManifestStore, clock: HandClock) -> None:
+def test_an_aborted_batch_is_prepared_again(store: SqlManifestStore, clock: HandClock) -> None:
     store.prepare(manifest(content=b"first"), "r1")
     store.finish(manifest().batch, ABORTED, reason="superseded")
     clock.advance(60)
@@ -144,9 +144,7 @@ def test_streams_do_not_see_each_others_batches(store: SqlManifestStore) -> None
 
 
 @pytest.mark.parametrize("content", [b"damaged", None], ids=["changed", "gone"])
-def test_damaged_content_is_an_error_that_says_what_to_do(
-    store: SqlManifestStore, content: bytes | None
-) -> None:
+def test_damaged_content_is_an_error_with_a_remedy(store: SqlManifestStore, content: bytes | None) -> None:
     store.prepare(manifest(7), "r1")
     if content is None:
         run_sql(store, "DELETE FROM penstock_manifest_contents")
@@ -358,9 +356,7 @@ def test_processes_that_open_an_empty_database_together_all_succeed(store_url: s
         assert store.streams() == []
 
 
-def test_a_process_that_opens_during_the_first_creation_waits_for_it(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_waits_for_a_concurrent_creation(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate = database._run_migrations
     others = Processes(["open", store_url])
 
@@ -436,7 +432,7 @@ def test_threads_share_a_store(store: SqlManifestStore) -> None:
     assert (len(ours), sum(ours)) == (80, 10)
 
 
-def test_readers_do_not_wait_for_a_writer(
+def test_readers_do_not_wait(
     store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
@@ -450,7 +446,7 @@ def test_readers_do_not_wait_for_a_writer(
 # A database that fails ------------------------------------------------------------------------------
 
 
-def test_waiting_for_a_stuck_process_has_a_bound(
+def test_waiting_for_locks_has_a_bound(
     store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
@@ -482,7 +478,7 @@ def test_a_connection_that_was_cut_while_idle_is_replaced(store: SqlManifestStor
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_a_connection_that_is_cut_at_commit_leaves_the_outcome_open(
+def test_a_connection_lost_at_commit_leaves_the_state_unknown(
     store: SqlManifestStore, store_url: str
 ) -> None:
     """Nothing may be deleted after it: the manifest may be there."""

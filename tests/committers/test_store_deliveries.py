@@ -37,11 +37,7 @@ from tests.support.stores import (
 from penstock.committers.contract import AbortedBy
 from penstock.committers.decision import Action, TokenPosition, decide
 from penstock.committers.deliveries.contract import Backlog, DeliveryState, Lease
-from penstock.committers.errors import (
-    CommitStateUnknownError,
-    ManifestCorruptError,
-    RetryableError,
-)
+from penstock.committers.errors import CommitStateUnknownError, ManifestCorruptError, RetryableError
 from penstock.committers.store import database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.delivery_queries import DeliveryPhase
@@ -50,7 +46,7 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 # Prepare --------------------------------------------------------------------------------------------
 
 
-def test_a_prepared_delivery_reads_back_as_written(
+def test_a_delivery_reads_back_as_prepared(
     store: SqlManifestStore, store_url: str, lease: Lease, clock: HandClock
 ) -> None:
     fill(store, 3)
@@ -89,9 +85,7 @@ def test_a_stream_has_one_unfinished_delivery_at_most(store: SqlManifestStore, l
     assert store.deliveries.unfinished(STREAM) == first
 
 
-def test_the_database_itself_refuses_a_second_unfinished_delivery(
-    store: SqlManifestStore, lease: Lease
-) -> None:
+def test_the_database_refuses_a_second_unfinished_delivery(store: SqlManifestStore, lease: Lease) -> None:
     """Whatever the code does. Finished ones and those of other streams are no obstacle."""
     fill(store, 1)
     deliver(store, lease, 0)
@@ -163,9 +157,7 @@ def test_a_delivery_leaves_out_no_pending_batch(store: SqlManifestStore, lease: 
     assert deliver(store, lease, *chosen).manifest.batches == tuple(map(batch, chosen))
 
 
-def test_nothing_is_delivered_past_a_batch_that_waits_for_its_replay(
-    store: SqlManifestStore, lease: Lease
-) -> None:
+def test_nothing_is_delivered_past_a_batch_awaiting_replay(store: SqlManifestStore, lease: Lease) -> None:
     """The same, once the replay is prepared."""
     fill(store, 3)
     store.finish(batch(1), ABORTED, reason="superseded")
@@ -175,9 +167,7 @@ def test_nothing_is_delivered_past_a_batch_that_waits_for_its_replay(
     assert deliver(store, lease, 0).manifest.batches == (batch(0),)
 
 
-def test_a_batch_that_an_earlier_version_has_given_up_waits_for_its_replay(
-    store: SqlManifestStore, lease: Lease
-) -> None:
+def test_a_batch_aborted_by_an_earlier_version_awaits_replay(store: SqlManifestStore, lease: Lease) -> None:
     """A driver of an earlier version that runs through the upgrade of the store does not say who did it."""
     fill(store, 4)
     store.finish(batch(0), COMMITTED)
@@ -201,7 +191,7 @@ def test_a_delivery_is_named_after_its_last_batch(store: SqlManifestStore, lease
 # Finish and abandon ---------------------------------------------------------------------------------
 
 
-def test_a_finished_delivery_commits_all_of_its_batches(
+def test_a_finished_delivery_commits_all_batches(
     store: SqlManifestStore, lease: Lease, clock: HandClock
 ) -> None:
     fill(store, 4)
@@ -337,7 +327,7 @@ def test_a_thousand_batches_are_marked_by_one_statement(store: SqlManifestStore,
 
 
 @pytest.mark.parametrize("what", ["content", "batch"])
-def test_a_damaged_delivery_is_an_error_that_says_what_to_do(
+def test_a_damaged_delivery_is_an_error_with_a_remedy(
     store: SqlManifestStore, lease: Lease, what: str
 ) -> None:
     fill(store, 2)
@@ -363,7 +353,7 @@ def test_how_deliveries_are_going_reads_back_as_written(deliveries: SqlDeliverie
     assert deliveries.state(STREAM) == replace(state, error="nul ")
 
 
-def test_a_process_that_does_not_know_of_it_yet_does_not_end_an_operators_park(
+def test_a_process_does_not_end_an_operators_park(
     deliveries: SqlDeliveries, lease: Lease, clock: HandClock
 ) -> None:
     before = deliveries.state(STREAM)
@@ -382,7 +372,7 @@ def test_retry_starts_over_and_keeps_the_error_in_sight(deliveries: SqlDeliverie
     assert deliveries.state(STREAM) == DeliveryState(error="schema", isolate_until=3)
 
 
-def test_what_operators_decided_is_kept_with_who_and_why(store: SqlManifestStore, clock: HandClock) -> None:
+def test_decisions_of_operators_are_kept_with_who_and_why(store: SqlManifestStore, clock: HandClock) -> None:
     fill(store, 3)
     store.deliveries.park(STREAM, "ann", "look at it")
     clock.advance(1)
@@ -413,9 +403,7 @@ def test_a_skipped_batch_is_given_up_with_the_reason(store: SqlManifestStore, le
     assert deliver(store, lease, 1).manifest.batches == (batch(1),)
 
 
-def test_a_batch_in_a_delivery_can_be_neither_skipped_nor_aborted(
-    store: SqlManifestStore, lease: Lease
-) -> None:
+def test_a_batch_in_a_delivery_is_neither_skipped_nor_aborted(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 3)
     delivery = deliver(store, lease, 0, 1)
     for attempt in (
@@ -430,9 +418,7 @@ def test_a_batch_in_a_delivery_can_be_neither_skipped_nor_aborted(
     assert store.deliveries.skip(STREAM, 1, "ann", "why")
 
 
-def test_batches_after_a_lost_checkpoint_are_aborted_together(
-    store: SqlManifestStore, clock: HandClock
-) -> None:
+def test_batches_after_a_lost_checkpoint_are_aborted(store: SqlManifestStore, clock: HandClock) -> None:
     fill(store, 5)
     store.finish(batch(3), ABORTED, reason="superseded")
     clock.advance(5)
@@ -445,9 +431,7 @@ def test_batches_after_a_lost_checkpoint_are_aborted_together(
     assert len(store.deliveries.operator_actions(STREAM)) == 2
 
 
-def test_the_status_shows_backlog_state_and_waiting(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_the_status_shows_the_backlog(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 1)
     clock.advance(5)
     fill(store, 2, first=1)

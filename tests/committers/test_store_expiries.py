@@ -44,7 +44,7 @@ def test_an_expiry_is_written_twice_without_harm_and_keeps_how_far_it_got(expiri
     assert expiries.of_table("uuid-1") == [replace(PLAN, expired_at=START + HOUR, deleted=7)]
 
 
-def test_the_number_of_deleted_files_never_goes_back(expiries: SqlExpiries) -> None:
+def test_the_number_of_deleted_files_never_decreases(expiries: SqlExpiries) -> None:
     """Another process that deletes the same files may be behind."""
     expiries.put(PLAN)
     for deleted in (7, 3):
@@ -61,7 +61,7 @@ def test_expiries_in_their_grace_period_are_left_out(expiries: SqlExpiries) -> N
     assert [expiry.expiry_id for expiry in expiries.of_table("uuid-1", START)] == ["e1", "old"]
 
 
-def test_a_removed_expiry_is_gone(expiries: SqlExpiries) -> None:
+def test_a_removed_expiry_is_not_listed(expiries: SqlExpiries) -> None:
     other = replace(PLAN, expiry_id="e2")
     for expiry in (PLAN, other):
         expiries.put(expiry)
@@ -70,7 +70,7 @@ def test_a_removed_expiry_is_gone(expiries: SqlExpiries) -> None:
     assert expiries.of_table("uuid-1") == [other]
 
 
-def test_a_damaged_expiry_is_an_error_that_says_what_to_do(store: SqlManifestStore) -> None:
+def test_a_damaged_expiry_is_an_error_with_a_remedy(store: SqlManifestStore) -> None:
     """Its names are those of files to delete."""
     store.expiries.put(PLAN)
     engine = sa.create_engine(store.engine.url)

@@ -59,7 +59,7 @@ def test_what_the_session_has_set_stays_and_nothing_is_added(key: str) -> None:
 
 
 @pytest.mark.parametrize(("tune", "keys"), [(True, {BYTES_MAX, ROWS_MAX}), (False, set())])
-def test_registering_sets_both_unless_told_not_to(tune: bool, keys: set[str]) -> None:
+def test_registering_sets_both_unless_tune_is_false(tune: bool, keys: set[str]) -> None:
     registered: list[Any] = []
     sources = SimpleNamespace(register=registered.append)
     session: Any = SimpleNamespace(conf=Conf(), dataSource=sources)
@@ -69,7 +69,7 @@ def test_registering_sets_both_unless_told_not_to(tune: bool, keys: set[str]) ->
     assert registered == [DeltaDataSource, IcebergDataSource, PostgresDataSource]
 
 
-def test_one_line_says_what_was_set_and_how_to_have_it_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_line_reports_the_settings_and_the_option_to_keep_them(caplog: pytest.LogCaptureFixture) -> None:
     session: Any = SimpleNamespace(conf=Conf())
     with caplog.at_level(logging.INFO, "penstock"):
         cut_by_rows(session)

@@ -159,7 +159,7 @@ class Broken(PenstockDataSource):
         raise ImportError("collects garbage" if gc.isenabled() else "collects none")
 
 
-def test_no_garbage_is_looked_for_while_libraries_load_and_then_it_is_again() -> None:
+def test_garbage_is_not_collected_while_libraries_load() -> None:
     for ask in (Broken({}).streamWriter, Broken({}).writer):
         with pytest.raises(ImportError, match="collects none"):
             ask(None, False)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def finders(path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.1.0.jar"])
-def test_no_finder_of_an_archive_of_spark_is_left(
+def test_no_finder_of_a_spark_archive_is_left(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = "package_of_" + name.partition(".")[0].partition("-")[0]

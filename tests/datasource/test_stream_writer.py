@@ -24,7 +24,7 @@ BATCH = Batch(StreamKey("q", "/t"), 7, "d1")
 
 
 @pytest.mark.parametrize("messages", [[], [None, None], [WriterCommitMessage()]])
-def test_a_commit_without_committables_fails_loudly(
+def test_a_commit_without_committables_fails(
     tmp_path: Path, messages: list[WriterCommitMessage | None]
 ) -> None:
     """So does Spark's continuous mode commit, which never calls `write`."""

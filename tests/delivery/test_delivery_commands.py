@@ -16,7 +16,7 @@ import pytest
 from tests.support.backlogs import QUERY, DecoupledLake, decoupled
 from tests.support.cli import Ended
 from tests.support.lakes import LAKES
-from tests.support.stored_lake import paths
+from tests.support.stored_lake import paths, paths_of
 
 from penstock.cli.commands import admin
 from penstock.committers.contract import Batch, ManifestState, StreamKey
@@ -32,19 +32,17 @@ def lake(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DecoupledLake]:
     """Of each format, with three prepared batches."""
-    lake = decoupled(tmp_path, request.param, batches=3)
-    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
-    yield lake
-    lake.store.close()
+    with decoupled(tmp_path, request.param, batches=3) as lake:
+        monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+        yield lake
 
 
 @pytest.fixture
 def delta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DecoupledLake]:
-    """The same where the format is no matter."""
-    lake = decoupled(tmp_path, batches=3, deliveryTries="1")
-    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
-    yield lake
-    lake.store.close()
+    """A Delta table with three prepared batches."""
+    with decoupled(tmp_path, batches=3, deliveryTries="1") as lake:
+        monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+        yield lake
 
 
 def decisions(lake: DecoupledLake) -> list[tuple[str, str, int | None, str]]:
@@ -70,7 +68,7 @@ def test_once_delivers_everything_that_waits(lake: DecoupledLake) -> None:
     assert lake.row_ids() == list(range(1, 7))
 
 
-def test_once_tells_scripts_what_it_did(delta: DecoupledLake) -> None:
+def test_once_reports_in_json(delta: DecoupledLake) -> None:
     ended = Ended("deliver", "--once", "--json")
     (stream,) = ended.json["streams"]
     assert (stream["query_id"], stream["deliveries"], stream["batches"], stream["rows"]) == (QUERY, 1, 3, 6)
@@ -78,7 +76,7 @@ def test_once_tells_scripts_what_it_did(delta: DecoupledLake) -> None:
     assert Ended("deliver", "--once", "--json").json["streams"][0]["batches"] == 0
 
 
-def test_once_looks_after_the_table_and_the_next_run_knows_it(lake: DecoupledLake) -> None:
+def test_once_maintains_the_table_and_the_next_run_knows_it(lake: DecoupledLake) -> None:
     assert Ended("deliver", "--once").code == 0
     done = lake.store.maintenance.done(lake.stream)
     assert {"compact", "orphans"} < set(done)
@@ -136,9 +134,7 @@ def test_a_catalog_whose_properties_are_missing_is_asked_for_by_options_that_exi
     lake.store.close()
 
 
-def test_a_stream_with_damaged_settings_does_not_keep_once_from_the_others(
-    delta: DecoupledLake, tmp_path: Path
-) -> None:
+def test_damaged_settings_do_not_stop_other_streams(delta: DecoupledLake, tmp_path: Path) -> None:
     other = DecoupledLake(tmp_path / "other", delta.store_url, OTHER_QUERY)
     other.store.register_stream(other.stream, "delta", "damaged", settings="{")
     ended = Ended("deliver", "--once", "--json")
@@ -179,9 +175,7 @@ def test_deliver_takes_several_checkpoints(tmp_path: Path, monkeypatch: pytest.M
         ("--storage", "geheim"),
     ],
 )
-def test_wrong_usage_of_deliver_is_told_before_anything_is_done(
-    delta: DecoupledLake, arguments: tuple[str, ...]
-) -> None:
+def test_wrong_usage_of_deliver_is_reported(delta: DecoupledLake, arguments: tuple[str, ...]) -> None:
     ended = Ended("deliver", "--once", *arguments)
     assert ended.code == 2
     assert "Error: " in ended.err
@@ -248,7 +242,7 @@ def test_decisions_need_a_reason(delta: DecoupledLake, command: tuple[str, ...])
 # skip -----------------------------------------------------------------------------------------------
 
 
-def test_a_skipped_batch_never_lands_and_the_others_do(lake: DecoupledLake) -> None:
+def test_a_skipped_batch_is_never_committed_and_the_others_are(lake: DecoupledLake) -> None:
     refused = Ended("skip", "ids", "1", *REASON, answer="n\n")
     assert refused.code == 1
     assert "has 2 rows in 2 files" in refused.err
@@ -304,7 +298,7 @@ def test_abort_is_refused_while_the_checkpoint_is_there(lake: DecoupledLake, tmp
 
 
 @pytest.mark.parametrize("location", ["checkpoint", "file:checkpoint", "./checkpoint"])
-def test_abort_does_not_take_a_relative_checkpoint_for_gone(delta: DecoupledLake, location: str) -> None:
+def test_abort_does_not_take_a_relative_checkpoint_for_missing(delta: DecoupledLake, location: str) -> None:
     """An earlier version has stored it; the query's working directory may be another one."""
     delta.decouple(location, deliverAfterCheckpoint="true")
     ended = Ended("abort", "ids", *REASON, "--yes")
@@ -315,16 +309,18 @@ def test_abort_does_not_take_a_relative_checkpoint_for_gone(delta: DecoupledLake
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_abort_gives_up_what_waits_and_deletes_its_files(
-    lake: DecoupledLake, tmp_path: Path, is_reset: bool
-) -> None:
+def test_abort_deletes_files_of_pending_batches(lake: DecoupledLake, tmp_path: Path, is_reset: bool) -> None:
     """Once the checkpoint is gone, or is another query's by now."""
     assert Ended("deliver", "--once").code == 0
     lake.fill(2, first=3)
     checkpoint = checkpoint_of(lake, tmp_path, OTHER_QUERY)
     if not is_reset:
         (checkpoint / "metadata").unlink()
-    waiting = {path for record in lake.store.pending(lake.stream) for path in names(lake, record.batch)}
+    waiting = {
+        path
+        for record in lake.store.pending(lake.stream)
+        for path in paths_named(lake, record.batch.batch_id)
+    }
     before, rows = lake.on_disk(), lake.rows()
     assert Ended("abort", "ids", *REASON, answer="n\n").code == 1
     assert (lake.left, lake.on_disk()) == (2, before)
@@ -364,7 +360,7 @@ def test_abort_keeps_files_that_the_table_names(lake: DecoupledLake) -> None:
     assert len(lake.rows()) == 2
 
 
-def test_abort_gives_up_no_others_than_it_has_named(
+def test_abort_aborts_only_the_batches_it_named(
     delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of the checkpoint prepares one more while the operator thinks."""
@@ -377,9 +373,7 @@ def test_abort_gives_up_no_others_than_it_has_named(
     assert before < delta.on_disk()
 
 
-def test_abort_waits_for_who_delivers_the_stream(
-    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_abort_waits_for_the_delivery_process(delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.cli import admin
 
     monkeypatch.setattr(admin, "LEASE_WAIT_S", 0.6)
@@ -390,13 +384,7 @@ def test_abort_waits_for_who_delivers_the_stream(
     assert delta.left == 3
 
 
-def names(lake: DecoupledLake, batch: Batch) -> set[str]:
-    return paths_named(lake, batch.batch_id)
-
-
 def paths_named(lake: DecoupledLake, batch_id: int) -> set[str]:
-    from tests.support.stored_lake import paths_of
-
     manifest = lake.store.manifest(lake.stream, batch_id)
     assert manifest is not None
     return set(paths_of(manifest))
@@ -452,9 +440,7 @@ def test_status_shows_a_stream_whose_settings_are_damaged(delta: DecoupledLake) 
     assert "3 batches, 6 rows" in ended.out
 
 
-def test_a_stream_that_is_not_decoupled_has_no_delivery(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_coupled_stream_has_no_delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = DecoupledLake(tmp_path, None, QUERY)
     monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
     assert Ended("status", "--json").json["streams"][0]["delivery"] is None
@@ -496,7 +482,7 @@ def record(
     )
 
 
-def test_freshness_is_of_deliveries_that_landed() -> None:
+def test_freshness_counts_committed_deliveries() -> None:
     records = [record(number, 10 * number, 10 * number + number + 1, 10 * number - 5) for number in range(20)]
     found = statistics_of([record(20, 200, None), *reversed(records)])
     assert found.deliveries == 20
@@ -513,7 +499,7 @@ def test_without_a_delivery_there_are_no_figures() -> None:
     assert (found.freshness, found.event_freshness, found.rows_per_s, found.last) == (None, None, None, None)
 
 
-# A table that is changed under a backlog --------------------------------------------------------------
+# A table that is changed under a backlog ------------------------------------------------------------
 
 
 def dropped(lake: DecoupledLake) -> Callable[[], object]:
@@ -563,7 +549,7 @@ def test_a_table_that_is_restored_under_a_backlog_parks_it_until_it_is_accepted(
     assert lake.row_ids() == [*range(1, 7), *range(9, 13)]
 
 
-def test_what_was_prepared_for_a_table_that_was_created_anew_is_skipped(lake: DecoupledLake) -> None:
+def test_batches_for_a_table_that_was_created_again_are_skipped(lake: DecoupledLake) -> None:
     """The new one has another id: files for the old one never get into it."""
     lake.decouple(deliveryTries="1")
     assert Ended("deliver", "--once").code == 0

@@ -93,9 +93,7 @@ def check_each_row_is_there_once(lake: DecoupledLake, process: subprocess.Popen[
 
 
 @pytest.mark.parametrize(("kind", "how"), [("delta", "kill"), ("iceberg", "stop")])
-def test_a_restart_of_postgres_loses_and_doubles_nothing(
-    tmp_path: Path, primary: Postgres, kind: str, how: str
-) -> None:
+def test_a_restart_of_postgres_loses_nothing(tmp_path: Path, primary: Postgres, kind: str, how: str) -> None:
     lake = lake_of(tmp_path, kind, url_of(primary))
     process = delivering(lake)
     primary.kill() if how == "kill" else primary.stop()
@@ -106,7 +104,7 @@ def test_a_restart_of_postgres_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_promoted_synchronous_standby_loses_and_doubles_nothing(
+def test_a_synchronous_standby_loses_nothing(
     tmp_path: Path, primary: Postgres, standby: Postgres, kind: str
 ) -> None:
     execute(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
@@ -120,7 +118,7 @@ def test_a_promoted_synchronous_standby_loses_and_doubles_nothing(
     check_each_row_is_there_once(lake, process)
 
 
-def test_a_batch_that_an_asynchronous_standby_never_got_stops_the_query(
+def test_a_batch_missing_on_a_standby_stops_the_query(
     tmp_path: Path, primary: Postgres, standby: Postgres
 ) -> None:
     """The query does not go on with the next batch, and what was delivered stays as it is."""

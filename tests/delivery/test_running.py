@@ -50,9 +50,7 @@ def test_a_database_that_is_down_is_waited_for(
 
 
 @pytest.mark.parametrize("delivers", [True, False])
-def test_a_store_that_is_deleted_counts_as_down_and_the_new_one_is_read(
-    tmp_path: Path, delivers: bool
-) -> None:
+def test_a_deleted_store_counts_as_down_and_a_new_one_is_read(tmp_path: Path, delivers: bool) -> None:
     """As with its checkpoint; the process was started for a store that was there."""
     lake, metrics, stop = decoupled(tmp_path, deliverAfterSeconds="3600"), Metrics(), threading.Event()
     of_store, settings = {"store": lake.store.name}, replace(QUICK, delivers=delivers)
@@ -86,9 +84,7 @@ def test_a_store_that_is_deleted_counts_as_down_and_the_new_one_is_read(
     lake.store.close()
 
 
-def test_a_service_that_starts_again_is_another_holder_of_leases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_service_is_another_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the one before may still hang: with the same holder it would keep its fence."""
     lake, stop, holders = decoupled(tmp_path), threading.Event(), list[str]()
 

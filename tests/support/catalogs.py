@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -364,3 +365,9 @@ def response_lost(client: Client, forward: Callable[[], Any]) -> None:
 
 def request_lost(client: Client, _forward: Callable[[], Any]) -> None:
     hang_up(client)
+
+
+def assert_hides(error: Exception, *secrets: str) -> None:
+    """The error shows none of these, nor does its traceback."""
+    text = "".join(traceback.format_exception(error)) + repr(error)
+    assert [secret for secret in secrets if secret in text] == []

@@ -23,3 +23,10 @@ class Ended:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+def penstock(store_url: str, *arguments: str, exit_code: int = 0) -> str:
+    """Run a command on this store. Returns its output."""
+    ended = Ended(*arguments, "--store", store_url, columns=None)
+    assert ended.code == exit_code, ended.err
+    return f"{ended.out}{ended.err}"
