@@ -237,7 +237,7 @@ def test_status_shows_what_is_pending_and_what_was_committed(lake: Lake) -> None
 
 
 def test_status_fits_80_columns_and_shows_text_as_it_is(local_lake: Lake) -> None:
-    """What looks like rich's markup in a name is part of the name."""
+    """Rich markup in a name is part of the name."""
     local_lake.store.register_stream(local_lake.stream, "delta", "[red]x[/red]", local_lake.table_id)
     ended = Ended("status")
     assert "[red]x[/red]" in ended.out

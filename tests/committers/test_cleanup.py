@@ -183,7 +183,7 @@ def test_without_a_table_nothing_is_deleted(any_lake: Lake) -> None:
     assert paths(written) <= any_lake.on_disk()
 
 
-# Between the listing and the deletion ------------------------------------------------------------------
+# Between the listing and the deletion ---------------------------------------------------------------
 
 
 def test_a_file_that_is_prepared_after_the_listing_is_kept(any_lake: Lake) -> None:

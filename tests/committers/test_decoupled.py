@@ -58,8 +58,8 @@ class Stream:
         down = Mock(side_effect=RetryableError("the catalog is down"))
         return self.committer(Mock(wraps=self.query.target(), token=down, missing=down))
 
-    def begin(self, batch: Batch, seen: Token | None = None) -> Action:
-        return self.committer().begin(batch, cached_token=seen)
+    def begin(self, batch: Batch, cached: Token | None = None) -> Action:
+        return self.committer().begin(batch, cached_token=cached)
 
     def write(self, batch: Batch, run_id: str, ids: list[int]) -> Written:
         return self.query.write(replace(self.query.plan_of(batch.batch_id), batch=batch), [ids], run_id)
@@ -102,7 +102,7 @@ def any_stream(request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifes
     return Stream(Query(lake), store)
 
 
-# The usual way ----------------------------------------------------------------------------------------
+# Without failures -------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_done_before_the_table_has_it(any_stream: Stream) -> None:
@@ -194,7 +194,7 @@ def test_a_replay_with_missing_files_waits_for_its_delivery(stream: Stream) -> N
 
 
 def test_a_replay_of_a_committed_batch_whose_files_were_compacted_is_skipped(stream: Stream) -> None:
-    """It landed, but was not marked: the table knows better than the store."""
+    """It is committed, but was not marked: the token of the table decides."""
     stream.run(0, [1])
     with crash_at("commit.landed"):
         stream.deliver()
@@ -230,7 +230,7 @@ def test_a_rewound_checkpoint_supersedes_pending_batches(any_stream: Stream) -> 
 
 
 def test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again(stream: Stream) -> None:
-    """Its delivery would say that the one before has landed."""
+    """With its delivery, the batch before would count as committed."""
     for batch_id in range(3):
         stream.run(batch_id, [batch_id])
     stream.store.finish(stream.batch(1), ABORTED, reason="an operator skips it")
@@ -239,14 +239,14 @@ def test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again(st
 
 
 def test_a_slow_driver_aborts_nothing_of_a_concurrent_one(stream: Stream) -> None:
-    """Spark may have logged by now what the twin has prepared: nobody would write it again."""
-    look = stream.store.record
+    """Spark may have logged what the other driver has prepared, and would not run it again."""
+    record = stream.store.record
 
     def slow(stream_key: StreamKey, batch_id: int) -> ManifestRecord | None:
-        found = look(stream_key, batch_id)
-        stream.store.record = look  # type: ignore[method-assign]
-        for twin in range(2):
-            stream.run(twin, [twin])
+        found = record(stream_key, batch_id)
+        stream.store.record = record  # type: ignore[method-assign]
+        for number in range(2):
+            stream.run(number, [number])
         return found
 
     stream.store.record = slow  # type: ignore[method-assign, assignment]
@@ -255,7 +255,7 @@ def test_a_slow_driver_aborts_nothing_of_a_concurrent_one(stream: Stream) -> Non
 
 
 def test_a_checkpoint_fork_on_one_store_is_an_error(stream: Stream) -> None:
-    """The other one has prepared its rows under the batch before: nobody has these."""
+    """The other query has prepared its rows under the batch before: these rows are nowhere."""
     stream.run(0, [0], offsets="of the copy")
     batch = stream.batch(1)
     committer = stream.committer()
@@ -266,7 +266,7 @@ def test_a_checkpoint_fork_on_one_store_is_an_error(stream: Stream) -> None:
 
 
 def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Stream) -> None:
-    """By a replay of a slow twin, say: what was prepared behind it must not be given up for that."""
+    """Also by the replay of a slow driver: later prepared batches must not be aborted for it."""
     stream.run(0, [0])
     stream.run(1, [1])
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
@@ -277,7 +277,7 @@ def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Strea
 
 
 def test_a_batch_that_was_skipped_while_a_slow_driver_wrote_it_is_not_prepared(stream: Stream) -> None:
-    """It would be marked as committed with the next batch, though the table never gets its rows."""
+    """It would be marked as committed with the next batch, although the table never gets its rows."""
     slow = stream.write(stream.batch(0), "r1", [0])
     stream.run(0, [0], "r2")
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
@@ -288,7 +288,7 @@ def test_a_batch_that_was_skipped_while_a_slow_driver_wrote_it_is_not_prepared(s
 
 
 def test_a_skipped_batch_stays_skipped_when_its_own_driver_asks_again(stream: Stream) -> None:
-    """The answer to its first request got lost."""
+    """The response to its first request was lost."""
     written = stream.run(0, [0])
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
     with pytest.raises(RetryableError, match="An operator skipped batch 0"):
@@ -297,7 +297,7 @@ def test_a_skipped_batch_stays_skipped_when_its_own_driver_asks_again(stream: St
 
 
 def test_a_checkpoint_fork_is_an_error_even_after_a_skipped_batch(stream: Stream) -> None:
-    """What they have after it may be the same, and be taken for what the other has written."""
+    """Their later batches may have equal digests, and be taken for each other."""
     stream.run(0, [0], offsets="of the copy")
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
     with pytest.raises(CheckpointMismatchError, match="after batch 0"):
@@ -305,19 +305,19 @@ def test_a_checkpoint_fork_is_an_error_even_after_a_skipped_batch(stream: Stream
 
 
 def test_a_checkpoint_fork_is_an_error_even_after_an_aborted_batch(stream: Stream) -> None:
-    """The copy gave up what the query had logged, for rows of its own, and an operator gave those up."""
+    """The fork aborted what the query had logged, for its own rows, and an operator aborted those."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0, 1])
     assert stream.begin(other) is Action.WRITE
     stream.prepare(stream.write(other, "r2", [0]))
-    stream.store.deliveries.abort_pending(stream.query.stream, -1, "ann", "starts anew")
+    stream.store.deliveries.abort_pending(stream.query.stream, -1, "ann", "starts again")
     with pytest.raises(CheckpointMismatchError, match="after batch 0"):
         stream.committer().begin(stream.batch(1), digest_of=lambda _: mine.digest)
     assert stream.committer().begin(stream.batch(1), digest_of=lambda _: other.digest) is Action.WRITE
 
 
 def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: Stream) -> None:
-    """A copy of the checkpoint, on the same store, runs the one before anew, to another end maybe."""
+    """A checkpoint fork on the same store runs the batch before again, maybe with other rows."""
     stream.run(0, [0])
     assert stream.begin(stream.batch(1)) is Action.WRITE
     written = stream.write(stream.batch(1), "r1", [1])
@@ -328,7 +328,7 @@ def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: 
 
 
 def test_a_coupled_query_does_not_go_on_over_a_batch_that_waits_for_its_replay(stream: Stream) -> None:
-    """The batch between them is intact, but the token of the next would say that both are in the table."""
+    """The batch between them is intact, but with the token of the next both would count as committed."""
     for batch_id in range(2):
         stream.run(batch_id, [batch_id])
     stream.store.finish(stream.batch(0), ABORTED, reason="aborted for its replay")
@@ -338,7 +338,7 @@ def test_a_coupled_query_does_not_go_on_over_a_batch_that_waits_for_its_replay(s
 
 
 def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> None:
-    """While it was written, a copy of the checkpoint has put other rows in the place of the one before."""
+    """While it was written, a checkpoint fork has replaced the rows of the batch before."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0])
     written = stream.write(stream.batch(1), "r1", [1])
@@ -346,7 +346,9 @@ def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> Non
     stream.prepare(stream.write(other, "r2", [7]))
     with pytest.raises(CheckpointMismatchError, match="after batch 0"):
         stream.committer().prepare(written.manifest, written.committables, mine.digest)
-    with pytest.raises(RetryableError, match="has other rows for, batch 0"):  # had it looked too early
+    with pytest.raises(
+        RetryableError, match="has other rows for, batch 0"
+    ):  # if it had read the record too early
         stream.store.prepare(written.manifest, "r2", follows=mine)
     assert stream.states() == {0: PREPARED}
 
@@ -354,7 +356,7 @@ def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> Non
 def test_other_rows_are_not_prepared_before_batches_that_follow_skipped_ones(
     stream: Stream,
 ) -> None:
-    """A copy of the checkpoint writes batch 0 anew, while the query goes on behind its own, skipped one."""
+    """A checkpoint fork writes batch 0 again, while the query continues after its own, skipped one."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0])
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
@@ -370,7 +372,7 @@ def test_other_rows_are_not_prepared_before_batches_that_follow_skipped_ones(
 
 
 def test_a_skipped_batch_waits_for_its_replay_once_what_it_followed_is_given_up(stream: Stream) -> None:
-    """A copy of the checkpoint writes batch 0 anew. The query must not go on behind its own, skipped ones."""
+    """A checkpoint fork writes batch 0 again. The query must not continue after its own, skipped ones."""
     for batch_id in range(3):
         stream.run(batch_id, [batch_id])
     for batch_id in range(3):
@@ -383,12 +385,12 @@ def test_a_skipped_batch_waits_for_its_replay_once_what_it_followed_is_given_up(
 
 
 def test_only_the_batch_with_missing_files_is_replaced(stream: Stream) -> None:
-    """A twin that slept writes it again. What follows on the same rows is logged by Spark, and stays."""
+    """A slow driver writes it again. Later batches on the same rows are logged by Spark, and are kept."""
     slow = stream.write(stream.batch(0), "r2", [0])
-    gone = stream.run(0, [0])
-    seen = stream.store.record(stream.query.stream, 0)
+    missing = stream.run(0, [0])
+    loaded = stream.store.record(stream.query.stream, 0)
     stream.run(1, [1])
-    for path in gone.paths:
+    for path in missing.paths:
         (stream.query.lake.data_folder / path).unlink()
     stream.prepare(slow)
     record = stream.store.record(stream.query.stream, 0)
@@ -398,20 +400,20 @@ def test_only_the_batch_with_missing_files_is_replaced(stream: Stream) -> None:
     late = stream.write(stream.batch(0), "r3", [0])
     stream.store.claim(stream.query.stream, "r3")
     with pytest.raises(RetryableError, match="another run has just changed it"):
-        stream.store.prepare(late.manifest, "r3", replacing=seen)
+        stream.store.prepare(late.manifest, "r3", replacing=loaded)
 
 
 def test_nothing_is_given_up_by_a_record_that_has_changed(stream: Stream) -> None:
     stream.run(0, [0])
-    seen = stream.store.record(stream.query.stream, 0)
-    assert seen is not None
-    stream.store.set_reason(seen.batch, "changed")
-    assert not stream.store.abort_from(seen, "rewound")
+    loaded = stream.store.record(stream.query.stream, 0)
+    assert loaded is not None
+    stream.store.set_reason(loaded.batch, "changed")
+    assert not stream.store.abort_from(loaded, "rewound")
     assert stream.states() == {0: PREPARED}
 
 
 def test_a_batch_whose_predecessor_was_lost_with_the_store_is_not_prepared(stream: Stream) -> None:
-    """It was lost after the batch was planned: with this one delivered, nobody would miss the other."""
+    """The store was lost after the batch was planned: its delivery would hide that the other is missing."""
     stream.run(0, [0])
     written = stream.write(stream.batch(1), "r1", [1])
     with stream.store.engine.begin() as connection:
@@ -453,7 +455,7 @@ def test_a_committed_batch_that_is_not_marked_is_not_superseded(stream: Stream) 
 
 
 def test_a_checkpoint_fork_after_an_aborted_batch_is_an_error(stream: Stream) -> None:
-    """One copy has given batch 1 up to write it again, and died; the other one is at batch 2."""
+    """One fork has aborted batch 1 to write it again, and died. The other one is at batch 2."""
     stream.run(0, [0])
     stream.run(1, [1])
     stream.begin(stream.batch(1, "others"))
@@ -467,7 +469,7 @@ def test_a_checkpoint_fork_after_an_aborted_batch_is_an_error(stream: Stream) ->
 def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_the_table_has_it(
     stream: Stream, tmp_path: Path
 ) -> None:
-    """A copy of the checkpoint was too late with other rows. A delivery would wait for them for ever."""
+    """A checkpoint fork was too late with other rows. A delivery would wait for them forever."""
     written = stream.run(0, [0])
     stream.deliver()
     other = stream.batch(0, "of the copy")
@@ -497,7 +499,7 @@ def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_t
 def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
     for batch_id in range(3):
         stream.run(batch_id, [batch_id])
-    assert stream.store.finish(stream.batch(1), ABORTED, reason="it can never land")
+    assert stream.store.finish(stream.batch(1), ABORTED, reason="it can never be committed")
     stream.store.deliveries.skip(stream.query.stream, 2, "ann", "broken")
     with pytest.raises(CheckpointMismatchError, match="batch 1 was aborted and never written again"):
         stream.begin(stream.batch(3))
@@ -536,7 +538,7 @@ def test_undelivered_batches_lost_with_the_store_are_an_error(
 
 
 def test_a_checkpoint_fork_is_reported_before_lost_batches(stream: Stream, without_store: Stream) -> None:
-    """Starting it coupled, as the error about these batches says, would write its rows twice."""
+    """A coupled start, as the other error recommends, would write its rows twice."""
     stream.run(0, [0], offsets="of the copy")
     stream.deliver()
     with pytest.raises(CheckpointMismatchError, match="after batch 0, which the table has from other"):
@@ -559,7 +561,7 @@ def test_a_lost_store_without_pending_batches_loses_nothing(stream: Stream, with
 def test_a_batch_behind_the_token_is_an_error_even_if_the_store_knows_it(
     stream: Stream, without_store: Stream
 ) -> None:
-    """Checkpoint and store were put back together from a copy: the table has gone on since."""
+    """Checkpoint and store were restored from one backup, and the table has later batches."""
     for batch_id in range(3):
         stream.run(batch_id, [batch_id])
     stream.deliver()
@@ -573,7 +575,7 @@ def test_a_batch_behind_the_token_is_an_error_even_if_the_store_knows_it(
     assert without_store.begin(without_store.batch(2), token) is Action.SKIP
 
 
-# Twins, and answers that come late --------------------------------------------------------------------
+# Concurrent drivers, and late responses ---------------------------------------------------------------
 
 
 def test_the_first_prepared_batch_wins_and_the_files_of_the_other_are_deleted(stream: Stream) -> None:
@@ -604,7 +606,7 @@ def test_a_run_that_was_taken_over_prepares_nothing(stream: Stream) -> None:
 
 
 def test_a_manifest_of_a_dead_run_with_missing_files_is_replaced(stream: Stream) -> None:
-    """The database did what the dead run had asked for only after this one began the batch."""
+    """The database executed the request of the dead run after this run had begun the batch."""
     batch = stream.batch(0)
     assert stream.begin(batch) is Action.WRITE
     dead = stream.write(batch, "dead", [1])

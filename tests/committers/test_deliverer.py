@@ -1,5 +1,5 @@
 """What delivering promises, with a real store and a real table of each format: one table commit for many
-batches, each row once, whoever dies, sleeps or delivers at the same time.
+batches, each row once, with crashes, pauses and concurrent processes.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def test_the_tables_history_names_each_merged_batch_with_its_digest(stream: Stre
     ]
 
 
-# Dying ------------------------------------------------------------------------------------------------
+# Crashes ----------------------------------------------------------------------------------------------
 
 
 def test_a_late_commit_of_an_abandoned_delivery_adds_no_row_twice(stream: Stream) -> None:
@@ -332,7 +332,7 @@ def test_a_late_commit_of_an_abandoned_delivery_adds_no_row_twice(stream: Stream
 
 
 def test_a_request_in_flight_that_is_executed_first_is_found(stream: Stream) -> None:
-    """The next process delivers a part of what has landed already."""
+    """The next process delivers a part of what is already committed."""
     for batch_id in range(3):
         stream.prepare(batch_id, [batch_id])
     lost = FaultyTable(stream.query.target(), Fault.RESPONSE_LOST)
@@ -450,7 +450,7 @@ def test_a_skipped_batch_is_left_out_and_later_ones_are_delivered(stream: Stream
 
 
 def test_a_batch_that_awaits_its_replay_holds_back_later_ones(stream: Stream) -> None:
-    """The token of a later one would say that the replay has landed."""
+    """With the token of a later one, the replay would count as committed."""
     for batch_id in range(3):
         stream.prepare(batch_id, [batch_id])
     stream.store.finish(stream.query.batch(1), ABORTED, reason="superseded")
@@ -490,9 +490,9 @@ def test_a_missing_compacted_file_is_made_again_from_the_sources(stream: Stream)
 
     def compact(manifest: Manifest, run_id: str) -> Manifest:
         content = decode(manifest)
-        paths = [replace(file, path=f"gone-{n}.parquet") for n, file in enumerate(content.files)]
-        anew = build_manifest(manifest.batch, content.with_files(paths))
-        return replace(anew, merged=manifest.merged)
+        paths = [replace(file, path=f"missing-{n}.parquet") for n, file in enumerate(content.files)]
+        again = build_manifest(manifest.batch, content.with_files(paths))
+        return replace(again, merged=manifest.merged)
 
     with crash_at("deliver.prepared"):
         stream.deliver(compact=compact)
@@ -607,7 +607,7 @@ def test_a_batch_of_a_copied_checkpoint_is_refused_by_its_digest(stream: Stream,
 
 
 def test_a_token_that_the_store_has_never_heard_of_marks_nothing(stream: Stream, tmp_path: Path) -> None:
-    """A copy of checkpoint and store has delivered more, and the history of the table is gone."""
+    """A copy of checkpoint and store has delivered more, and the history of the table is missing."""
     with open_store(f"sqlite:///{tmp_path}/copy.db", stream.clock) as copied:
         copy = replace(stream, store=copied)
         for batch_id in range(3):

@@ -1,4 +1,4 @@
-"""The worst moments of a commit: it landed and nobody said so, or it did not and nobody said so."""
+"""Lost requests, lost responses and outages during a commit to a Delta table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
 
 ONCE_ONLY = {"max_retries": "0"}
-"""The library's object store repeats a failed request by itself, unless told not to."""
+"""The object store of the library retries failed requests without this option."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_batch_with_a_lost_response_is_not_added_again(stream: DeltaStream, ne
 def test_a_repeated_request_that_takes_its_own_commit_for_a_conflict_is_not_repeated_once_more(
     stream: DeltaStream, network: LossyProxy, fault: Fault
 ) -> None:
-    """The object store repeats the request, and is told that the version is taken: by itself."""
+    """The object store retries the request, and its own first request has created the version."""
     manifest = stream.prepare(0, [1, 2, 3])
     network.spend(fault, on=COMMIT)
     assert through(network, stream).commit(manifest) == Committed(1)
@@ -103,7 +103,7 @@ def test_a_lost_request_leaves_the_state_unknown(stream: DeltaStream, network: L
 
 
 def test_a_denied_commit_leaves_the_state_unknown(stream: DeltaStream, network: LossyProxy) -> None:
-    """The storage's word is not taken for it: a proxy may deny what the storage did."""
+    """A proxy may deny a request that the storage has executed."""
     manifest = stream.prepare(0, [1])
     network.spend("denied", on=COMMIT)
     with pytest.raises(CommitStateUnknownError, match="privileges"):

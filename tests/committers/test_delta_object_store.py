@@ -1,4 +1,4 @@
-"""Who one is on S3, by the options and the environment: the same for the Delta library and for `obstore`."""
+"""Credentials for S3 from options and environment: the same for the Delta library and for `obstore`."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def web_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
 
 @pytest.mark.parametrize("who", ["container", "web_identity"])
 def test_the_role_of_a_container_or_pod_is_taken(who: str, request: pytest.FixtureRequest) -> None:
-    """Once for all that the process does with the table; and the library takes it in the same way."""
+    """Once for all requests of the process to the table, and in the same way as the library."""
     asked: list[str] = request.getfixturevalue(who)
     uri = f"s3://{BUCKET}/{uuid.uuid4()}"
     store = open_object_store(uri, {})
@@ -149,10 +149,10 @@ def test_files_are_deleted_with_one_request(server: Server, monkeypatch: pytest.
         store.put(name, b"1")
     files = delta_files(uri, {})
     server.log.methods()
-    assert files.delete([*names, "gone.parquet"]) == len(names)
+    assert files.delete([*names, "missing.parquet"]) == len(names)
     assert server.log.methods().count("POST") == 1
     assert [path for path, _, _ in files.walk()] == ["other.parquet"]
-    assert files.delete(["gone.parquet"]) == 0
+    assert files.delete(["missing.parquet"]) == 0
 
 
 def test_files_that_cannot_be_deleted_are_named() -> None:
@@ -205,7 +205,7 @@ def has_variable(name: str) -> Callable[[Path], None]:
 def test_a_profile_is_left_to_the_library(
     container: list[str], profile: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """It comes before the role of a container, and this client does not know it."""
+    """It overrides the role of a container, and this client does not support it."""
     before = dict(os.environ)
     try:
         profile(tmp_path)

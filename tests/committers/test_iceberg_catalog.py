@@ -160,24 +160,24 @@ def test_processes_that_create_the_catalog_at_once_all_use_it(tmp_path: Path) ->
 
 
 def test_a_concurrently_created_catalog_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyiceberg looks for its tables before it creates them; the other creates one of them in between."""
+    """pyiceberg checks whether its tables exist before it creates them. The other creates one in between."""
     from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
     from sqlalchemy.schema import CreateTable
 
     tables = list(SqlCatalogBaseTable.metadata.sorted_tables)
-    seen: list[str] = []
+    created: list[str] = []
 
     def create_late(catalog: SqlCatalog) -> None:
         with catalog.engine.begin() as connection:
-            for table in tables[len(seen) :]:
-                seen.append(table.name)
+            for table in tables[len(created) :]:
+                created.append(table.name)
                 connection.execute(CreateTable(table))
                 break
         SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
 
     monkeypatch.setattr(SqlCatalog, "create_tables", create_late)
     assert open_catalog(CatalogConfig.of(None, {}, str(tmp_path))).list_namespaces() == []
-    assert seen
+    assert created
 
 
 def test_a_forked_process_opens_the_catalog_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What a stream promises over each kind of Iceberg catalog. What only one does is in a file of its own."""
+"""Promises of a stream with each kind of Iceberg catalog. `test_iceberg_<kind>.py` test one kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lake(catalog_lake: CatalogLake) -> CatalogLake:
 
 @pytest.fixture
 def stream(lake: CatalogLake) -> StoredQuery:
-    """Its first batch has landed; through the proxy, if there is one."""
+    """With one committed batch; through the proxy, if there is one."""
     stream = lake.stream(lake.through_proxy, maxCommitAttempts="3")
     stream.run(0, ids(1, 2))
     return stream
@@ -104,10 +104,10 @@ def test_more_conflicts_than_attempts_leave_the_batch_pending(stream: StoredQuer
 
 
 def test_concurrent_drivers_with_own_connections_commit_once(stream: StoredQuery, lake: CatalogLake) -> None:
-    """The twin commits after our attempt has loaded the table: the catalog refuses ours."""
-    twin = lake.stream()
+    """The other driver commits after our attempt has loaded the table: the catalog refuses ours."""
+    other = lake.stream()
     written = stream.write(1, ids(3))
-    with at_point("commit.start", twin.recover):
+    with at_point("commit.start", other.recover):
         assert isinstance(stream.commit(written), Committed)
     assert stream.state(1) is COMMITTED
     assert lake.ids() == [1, 2, 3]
@@ -149,9 +149,9 @@ def test_a_lost_request_is_committed_by_recovery(stream: StoredQuery, lake: Cata
 
 def test_an_unreachable_catalog_leaves_the_batch_prepared(stream: StoredQuery, lake: CatalogLake) -> None:
     written = stream.write(1, ids(3))
-    gone = lake.stream(lake.gone)
+    unreachable = lake.stream(lake.unreachable)
     with pytest.raises(RetryableError, match="Nothing was committed"):
-        gone.commit(written)
+        unreachable.commit(written)
     assert stream.state(1) is PREPARED
     stream.recover()
     assert lake.ids() == [1, 2, 3]

@@ -251,8 +251,8 @@ def test_files_below_a_local_location(tmp_path: Path) -> None:
         assert files.missing([*names, "day=9/x"]) == ["day=9/x"]
     assert files.delete([names[0], "day=9/x"]) == 1
     assert files.missing(names) == [names[0]]
-    gone = iceberg_files(f"file://{tmp_path}/gone", {})
-    assert (gone.missing(["a"]), gone.delete(["a"]), list(gone.walk())) == (["a"], 0, [])
+    missing = iceberg_files(f"file://{tmp_path}/missing", {})
+    assert (missing.missing(["a"]), missing.delete(["a"]), list(missing.walk())) == (["a"], 0, [])
 
 
 def test_files_below_a_location_in_an_object_store() -> None:
@@ -280,12 +280,12 @@ def test_files_are_deleted_concurrently(monkeypatch: pytest.MonkeyPatch) -> None
 
         def delete_file(self, path: str) -> None:
             self.four.wait(30)
-            if path == "gone":
+            if path == "missing":
                 raise FileNotFoundError(path)
 
     monkeypatch.setattr("pyarrow.fs.SubTreeFileSystem", lambda *_: Crowded())
     properties = {"s3.endpoint": "http://127.0.0.1:1", "s3.region": "us-east-1"}
-    assert iceberg_files("s3://lake/t", properties).delete(["a", "b", "c", "gone"]) == 4
+    assert iceberg_files("s3://lake/t", properties).delete(["a", "b", "c", "missing"]) == 4
 
 
 def test_a_storage_that_cannot_be_asked_is_retryable() -> None:

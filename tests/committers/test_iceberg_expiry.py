@@ -1,4 +1,4 @@
-"""Snapshots expire, their files go a grace period later, and nothing that anybody needs goes with them."""
+"""Snapshots expire. A grace period later their files are deleted, and no file that is still needed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_files_stay_for_the_grace_period_and_then_go(history: History) -> None:
 
 
 def test_the_grace_period_starts_at_the_commit_not_at_the_plan(history: History) -> None:
-    """A process may be paused in between, and readers go on meanwhile."""
+    """A process may be paused in between, while readers continue."""
     history.append(2 * KEEP + 1)
     history.at_step(2, lambda: history.wait(3 * GRACE))
     history.run()
@@ -122,7 +122,7 @@ def test_the_retention_of_the_table_is_followed(tmp_path: Path, properties: dict
 
 
 def test_nothing_expires_with_garbage_collection_off(history: History) -> None:
-    """Also what has expired before: files of such a table may belong to another."""
+    """Also files of earlier expiries: they may belong to another table."""
     history.append(2 * KEEP + 1)
     history.run()
     history.append(2 * KEEP + 1)
@@ -158,7 +158,7 @@ def test_manifests_that_later_snapshots_have_as_well_stay(tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match")
 def test_data_files_that_a_rewritten_manifest_keeps_stay(history: History) -> None:
-    """Their old manifest goes, and only reading the new one tells."""
+    """Their old manifest is deleted. Only the new manifest has their names."""
     history.append(3)
     history.table().delete("id = 0")
     history.remember()
@@ -236,11 +236,11 @@ def test_data_files_outside_of_the_tables_location_stay(history: History, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "spelling", ["file://{0}", "{0}", "file:{0}", "{1}/../{2}", "{1}/%2e%2e/{2}", "{1}/data/link/v"]
+    "notation", ["file://{0}", "{0}", "file:{0}", "{1}/../{2}", "{1}/%2e%2e/{2}", "{1}/data/link/v"]
 )
 @pytest.mark.parametrize("planted_in", ["plan", "statistics"])
 def test_a_file_outside_of_the_table_is_never_deleted(
-    history: History, tmp_path: Path, spelling: str, planted_in: str, caplog: pytest.LogCaptureFixture
+    history: History, tmp_path: Path, notation: str, planted_in: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = history.table()
     location = table.location().removeprefix("file://")
@@ -248,7 +248,7 @@ def test_a_file_outside_of_the_table_is_never_deleted(
     victim.write_bytes(b"not this table's")
     history.append(1)
     Path(location, "data", "link").symlink_to(victim.parent)
-    path = spelling.format(victim, location, victim.name)
+    path = notation.format(victim, location, victim.name)
     if planted_in == "statistics":
         with history.table().update_statistics() as update:
             update.set_statistics(statistics_of(history.snapshot_ids[0], path))
@@ -317,7 +317,7 @@ def test_a_commit_of_somebody_else_in_between_only_postpones(history: History) -
 
 @pytest.mark.parametrize("make", ["tag", "branch", "retention"])
 def test_a_tag_or_branch_that_somebody_sets_in_between_is_not_taken_out(history: History, make: str) -> None:
-    """Iceberg's own requirements do not see it, and removing a snapshot removes its tags."""
+    """Iceberg's own requirements do not check it, and removing a snapshot removes its tags."""
     history.append(2 * KEEP + 1)
     old = history.snapshot_ids[0]
 
@@ -468,7 +468,7 @@ def test_snapshots_that_somebody_puts_back_keep_their_files(history: History) ->
 
 
 def test_a_data_file_that_somebody_adds_again_stays(history: History) -> None:
-    """Within the grace period, under whatever spelling."""
+    """Within the grace period, with another notation of its path."""
     history.append()
     (data_file,) = [path for path in history.on_disk() if path.endswith(".parquet")]
     overwrite(history, 2 * KEEP + 1)
@@ -505,7 +505,7 @@ def test_a_storage_that_does_not_answer_is_retryable_and_shows_no_secret(history
     assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
 
 
-# Crashes and twins ----------------------------------------------------------------------------------
+# Crashes and concurrent runs ------------------------------------------------------------------------
 
 
 def crash(*_: object) -> Any:
@@ -537,16 +537,16 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(history: History, 
 
 @pytest.mark.parametrize("number", range(1, 16))
 def test_a_concurrent_run_at_any_step_does_no_harm(history: History, number: int) -> None:
-    """It does all that is to be done, while the first one is in the midst of it."""
+    """It does all the work while the first run is between two steps."""
     history.append(2 * KEEP + 1)
     history.run()
     history.append(2 * KEEP + 1)
     history.wait()
-    twin: list[Expired] = []
-    history.at_step(number, lambda: twin.append(history.run()))
+    other: list[Expired] = []
+    history.at_step(number, lambda: other.append(history.run()))
     history.run()
     assert len(history.snapshot_ids) == KEEP
-    assert bool(twin) is (len(history.steps) >= number)
+    assert bool(other) is (len(history.steps) >= number)
     history.check_readable()
     history.settle()
     history.check_readable()
@@ -592,7 +592,7 @@ CHANGES = (
 
 
 class Changes:
-    """What streams, other engines and operators do to a table. `pick` chooses where there is a choice."""
+    """Changes by streams, other engines and operators. `pick` makes the choices."""
 
     def __init__(self, history: History, pick: Callable[[int], int]) -> None:
         self.history = history
@@ -660,9 +660,9 @@ class Changes:
         heads = {ref.snapshot_id for ref in self.history.table().metadata.refs.values()}
         free = [one for one in self.history.snapshot_ids if one not in heads]
         if free:
-            gone = self.one_of(free)
-            self.history.table().maintenance.expire_snapshots().by_id(gone).commit()
-            self.history.expired_by_others.add(gone)
+            removed = self.one_of(free)
+            self.history.table().maintenance.expire_snapshots().by_id(removed).commit()
+            self.history.expired_by_others.add(removed)
 
     def run(self) -> None:
         refs = self.history.table().metadata.refs

@@ -260,7 +260,7 @@ def test_a_batch_takes_few_requests(s3: S3, tmp_path: Path) -> None:
 def test_old_metadata_is_deleted_later(
     s3: S3, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the local disk, where that takes nothing, it is gone at once."""
+    """On the local disk it is deleted at once."""
     may_go, tried = threading.Event(), threading.Semaphore(0)
     delete = ObjectStoreFile.delete
 
@@ -275,7 +275,7 @@ def test_old_metadata_is_deleted_later(
     local = str(tmp_path / "old.json")
     for name in (location, local):
         put(s3.ours, name, b"1")
-    s3.ours.delete_soon([location, local, f"{location}-gone", f"{local}-gone"])
+    s3.ours.delete_soon([location, local, f"{location}-missing", f"{local}-missing"])
     assert [s3.ours.new_input(name).exists() for name in (location, local)] == [True, False]
     may_go.set()
     assert all(tried.acquire(timeout=30) for _ in range(2))
@@ -318,7 +318,7 @@ def test_files_in_azure_are_where_iceberg_says(azure: str) -> None:
     with pytest.raises(FileExistsError):
         ours.new_output(location).create()
     files = iceberg_files(location.rpartition("/")[0], properties)
-    assert files.missing(["a b%20c.json", "gone"]) == ["gone"]
+    assert files.missing(["a b%20c.json", "missing"]) == ["missing"]
     assert [name for name, _, _ in files.walk()] == ["a b%20c.json"]
     ours.delete(location)
     assert not ours.new_input(location).exists()
@@ -326,7 +326,7 @@ def test_files_in_azure_are_where_iceberg_says(azure: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "told", "expected"),
+    ("location", "properties", "expected"),
     [
         (
             "abfss://lake@acct.dfs.core.windows.net/a",
@@ -355,8 +355,10 @@ def test_files_in_azure_are_where_iceberg_says(azure: str) -> None:
         ),
     ],
 )
-def test_an_account_is_in_the_location(location: str, told: dict[str, str], expected: dict[str, str]) -> None:
-    filesystem, path = open_object_store(location, {"adls.account-key": KEY, **told})
+def test_an_account_is_in_the_location(
+    location: str, properties: dict[str, str], expected: dict[str, str]
+) -> None:
+    filesystem, path = open_object_store(location, {"adls.account-key": KEY, **properties})
     assert path == "lake/a"
     assert expected.items() <= filesystem.__reduce__()[1][0].items()
 

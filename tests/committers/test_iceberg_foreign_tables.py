@@ -253,7 +253,7 @@ SPLIT_OTHERWISE = {
 
 
 def test_metrics_of_a_file_are_those_of_javas_file_with_the_same_rows(filled: Filled) -> None:
-    """We count in lists and maps too, and give no upper bound beside a NaN, nor one of -0.0: rightly."""
+    """We also count in lists and maps, and write no upper bound with a NaN, nor one of -0.0."""
     schema = filled.after.schema()
     leaves = {column: schema.find_type(column) for column in schema.field_ids}
     repeated = {

@@ -37,7 +37,7 @@ def lake_in_s3(glue: GlueServer, glue_proxy: LossyProxy, tmp_path: Path) -> Glue
 
 @pytest.fixture
 def stream(lake: GlueLake) -> StoredQuery:
-    """Through the proxy; its first batch has landed."""
+    """Through the proxy, with one committed batch."""
     stream = lake.stream(lake.through_proxy)
     stream.run(0, ids(1, 2))
     return stream

@@ -1,6 +1,6 @@
 """Batches over a Hive Metastore: each commit takes a lock on the table, and has no other condition.
 
-A lock whose holder is gone stays until the metastore times it out; here the test takes it away.
+A lock of a dead holder stays until the metastore times it out. Here the test releases it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def lake(hive_lake: HiveLake) -> HiveLake:
 
 @pytest.fixture
 def stream(lake: HiveLake) -> StoredQuery:
-    """Its first batch has landed."""
+    """With one committed batch."""
     stream = lake.stream(maxCommitAttempts="3")
     stream.run(0, ids(1, 2))
     return stream

@@ -60,7 +60,7 @@ def polars_ids(stream: IcebergStream) -> list[int]:
     return sorted(stream.lake.scan().select("id").collect()["id"].to_list())
 
 
-# Committed -----------------------------------------------------------------------------------------------
+# Committed ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [*UNKNOWN, CONFLICT], ids=lambda error: type(error).__name__)
@@ -125,7 +125,7 @@ def test_a_failed_deletion_of_old_metadata_is_ignored(
     assert stream.ids() == [0, 1]
 
 
-# Not committed -------------------------------------------------------------------------------------------
+# Not committed -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", UNKNOWN, ids=lambda error: type(error).__name__)
@@ -198,7 +198,7 @@ def test_a_failed_write_of_manifests_leaves_nothing(
     assert stream.ids() == [0, 1]
 
 
-# Late -------------------------------------------------------------------------------------------------
+# Late --------------------------------------------------------------------------------------------------
 
 
 def arrives_before_the_retry(send: Send, retry: Callable[[], object]) -> None:

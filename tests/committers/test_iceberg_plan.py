@@ -1,4 +1,4 @@
-"""What executors are told of a table: layout, order, column metrics and Parquet settings."""
+"""What executors get of a table: layout, sort order, column metrics and Parquet settings."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_column_s_own_mode_wins_over_the_table_s(tables: Tables) -> None:
             "write.metadata.metrics.column.id": "full",
             "write.metadata.metrics.column.l.element": "full",
             "write.metadata.metrics.column.m.key": "none",
-            "write.metadata.metrics.column.gone": "full",
+            "write.metadata.metrics.column.missing": "full",
             "write.metadata.metrics.column.s": "full",
         },
         NESTED,
@@ -219,7 +219,7 @@ def test_parquet_settings_are_the_table_s(tables: Tables) -> None:
             "write.parquet.bloom-filter-enabled.column.name": "true",
             "write.parquet.bloom-filter-enabled.column.s.inner.b": "TRUE",
             "write.parquet.bloom-filter-enabled.column.id": "false",
-            "write.parquet.bloom-filter-enabled.column.gone": "true",
+            "write.parquet.bloom-filter-enabled.column.missing": "true",
         },
         NESTED,
     ).parquet

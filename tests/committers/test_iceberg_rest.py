@@ -1,7 +1,7 @@
 """Batches over a REST catalog, while the network loses, delays and repeats what it carries.
 
-After each: every row once, for two readers; every file that a snapshot names is there; the store says what
-the protocol says.
+After each fault every row is in the table once for two readers, every file that a snapshot names exists, and
+the store has the state of the protocol.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lake(rest_lake: RestLake) -> RestLake:
 
 @pytest.fixture
 def stream(lake: RestLake) -> StoredQuery:
-    """Through the proxy; its first batch has landed."""
+    """Through the proxy, with one committed batch."""
     stream = lake.stream(lake.through_proxy)
     stream.run(0, ids(1, 2))
     return stream
@@ -185,7 +185,7 @@ def test_a_late_request_that_is_executed_before_its_retry_is_found(
 
 
 def test_a_late_request_that_overtakes_its_retry_wins(stream: StoredQuery, lake: RestLake) -> None:
-    """The retry has looked, and is refused by the branch's head: it must not delete what has landed."""
+    """The retry has loaded the table, and is refused: it must not delete committed files."""
     written = stream.write(1, ids(3))
     lake.proxy.spend("request late", on=COMMIT)
     with pytest.raises(CommitStateUnknownError):
@@ -197,7 +197,7 @@ def test_a_late_request_that_overtakes_its_retry_wins(stream: StoredQuery, lake:
 
 
 def test_a_late_first_batch_into_an_empty_table_is_committed_once(lake: RestLake) -> None:
-    """There is no head yet that the request could require."""
+    """The table has no head yet that the request could require."""
     stream = lake.stream(lake.proxy.url)
     written = stream.write(0, ids(1))
     lake.proxy.spend("request late", on=COMMIT)
@@ -232,11 +232,11 @@ def test_a_late_request_of_a_batch_that_brings_a_column_is_refused_too(lake: Res
     assert lake.ids() == [1, 2]
 
 
-# Servers that are gone or stall ------------------------------------------------------------------------
+# Servers that are down or silent -----------------------------------------------------------------------
 
 
 def test_a_connection_refused_at_the_commit_itself_leaves_the_state_unknown(lake: RestLake) -> None:
-    """Whether the request went out is not for an error's text to say."""
+    """The text of an error does not say whether the request was sent."""
     with lossy_proxy(lake.server.uri) as proxy:
         stream = lake.stream(proxy.url)
         written = stream.write(0, ids(1))
@@ -249,8 +249,8 @@ def test_a_connection_refused_at_the_commit_itself_leaves_the_state_unknown(lake
 
 def test_a_server_that_comes_back_takes_the_batch_that_waits(lake: RestLake) -> None:
     """In another process and at another address; its database is the same."""
-    with lossy_proxy(lake.server.uri) as gone:
-        stream = lake.stream(gone.url)
+    with lossy_proxy(lake.server.uri) as proxy:
+        stream = lake.stream(proxy.url)
         stream.run(0, ids(1))
         written = stream.write(1, ids(2))
     with pytest.raises(RetryableError):
@@ -345,8 +345,8 @@ def test_a_driver_that_wakes_up_late_adds_nothing(stream: StoredQuery, lake: Res
     lake.proxy.spend("request late", on=COMMIT)
     with pytest.raises(CommitStateUnknownError):
         stream.commit(written)
-    twin = lake.stream()
-    twin.run(2, ids(4))
+    other = lake.stream()
+    other.run(2, ids(4))
     assert lake.proxy.deliver_late() == [409]
     assert isinstance(stream.commit(written), AlreadyCommitted)
     assert lake.ids() == [1, 2, 3, 4]

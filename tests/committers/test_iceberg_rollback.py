@@ -50,7 +50,7 @@ def set_branch(stream: IcebergStream, snapshot_id: int) -> None:
     table.catalog.commit_table(table, (), (update,))
 
 
-# Rollbacks ----------------------------------------------------------------------------------------
+# Rollbacks ---------------------------------------------------------------------------------------------
 
 
 def roll_back(stream: IcebergStream) -> None:

@@ -37,7 +37,7 @@ def changed(table: Table) -> UncopiedTransaction:
 
 
 def said(metadata: TableMetadata) -> dict[str, Any]:
-    """All of it but the time, which pyiceberg takes anew each time that it is asked."""
+    """All of the metadata except the time, which pyiceberg sets on every call."""
     return metadata.model_dump(exclude={"last_updated_ms"})
 
 

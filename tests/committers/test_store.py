@@ -143,7 +143,7 @@ def test_streams_do_not_see_each_others_batches(store: SqlManifestStore) -> None
     assert [record.batch.stream for record in store.pending(STREAM)] == [STREAM]
 
 
-@pytest.mark.parametrize("content", [b"damaged", None], ids=["changed", "gone"])
+@pytest.mark.parametrize("content", [b"damaged", None], ids=["changed", "missing"])
 def test_damaged_content_is_an_error_with_a_remedy(store: SqlManifestStore, content: bytes | None) -> None:
     store.prepare(manifest(7), "r1")
     if content is None:

@@ -71,7 +71,7 @@ def test_a_delivery_of_unchanged_files_is_named_once(store: SqlManifestStore, le
 
 def test_batches_of_an_abandoned_delivery_need_their_files(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 2)
-    store.deliveries.abandon(deliver(store, lease, 0, 1, is_compacted=True), "its files are gone")
+    store.deliveries.abandon(deliver(store, lease, 0, 1, is_compacted=True), "its files are missing")
     assert names(store, PREPARED) == SOURCES
     assert names(store, COMMITTED) == names(store, ABORTED) == []
 

@@ -222,14 +222,14 @@ def test_a_delivery_ends_once(store: SqlManifestStore, lease: Lease) -> None:
     assert not store.deliveries.finish(first, 13)
     assert not store.deliveries.abandon(first, "too late")
     second = deliver(store, lease, 1)
-    assert store.deliveries.abandon(second, "files gone")
+    assert store.deliveries.abandon(second, "files missing")
     assert not store.deliveries.abandon(second, "again")
     assert not store.deliveries.finish(second, 14)
     assert states(store) == {0: COMMITTED, 1: PREPARED}
     [status] = store.streams()
     assert (status.committed_batches, status.committed_rows) == (1, 10)
     found = [(one.phase.value, one.reason) for one in store.deliveries.recent(STREAM, 10)]
-    assert found == [("ABANDONED", "files gone"), ("COMMITTED", "")]
+    assert found == [("ABANDONED", "files missing"), ("COMMITTED", "")]
 
 
 def test_a_delivery_of_a_store_that_was_replaced_ends_nothing(store: SqlManifestStore, lease: Lease) -> None:
@@ -252,7 +252,7 @@ def test_an_abandoned_delivery_frees_its_batches(store: SqlManifestStore, lease:
 
 
 def test_a_batch_that_was_committed_on_its_own_is_counted_once(store: SqlManifestStore, lease: Lease) -> None:
-    """By a query that was switched to `delivery=coupled`, whose recovery looks for pending batches too."""
+    """By a query that was switched to `delivery=coupled`, whose recovery commits pending batches too."""
     fill(store, 2)
     delivery = deliver(store, lease, 0, 1)
     assert store.finish(batch(0), COMMITTED, table_version=11)
@@ -273,7 +273,7 @@ def test_an_empty_delivery_leaves_the_known_table_version(store: SqlManifestStor
 
 
 def test_a_batch_in_an_unfinished_delivery_is_not_given_up(store: SqlManifestStore, lease: Lease) -> None:
-    """The delivery may land, with the batch's rows."""
+    """The delivery may be committed, with the rows of the batch."""
     fill(store, 1)
     delivery = deliver(store, lease, 0)
     assert not store.finish(batch(0), ABORTED, reason="superseded")
@@ -374,14 +374,14 @@ def test_retry_starts_over_and_keeps_the_error_in_sight(deliveries: SqlDeliverie
 
 def test_decisions_of_operators_are_kept_with_who_and_why(store: SqlManifestStore, clock: HandClock) -> None:
     fill(store, 3)
-    store.deliveries.park(STREAM, "ann", "look at it")
+    store.deliveries.park(STREAM, "ann", "check it")
     clock.advance(1)
     assert store.deliveries.skip(STREAM, 0, "bob", "bad rows")
     store.deliveries.abort_pending(STREAM, 1, "ann", "checkpoint lost \udcff")
     store.deliveries.retry(STREAM, "ann", "")
     said = [(one.who, one.what, one.batch_id, one.why) for one in store.deliveries.operator_actions(STREAM)]
     assert said == [
-        ("ann", "park", None, "look at it"),
+        ("ann", "park", None, "check it"),
         ("bob", "skip", 0, "bad rows"),
         ("ann", "abort", 2, "checkpoint lost ?"),
         ("ann", "retry", None, ""),

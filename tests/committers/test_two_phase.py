@@ -66,7 +66,7 @@ def query(lake: LakeTable) -> Query:
 
 @pytest.fixture
 def query_by_day(lake: LakeTable) -> Query:
-    """A query whose table can be partitioned otherwise."""
+    """A query whose table can be partitioned by day."""
     return Query(lake, schema=pa.schema([("id", pa.int64()), ("day", pa.string())]))
 
 
@@ -177,7 +177,7 @@ def test_a_crash_of_a_batch_that_brings_a_column_and_a_restart_leave_each_row_on
 def test_a_crash_before_missing_files_are_written_again_costs_no_rows(
     query: Query, store: SqlManifestStore
 ) -> None:
-    """The batch stays PREPARED meanwhile, for a decoupled twin may have gone on behind it."""
+    """The batch stays PREPARED: a concurrent decoupled driver may have prepared later ones."""
     written = prepare_only(query, store)
     delete(query, written)
     with crash_at("recover.done"):
@@ -194,23 +194,23 @@ def test_a_crash_before_missing_files_are_written_again_costs_no_rows(
 def test_a_pending_batch_that_the_table_has_otherwise_is_not_forgotten_once_spark_has_moved_on(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """A copy of the checkpoint has landed the batch id; the original, decoupled then, has logged its own."""
+    """A checkpoint fork has committed the batch id. The original, decoupled then, has logged its own."""
     prepare_only(query, store)
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
         query.run(copy, query.batch(0, "of the copy"), [4], run_id="c1")
-    for look in (
+    for step in (
         lambda: query.plan(store, query.batch(1)),
         lambda: query.two_phase(store).recovery.recover(query.stream),
     ):
         with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
-            look()
+            step()
     assert query.state(store, 0) is PREPARED
 
 
 def test_a_pending_batch_is_not_committed_after_a_fork(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The original's batch was skipped; the copy, with a store of its own, has landed it to another end."""
+    """The batch of the original was skipped. The fork, with its own store, has committed other rows."""
     prepare_only(query, store, 0, "old")
     later = query.write(query.plan_of(1), [[9]], "dead")
     store.prepare(later.manifest, "dead")
@@ -225,7 +225,7 @@ def test_a_pending_batch_is_not_committed_after_a_fork(
 def test_no_batch_is_committed_after_one_of_a_fork(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """As above, and the copy is faster than this one's commit. Both may have read the same rows."""
+    """As above, and the fork commits first. Both may have read the same rows."""
     query.run(store, query.batch(0), [1], run_id="r1")
     prepare_only(query, store, 1, "skipped")
     store.deliveries.skip(query.stream, 1, "ann", "broken")
@@ -245,7 +245,7 @@ def test_no_batch_is_committed_after_one_of_a_fork(
 def test_a_checkpoint_fork_is_an_error_if_the_store_was_lost(
     query: Query, store: SqlManifestStore, tmp_path: Path, batch_id: int
 ) -> None:
-    """Also if batches that were not delivered went with it: then the table's last batch is an older one."""
+    """Also if undelivered batches were lost with it: then the last batch of the table is older."""
     query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/empty.db") as empty:
         with pytest.raises(CheckpointMismatchError, match="after batch 0, which the table has from other"):
@@ -255,7 +255,7 @@ def test_a_checkpoint_fork_is_an_error_if_the_store_was_lost(
 
 
 def test_a_checkpoint_fork_is_an_error(query: Query, store: SqlManifestStore) -> None:
-    """Each start says what its checkpoint has of the batch before."""
+    """Each start gives the digest that its checkpoint has for the batch before."""
     query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
         query.two_phase(store).begin(query.batch(1), lambda _: query.batch(0).digest)
@@ -266,7 +266,7 @@ def test_a_checkpoint_fork_is_an_error(query: Query, store: SqlManifestStore) ->
 def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(
     query: Query, store: SqlManifestStore
 ) -> None:
-    """A copy has put its own in the place of the one that held, after this driver had looked for it."""
+    """A fork has replaced the stored manifest after this driver had read it."""
     written = query.write(query.plan(store, query.batch(0)), PARTS, "r1")
     prepare_only(query, store)
     with (
@@ -278,7 +278,7 @@ def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(
 
 
 def test_a_checkpoint_fork_aborts_nothing(query: Query, store: SqlManifestStore) -> None:
-    """The other one has logged what it prepared, and would not write it again."""
+    """The other query has logged what it prepared, and would not write it again."""
     query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     prepare_only(query, store, 1, "of the copy")
     with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
@@ -287,7 +287,7 @@ def test_a_checkpoint_fork_aborts_nothing(query: Query, store: SqlManifestStore)
 
 
 def test_an_aborted_batch_without_replay_stops_the_query(query: Query, store: SqlManifestStore) -> None:
-    """The copy has given up what this checkpoint has logged: its rows are nowhere."""
+    """The fork has aborted what this checkpoint has logged: its rows are nowhere."""
     prepare_only(query, store, 0, "old")
     query.plan(store, query.batch(0, "of the copy"))
     with pytest.raises(CheckpointMismatchError, match="aborted and never written again"):
@@ -297,7 +297,7 @@ def test_an_aborted_batch_without_replay_stops_the_query(query: Query, store: Sq
 def test_the_table_overrides_a_store_from_a_backup(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """It knows a batch only as given up, and the table holds it."""
+    """The store has a batch only as aborted, and the table has it."""
     prepare_only(query, store, 0, "old")
     query.plan(store, query.batch(0))
     with open_store(f"sqlite:///{tmp_path}/current.db") as current:
@@ -307,7 +307,7 @@ def test_the_table_overrides_a_store_from_a_backup(
 
 
 def test_a_superseded_batch_aborts_later_batches(query: Query, store: SqlManifestStore) -> None:
-    """In the table it would say that the one before it has landed."""
+    """With its token, the batch before would count as committed."""
     prepare_only(query, store, 0, "old")
     store.claim(query.stream, "r1")
     later = query.write(query.plan_of(1), [[9]], "r1")
@@ -317,7 +317,7 @@ def test_a_superseded_batch_aborts_later_batches(query: Query, store: SqlManifes
 
 
 def test_a_batch_that_is_being_delivered_is_not_aborted(query: Query, store: SqlManifestStore) -> None:
-    """A stream that was decoupled is started coupled; its delivery may land at any time."""
+    """A stream that was decoupled is started coupled; its delivery may be committed at any time."""
     written = prepare_only(query, store)
     lease = store.deliveries.acquire(query.stream, "somebody", 60)
     assert lease is not None
@@ -344,19 +344,19 @@ def test_a_committed_batch_with_other_offsets_stops_the_query(
 def test_a_pending_batch_of_a_copied_checkpoint_does_not_count_as_delivered_with_a_later_one(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The original has delivered that batch id from other offsets, and more since: the history tells."""
+    """The original has delivered that batch id from other offsets, and later ones: the history has them."""
     query.run(store, query.batch(0), [0], run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
         prepare_only(query, copy, batch_id=1, offsets="of the copy")
         query.run(store, query.batch(1), [4], run_id="r1")
         query.run(store, query.batch(2), [5], run_id="r1")
 
-        for look in (
+        for step in (
             lambda: query.two_phase(copy).recovery.recover(query.stream),
             lambda: query.plan(copy, query.batch(1, "of the copy")),
         ):
             with pytest.raises(CheckpointMismatchError):
-                look()
+                step()
             assert query.state(copy, 1) is ABORTED
     assert query.holds(store, [0, 4, 5])
 
@@ -381,7 +381,7 @@ def assert_names_the_commands(error: CheckpointMismatchError) -> None:
 
 
 def test_offsets_that_change_before_prepare_stop_the_query(query: Query, store: SqlManifestStore) -> None:
-    """A twin on a copied checkpoint has prepared other rows meanwhile. Neither lands in the other's name."""
+    """A concurrent driver on a checkpoint fork has prepared other rows. Neither is committed as the other."""
     batch = query.batch(0, "ours")
     written = query.write(query.plan(store, batch), PARTS, "r1")
     prepare_only(query, store, offsets="theirs")
@@ -417,7 +417,7 @@ def test_a_batch_that_was_skipped_in_vain_is_not_confirmed(query: Query, store: 
         query.commit(store, skipped)
 
 
-# Files that are gone ----------------------------------------------------------------------------------
+# Missing files ----------------------------------------------------------------------------------------
 
 
 def delete(query: Query, written: Written) -> None:
@@ -436,7 +436,7 @@ def test_a_batch_with_a_missing_file_is_written_again(query: Query, store: SqlMa
 
 
 def test_a_late_manifest_without_files_is_written_again(query: Query, store: SqlManifestStore) -> None:
-    """The database took its time with what it was asked, and its files were vacuumed meanwhile."""
+    """The database executed the request late, and its files were vacuumed meanwhile."""
     batch = query.batch(0)
     late = query.write(query.plan(store, batch), PARTS, "r1")
     store.claim(query.stream, "r1")
@@ -454,29 +454,29 @@ def test_a_late_manifest_without_files_is_written_again(query: Query, store: Sql
 def test_a_batch_that_a_concurrent_driver_has_prepared_again_is_kept(
     query_by_day: Query, store: SqlManifestStore
 ) -> None:
-    """The table takes the batch of an earlier run no more. The one that is slower must not replace what the
-    other wrote in its place.
+    """The table no longer accepts the batch of an earlier run. The slower driver must not replace
+    what the other one has written.
     """
     query, batch = query_by_day, query_by_day.batch(0)
     prepare_only(query, store)
     query.lake.partition_by_day()
     ours = query.write(query.plan(store, batch), PARTS, "r2")
-    anew: list[Written] = []
+    again: list[Written] = []
 
-    class TwinActs(ForgetfulStore):
+    class OtherDriverActs(ForgetfulStore):
         def prepare(self, manifest: Manifest, run_id: str, **known: Any) -> Prepared:
-            if known["replacing"] is not None and not anew:
-                anew.append(query.write(query.plan(store, batch), PARTS, "twin"))
+            if known["replacing"] is not None and not again:
+                again.append(query.write(query.plan(store, batch), PARTS, "other"))
                 with crash_at("commit.start"):
-                    query.commit(store, anew[0])
+                    query.commit(store, again[0])
             return store.prepare(manifest, run_id, **known)
 
     with pytest.raises(FencedError):
-        query.commit(cast("SqlManifestStore", TwinActs(store, "")), ours)
+        query.commit(cast("SqlManifestStore", OtherDriverActs(store, "")), ours)
     record = store.record(query.stream, 0)
     assert record is not None
-    assert (record.state, record.run_id) == (PREPARED, "twin")
-    query.commit(store, anew[0])
+    assert (record.state, record.run_id) == (PREPARED, "other")
+    query.commit(store, again[0])
     assert query.holds(store, [-1, 1, 2, 3])
     assert not ours.paths & data_files(query)
 
@@ -493,9 +493,9 @@ def test_a_vacuum_of_uncommitted_files_costs_no_rows(query: Query, store: SqlMan
 def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
     delta_query: Query, store: SqlManifestStore, point: str
 ) -> None:
-    """The commit is tried again on the version after the vacuum, and must not go on as if nothing was.
+    """The commit is retried on the version after the vacuum, and must notice it.
 
-    Iceberg's tables do not tell of a removal of orphan files.
+    Iceberg tables do not record the removal of orphan files.
     """
     query = delta_query
     batch = query.batch(0)
@@ -509,7 +509,7 @@ def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
 
 
 def test_recovery_never_passes_a_batch_that_stays_prepared(query: Query, store: SqlManifestStore) -> None:
-    """The later batch's token would say that the earlier one landed."""
+    """With the token of the later batch, the earlier one would count as committed."""
     query.plan(store, query.batch(0))
     first, second = (query.write(query.plan_of(n), [[n]], "r1") for n in range(2))
     store.claim(query.stream, "r1")
@@ -524,7 +524,7 @@ def test_recovery_never_passes_a_batch_that_stays_prepared(query: Query, store: 
 
 
 def test_recovery_never_passes_a_batch_that_awaits_replay(query: Query, store: SqlManifestStore) -> None:
-    """Nor past a batch behind it that an operator has skipped."""
+    """Nor a later batch that an operator has skipped."""
     query.plan(store, query.batch(0))
     store.claim(query.stream, "r1")
     for number in range(3):
@@ -545,7 +545,7 @@ def test_recovery_never_passes_a_batch_that_awaits_replay(query: Query, store: S
 def test_recovery_stops_where_a_checkpoint_fork_has_committed_other_rows(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The copy has a store of its own, and was faster: so the commit of ours gave it up. What is behind would
+    """The fork has its own store, and committed first: our commit aborted the batch. Later batches would
     hide that its rows are nowhere.
     """
     query.run(sqlite_store, query.batch(0, "theirs"), *PARTS, run_id="r1")
@@ -659,7 +659,7 @@ def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, stor
 def test_abort_deletes_nothing_after_a_commit(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The request is on its way, and the store, which was lost, knows of no manifest."""
+    """The request is not executed yet, and the new store has no manifest."""
     batch = query.batch(0)
     written = query.write(query.plan(sqlite_store, batch), PARTS, "r1")
     on_its_way: list[Strand] = []
@@ -687,25 +687,25 @@ def test_a_commit_that_the_store_refuses_leaves_no_files(query: Query, store: Sq
 
 
 def test_abort_keeps_committed_files_that_were_superseded(query: Query, store: SqlManifestStore) -> None:
-    """A twin on a copied checkpoint looked at the table just before they landed, then prepared other rows."""
+    """A driver on a checkpoint fork read the table just before the commit, then prepared other rows."""
     batch = query.batch(0, "ours")
     written = query.write(query.plan(store, batch), PARTS, "r1")
     with strands():
-        twin = Strand("twin", lambda: query.run(store, query.batch(0, "theirs"), [4], run_id="r2"))
+        fork = Strand("fork", lambda: query.run(store, query.batch(0, "theirs"), [4], run_id="r2"))
         ours = Strand("ours", lambda: query.commit(store, written))
         ours.resume({"commit.start"})
-        twin.resume({"commit.start"})
+        fork.resume({"commit.start"})
         ours.resume()
-        twin.resume()
+        fork.resume()
     assert isinstance(ours.error, FencedError)
-    assert isinstance(twin.error, CheckpointMismatchError)
+    assert isinstance(fork.error, CheckpointMismatchError)
     assert query.problems([1, 2, 3]) == []
 
 
 def test_a_batch_in_the_table_from_other_offsets_is_aborted(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """It can never land. Its own checkpoint is told so, also later; the one that wrote the table goes on."""
+    """It can never be committed: its query gets an error. The query that wrote the table continues."""
     batch = query.batch(0, "theirs")
     theirs = query.write(query.plan(sqlite_store, batch), [[4]], "r2")
     query.run(sqlite_store, query.batch(0, "ours"), *PARTS, run_id="r1")
@@ -722,13 +722,13 @@ def test_a_batch_in_the_table_from_other_offsets_is_aborted(
 
 
 def test_a_batch_delivered_during_recovery_is_no_loss(query: Query, store: SqlManifestStore) -> None:
-    """The stream was decoupled. The delivery has rewritten the files, and removed those of the batch."""
+    """The stream was decoupled. The delivery has rewritten the files and deleted those of the batch."""
     prepare_only(query, store)
 
     class DeliveredMeanwhile(FaultyTable):
         def missing(self, manifest: Manifest) -> list[str]:
             assert store.finish(manifest.batch, COMMITTED, table_version=1)
-            return ["gone.parquet"]
+            return ["missing.parquet"]
 
     table = DeliveredMeanwhile(query.target(), Fault.NONE)
     (recovered,) = Recovery(store, table).recover(query.stream, replay=query.batch(1))
@@ -736,7 +736,7 @@ def test_a_batch_delivered_during_recovery_is_no_loss(query: Query, store: SqlMa
 
 
 def test_a_skipped_batch_with_other_rows_aborts_later_batches(query: Query, store: SqlManifestStore) -> None:
-    """The checkpoint was rewound to before it; what waits behind follows on rows that are not written."""
+    """The checkpoint was rewound to before it. Later batches follow rows that are not written."""
     prepare_only(query, store, 0, "old")
     store.claim(query.stream, "r1")
     later = query.write(query.plan_of(1), [[4]], "r1")
@@ -747,7 +747,7 @@ def test_a_skipped_batch_with_other_rows_aborts_later_batches(query: Query, stor
     assert query.holds(store, [3, 4])
 
 
-# Twins ------------------------------------------------------------------------------------------------
+# Concurrent drivers -----------------------------------------------------------------------------------
 
 
 def test_the_first_of_two_prepared_manifests_wins(query: Query, store: SqlManifestStore) -> None:
@@ -761,7 +761,7 @@ def test_the_first_of_two_prepared_manifests_wins(query: Query, store: SqlManife
 
 
 def test_a_second_commit_of_the_same_run_deletes_nothing(query: Query, store: SqlManifestStore) -> None:
-    """Its manifest is not the one that holds, but the one that holds names its files."""
+    """Its manifest is not the stored one, but the stored one names its files."""
     written = query.run(store, query.batch(0), *PARTS, run_id="r1")
     query.commit(store, Written(written[:1]))
     assert data_files(query) == written.paths
@@ -784,7 +784,7 @@ def test_a_run_taken_over_before_prepare_is_refused(query: Query, store: SqlMani
 def test_a_concurrent_driver_at_any_point_adds_no_rows(
     query: Query, store: SqlManifestStore, point: str
 ) -> None:
-    """A driver is paused at the point, another one takes its batch to the end, then the first wakes up."""
+    """A driver is paused at the point, another one commits its batch, then the first continues."""
     batch = query.batch(0)
     with at_point(point, lambda: query.run(store, batch, [1], [2], [3], run_id="r2")):
         try:
@@ -825,17 +825,17 @@ def test_racing_drivers_add_the_rows_once(query: Query, store: SqlManifestStore)
 
 
 def test_a_concurrent_commit_during_planning_is_no_mismatch(query: Query, store: SqlManifestStore) -> None:
-    """The store knew nothing of the batch, and by now the table is ahead: nobody has changed the offsets."""
+    """The store did not have the batch, and the table is ahead now: the offsets have not changed."""
     batch = query.batch(0)
 
-    class TwinActs(ForgetfulStore):
+    class OtherDriverActs(ForgetfulStore):
         def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
             found = store.record(stream, batch_id)
-            query.run(store, batch, *PARTS, run_id="twin")
-            query.run(store, query.batch(1), [4], run_id="twin")
+            query.run(store, batch, *PARTS, run_id="other")
+            query.run(store, query.batch(1), [4], run_id="other")
             return found
 
-    planned = query.two_phase(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
+    planned = query.two_phase(cast("ManifestStore", OtherDriverActs(store, ""))).begin(batch)
     assert planned is Action.WRITE
     written = query.write(query.plan_of(0), PARTS, "r1")
     query.commit(store, written)
@@ -854,7 +854,7 @@ def test_a_driver_that_wakes_up_late_adds_no_rows(query: Query, store: SqlManife
 
 
 def test_a_superseded_driver_gets_an_error(query: Query, store: SqlManifestStore) -> None:
-    """It lands all the same, and must not report success for a batch that the store has as given up."""
+    """It is committed, but must not report success for a batch that the store has as aborted."""
     batch = query.batch(0, "ours")
     written = query.write(query.plan(store, batch), PARTS, "r1")
     with at_point("commit.landed", lambda: store.finish(batch, ABORTED)):
@@ -883,7 +883,7 @@ def test_an_empty_batch_makes_no_table_commit(query: Query, store: SqlManifestSt
 def test_a_store_from_a_backup_loses_and_doubles_no_rows(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The backup was made while batch 1 was pending; since then it and batch 2 have landed."""
+    """The backup is from when batch 1 was pending. Batches 1 and 2 were committed since."""
     query.run(sqlite_store, query.batch(0), [0], run_id="r1")
     prepare_only(query, sqlite_store, batch_id=1)
     back_up(tmp_path / "store.db", tmp_path / "backup.db")
@@ -900,7 +900,7 @@ def test_a_store_from_a_backup_loses_and_doubles_no_rows(
 def test_a_restored_store_needs_no_compacted_files(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The pending batch's files are gone, but a later token says that it landed."""
+    """The files of the pending batch are missing, but a later token shows that it is committed."""
     prepare_only(query, sqlite_store)
     back_up(tmp_path / "store.db", tmp_path / "backup.db")
     query.run(sqlite_store, query.batch(0), *PARTS, run_id="r2")
@@ -954,7 +954,7 @@ def test_a_pending_batch_of_a_table_that_was_dropped_stays_pending(
 def test_an_unmarked_batch_that_a_restore_removed_stops_the_query(
     query: Query, store: SqlManifestStore
 ) -> None:
-    """Its token is still in the table: to take the token's word would lose its rows."""
+    """Its token is still in the table: relying on the token would lose its rows."""
     query.run(store, query.batch(0), [0], run_id="r1")
     before, batch = query.lake.version(), query.batch(1)
     written = query.write(query.plan(store, batch), PARTS, "r1")
@@ -971,7 +971,7 @@ def test_an_unmarked_batch_that_a_restore_removed_stops_the_query(
 def test_an_operator_accepts_a_table_that_was_rolled_back(
     iceberg_query: Query, store: SqlManifestStore
 ) -> None:
-    """The pending batch is done with, its rows stay taken back, and the next ones land."""
+    """The pending batch is settled without its rows, and the next ones are committed."""
     query = iceberg_query
     query.run(store, query.batch(0), [0], run_id="r1")
     before = query.lake.version()
@@ -988,7 +988,7 @@ def test_an_operator_accepts_a_table_that_was_rolled_back(
 
 
 def test_an_expiry_of_all_other_snapshots_is_ignored(iceberg_query: Query, store: SqlManifestStore) -> None:
-    """By another, between any two steps, and with their files: the token is in a table property."""
+    """By another writer, between any two steps, with their files: the token is in a table property."""
     query = iceberg_query
 
     def others_write_and_expire() -> None:
@@ -1016,7 +1016,7 @@ def test_a_restore_that_removes_the_last_batch_stops_the_query(query: Query, sto
 
 @pytest.mark.parametrize("point", ["recover.start", "recover.done"])
 def test_a_restore_during_recovery_stops_the_query(query: Query, store: SqlManifestStore, point: str) -> None:
-    """Recovery gives the pending batch up for its replay, which must not go on over the gap."""
+    """Recovery aborts the pending batch for its replay, which must not hide the gap."""
     batch = query.batch(0)
     planned = query.plan(store, batch)
     before = query.lake.version()
@@ -1035,7 +1035,7 @@ def test_a_restore_during_recovery_stops_the_query(query: Query, store: SqlManif
 def test_a_rollback_is_noticed_without_the_store(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The table knows by itself what it has lost, and the new store knows whom the operator means."""
+    """The table itself shows what it has lost, and the new store has the stream for the operator."""
     query.run(store, query.batch(0), [0], run_id="r1")
     before = query.lake.version()
     query.run(store, query.batch(1), *PARTS, run_id="r1")
@@ -1055,8 +1055,8 @@ def test_a_rollback_is_noticed_without_the_store(
 def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
-    landed = query.two_phase(store).commit(written.manifest, written.committables)
-    assert landed == Committed(query.lake.version())
+    first = query.two_phase(store).commit(written.manifest, written.committables)
+    assert first == Committed(query.lake.version())
     again = query.two_phase(store).commit(written.manifest, written.committables)
     assert again == AlreadyCommitted(query.lake.version())
     assert query.two_phase(store).begin(batch) is Action.SKIP

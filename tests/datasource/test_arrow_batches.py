@@ -1,4 +1,4 @@
-"""How rows come to Python: cut by number, unless somebody wants it otherwise, and gathered again."""
+"""Arrow batches of rows for Python: their size by number of rows, and their coalescing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tuned(given: dict[str, str]) -> dict[str, str]:
 
 
 def test_batches_are_bounded_by_rows_alone() -> None:
-    """Spark looks at the size after every row for any other bound than the largest."""
+    """With any other bound than the largest, Spark checks the size after every row."""
     assert tuned({}) == {BYTES_MAX: "2147483647", ROWS_MAX: str(ROWS_PER_GIB)}
     assert NO_BOUND == 2147483647
 
@@ -98,7 +98,7 @@ def test_small_batches_are_gathered_in_order() -> None:
 
 
 def test_gathered_rows_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the task would hold 10,000 wide rows, whatever Spark was told."""
+    """Or the task would hold 10,000 wide rows, whatever the settings of Spark are."""
     monkeypatch.setattr(coalescing, "COALESCED_BYTES", 2_000_000)
     taken = list(coalesced(batches(6, 10, text="x" * 100_000)))
 

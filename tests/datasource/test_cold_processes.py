@@ -100,7 +100,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 def some_rows() -> pa.Table:
-    """So many that a look at them decides on encodings, in several table partitions."""
+    """Enough rows for a choice of encodings, in several table partitions."""
     hour = datetime(2026, 1, 1, tzinfo=timezone.utc)
     return pa.table(
         {

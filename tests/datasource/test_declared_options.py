@@ -1,4 +1,4 @@
-"""Each option is declared once: how it is parsed, told and documented, and its default come from there."""
+"""Each option is declared once, with its parser, its documentation and its default."""
 
 from __future__ import annotations
 

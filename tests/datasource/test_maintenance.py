@@ -1,4 +1,4 @@
-"""Which step of a table's maintenance runs when, and the steps together on real tables with a real store."""
+"""When each step of the maintenance runs, and the steps on real tables with a real store."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_each_step_has_an_interval_of_its_own() -> None:
 
 
 def test_an_interval_continues_after_the_end_of_a_process() -> None:
-    """Such as of each run by cron."""
+    """For example of each run by cron."""
     steps, log = Steps(), Log()
     daily = steps.step("daily", 86_400)
     assert maintenance(daily, log=log).run_due(START) == [StepResult("daily", 0.0, "did daily")]
@@ -294,19 +294,19 @@ def test_files_are_of_a_batch_that_the_stream_has_yet_to_reach(lake: Lake) -> No
 
 @KINDS
 def test_files_with_other_columns_are_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
+    reads: list[str] = []
     layout_in = compaction._layout_in
 
-    def look(filesystem: Any, path: str) -> str:
-        looks.append(path)
+    def read(filesystem: Any, path: str) -> str:
+        reads.append(path)
         return layout_in(filesystem, path) + "other"
 
-    monkeypatch.setattr(compaction, "_layout_in", look)
+    monkeypatch.setattr(compaction, "_layout_in", read)
     rewriter, planned = lake.rewriter(), lake.plan()
     files = tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
     assert rewriter(planned.content, [files], 99) == []
     assert rewriter(planned.content, [files], 99) == []
-    assert len(looks) == 2
+    assert len(reads) == 2
 
 
 @KINDS

@@ -169,7 +169,7 @@ def test_a_checkpoint_is_known_in_every_notation(queries: Queries, location: str
     assert SAME_CHECKPOINT in queries.warned
 
 
-# No warning -----------------------------------------------------------------------------------------
+# No warning -------------------------------------------------------------------------------------------
 
 
 def empty(lake: LakeTable) -> None:

@@ -102,7 +102,7 @@ def test_no_secret_is_in_the_settings() -> None:
 
 
 def test_whatever_is_handed_on_by_a_prefix_is_never_in_the_settings() -> None:
-    """Also if it is spelt like a documented option behind its prefix."""
+    """Also if it has the name of a documented option after its prefix."""
     for option in options_of(FileTableOptions):
         options = DeltaOptions.parse({"path": "/t", f"storage.{option.name}": SECRET})
         assert SECRET not in settings_of(options)

@@ -1,4 +1,4 @@
-"""Where the store and the checkpoint are, and how a table is spelt."""
+"""Locations of the store and the checkpoint, and normalized table addresses."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_remote_checkpoint_with_a_store_is_read_with_the_storage_options() -> 
     ],
 )
 def test_one_table_has_one_address(path: str, uri: str) -> None:
-    """Otherwise a query that is started with another spelling would look like another stream."""
+    """Otherwise a query that is started with another notation would be another stream."""
     assert DeltaSink(DeltaOptions(path=path)).table_uri == uri
 
 

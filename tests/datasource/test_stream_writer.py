@@ -72,7 +72,7 @@ def task(query_id: str = "q", batch_id: int = 7) -> TaskAttempt:
 
 @pytest.mark.parametrize("other", [task(query_id="other"), task(batch_id=8)])
 def test_a_task_of_another_batch_than_planned_is_refused(other: TaskAttempt) -> None:
-    """Its rows would land under the wrong token."""
+    """Its rows would be committed with the wrong token."""
     plan: BatchPlan[DataFiles, LakeManifest] = BatchPlan(BATCH)
     plan.check_task(task())
 

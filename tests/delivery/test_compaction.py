@@ -1,4 +1,4 @@
-"""A delivery's small files become a few before the table names any, and its rows are the same either way."""
+"""A delivery's small files are compacted before the table names them, with the same rows."""
 
 from __future__ import annotations
 
@@ -362,8 +362,8 @@ def test_a_missing_source_is_named_and_all_new_files_are_deleted(
     """It is one of the last group, when the others are done."""
     monkeypatch.setattr("penstock.delivery.rewriting.INLINE_FILES_MAX", 1)
     last = decode(backlog.merged).files[2].partition_values
-    gone = [file for file in decode(backlog.merged).files if file.partition_values == last][-1]
-    (path,) = tmp_path.rglob(gone.path.rpartition("/")[2])
+    missing = [file for file in decode(backlog.merged).files if file.partition_values == last][-1]
+    (path,) = tmp_path.rglob(missing.path.rpartition("/")[2])
     path.unlink()
     before = files_on_disk(tmp_path)
     with pytest.raises(RetryableError, match=path.name):
@@ -485,10 +485,10 @@ def test_files_in_an_object_store_are_compacted_there(
     assert sorted(ids_on_s3(sink, storage)) == list(range(32))
 
     before = keys(storage)
-    gone = decode(backlog.merged).files[1].path.rpartition("/")[2]
-    (key,) = [key for key in before if key.endswith(gone)]
+    missing = decode(backlog.merged).files[1].path.rpartition("/")[2]
+    (key,) = [key for key in before if key.endswith(missing)]
     s3_client(storage).delete_object(Bucket=BUCKET, Key=key)
-    with pytest.raises(RetryableError, match=gone) as raised:
+    with pytest.raises(RetryableError, match=missing) as raised:
         backlog.compactor(processes=1)(backlog.merged, "delivery-2")
     assert "is missing" in str(raised.value)
     assert keys(storage) == before - {key}

@@ -129,7 +129,7 @@ def test_a_killed_process_is_replaced_within_seconds(lake: DecoupledLake, tmp_pa
     second.terminate()
     assert ended(second)[0] == 0
     assert lake.row_ids() == list(range(1, 9))
-    assert took < 2 + 1 + 3  # the lease, a look at the store, and the delivery on a busy machine
+    assert took < 2 + 1 + 3  # the lease, a poll of the store, and the delivery on a busy machine
 
 
 def test_two_processes_deliver_each_row_once(lake: DecoupledLake) -> None:

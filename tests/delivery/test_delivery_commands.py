@@ -310,7 +310,7 @@ def test_abort_does_not_take_a_relative_checkpoint_for_missing(delta: DecoupledL
 
 @pytest.mark.parametrize("is_reset", [False, True])
 def test_abort_deletes_files_of_pending_batches(lake: DecoupledLake, tmp_path: Path, is_reset: bool) -> None:
-    """Once the checkpoint is gone, or is another query's by now."""
+    """Once the checkpoint is missing, or belongs to another query."""
     assert Ended("deliver", "--once").code == 0
     lake.fill(2, first=3)
     checkpoint = checkpoint_of(lake, tmp_path, OTHER_QUERY)
