@@ -95,7 +95,7 @@ def before_commit(lake: Lake, action: Callable[[], object]) -> CompactableTable:
             left.pop()()
         return replace(*args)
 
-    table.replace = replace_after  # type: ignore[method-assign]
+    table.replace = replace_after  # type: ignore[method-assign, assignment]
     return table
 
 

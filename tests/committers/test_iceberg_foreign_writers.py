@@ -191,6 +191,11 @@ def rename(stream: IcebergStream) -> None:
     stream.catalog.rename_table(stream.name, "lake.renamed")
 
 
+def drop_with_namespace(stream: IcebergStream) -> None:
+    drop(stream)
+    stream.catalog.drop_namespace("lake")
+
+
 def drop_and_create(stream: IcebergStream) -> None:
     schema = stream.load().schema()
     drop(stream)
@@ -201,10 +206,7 @@ NO_LONGER_THERE = "Iceberg table .* no longer exists"
 MISSING: dict[str, tuple[Change, str]] = {
     "drop": (drop, NO_LONGER_THERE),
     "rename": (rename, NO_LONGER_THERE),
-    "drop with namespace": (
-        lambda stream: (drop(stream), stream.catalog.drop_namespace("lake")),
-        NO_LONGER_THERE,
-    ),
+    "drop with namespace": (drop_with_namespace, NO_LONGER_THERE),
     "drop and create": (drop_and_create, "re-created"),
 }
 

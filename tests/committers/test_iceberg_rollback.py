@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import SetSnapshotRefUpdate
 from tests.support.catalog_faults import Send, at_request
 from tests.support.streams import IcebergStream
@@ -46,7 +47,9 @@ def snapshot_of(stream: IcebergStream, batch_id: int) -> int:
 def set_branch(stream: IcebergStream, snapshot_id: int) -> None:
     """As every engine's rollback, `set_current_snapshot`, `fast_forward` and `replace branch` end."""
     table = stream.load()
-    update = SetSnapshotRefUpdate(ref_name=stream.branch, type="branch", snapshot_id=snapshot_id)  # type: ignore[call-arg]
+    update = SetSnapshotRefUpdate(  # type: ignore[call-arg]
+        ref_name=stream.branch, type=SnapshotRefType.BRANCH, snapshot_id=snapshot_id
+    )
     table.catalog.commit_table(table, (), (update,))
 
 
