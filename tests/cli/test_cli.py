@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli import Ended
+from tests.support.cli import Ended, modules_loaded_by
 from tests.support.lakes import LAKES
 from tests.support.stored_lake import GRACE, NOW, YOUNG, Lake, paths
 
@@ -76,10 +74,6 @@ def replace_table(lake: Lake) -> None:
     lake.planned = lake.plan()
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize("command", [["status"], ["status", "--json"]])
 def test_credentials_that_an_earlier_version_has_stored_are_not_shown(lake: Lake, command: list[str]) -> None:
     lake.store.register_stream(
@@ -93,34 +87,15 @@ def test_credentials_that_an_earlier_version_has_stored_are_not_shown(lake: Lake
 # What it costs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("any_lake")
 @pytest.mark.parametrize("command", ["status", "show ids 0", "recover", "gc", "version"])
-def test_no_command_loads_spark(any_lake: Lake, command: str) -> None:
-    code = f"""
-import sys
-from penstock.cli.app import app
-try:
-    app({command.split()!r})
-except SystemExit as end:
-    assert end.code in (0, 1, None), end.code
-assert "pyspark" not in sys.modules
-print("ended")
-"""
-    ended = python(code)
-    assert "ended" in ended.stdout, ended.stderr
+def test_no_command_loads_spark(command: str) -> None:
+    assert "pyspark" not in modules_loaded_by(*command.split())
 
 
 def test_help_loads_no_table_library_and_no_database() -> None:
-    code = """
-import sys
-from penstock.cli.app import app
-try:
-    app(["gc", "--help"])
-except SystemExit:
-    pass
-heavy = {"pyspark", "deltalake", "pyiceberg", "sqlalchemy", "pyarrow"}
-print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
-"""
-    assert python(code).stdout.splitlines()[-1] == "[]"
+    heavy = {"pyspark", "deltalake", "pyiceberg", "sqlalchemy", "pyarrow"}
+    assert not modules_loaded_by("gc", "--help") & heavy
 
 
 # The store ------------------------------------------------------------------------------------------

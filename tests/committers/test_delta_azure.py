@@ -15,7 +15,7 @@ import pytest
 from deltalake import write_deltalake
 from servers.azure import ACCOUNT, CONTAINER, KEY, azure_names, azure_options
 from servers.lossy_proxy import lossy_proxy, read_body
-from tests.committers.test_delta_object_store import Handler, serving
+from tests.committers.test_delta_object_store import Handler, object_store, serving
 
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
@@ -104,8 +104,7 @@ def test_the_identity_of_a_pod_is_used(
 
 
 def check_both_clients(options: dict[str, str], asked: list[str], service: Service) -> None:
-    store = open_object_store(URI, options)
-    assert store is not None
+    store = object_store(URI, options)
     store.put("a", b"1", mode="create")
     ours = service.take()
     with suppress(Exception):  # nothing is there
@@ -146,10 +145,7 @@ def test_options_of_http_are_taken_with_and_without_a_prefix(azure: str) -> None
     options = azure_options(azure)
     del options["azure_allow_http"]
     for option in ("allow_http", "azure_allow_http", "AZURE_ALLOW_HTTP"):
-        store = open_object_store(
-            f"az://{CONTAINER}/{uuid.uuid4()}", {**options, option: "true", "timeout": "9s"}
-        )
-        assert store is not None
+        store = object_store(f"az://{CONTAINER}/{uuid.uuid4()}", {**options, option: "true", "timeout": "9s"})
         assert store.put("a", b"1", mode="create")["e_tag"]
 
 
@@ -158,8 +154,7 @@ def test_files_are_deleted_together_although_one_is_missing(
 ) -> None:
     prefix = str(uuid.uuid4())
     uri, options = f"az://{CONTAINER}/{prefix}", azure_options(azure)
-    store = open_object_store(uri, options)
-    assert store is not None
+    store = object_store(uri, options)
     names = [f"p=a%20b {number}/é%2F.parquet" for number in range(300)]
     for name in [*names, "other.parquet"]:
         store.put(name, b"1")

@@ -7,10 +7,13 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
+from tests.support.store_process import manifest as stored_manifest
+from tests.support.stored_batches import ABORTED, COMMITTED, PREPARED, STREAM
 from tests.support.stores import (
     START,
     HandClock,
@@ -34,15 +37,11 @@ from penstock.committers.postgres_timeouts import IDLE_TRANSACTION_TIMEOUT_S
 from penstock.committers.store import database
 from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 
-STREAM = StreamKey("8d9a1c", "s3://lake/flights")
-PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
-
 
 def manifest(
     batch_id: int = 0, content: bytes = b"content", digest: str = "d0", stream: StreamKey = STREAM
 ) -> Manifest:
-    batch = Batch(stream, batch_id, digest)
-    return Manifest(batch, "test", 3, content, files=2, rows=10, size_bytes=1000, is_empty=False)
+    return replace(stored_manifest(batch_id, content), batch=Batch(stream, batch_id, digest))
 
 
 # Prepare --------------------------------------------------------------------------------------------

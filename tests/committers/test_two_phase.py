@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -109,6 +109,16 @@ def prepare_only(query: Query, store: SqlManifestStore, batch_id: int = 0, offse
     return written
 
 
+@contextmanager
+def late_commit(query: Query, store: ManifestStore, written: Written) -> Iterator[Strand]:
+    """A commit whose request is not executed before its time-out. The block can let it continue."""
+    requests: list[Strand] = []
+    with strands():
+        with pytest.raises(CommitStateUnknownError):
+            query.commit_to(FaultyTable(query.target(), Fault.LATE, requests.append), store, written)
+        yield requests[0]
+
+
 # Responses that get lost ------------------------------------------------------------------------------
 
 
@@ -117,13 +127,9 @@ def test_a_commit_that_is_executed_after_the_abort_finds_its_files(
 ) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
-    on_its_way: list[Strand] = []
-    with strands():
-        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
-        with pytest.raises(CommitStateUnknownError):
-            query.commit_to(late, store, written)
-        on_its_way[0].resume()
-    assert on_its_way[0].error is None
+    with late_commit(query, store, written) as request:
+        request.resume()
+    assert request.error is None
 
     query.run(store, batch, *PARTS, run_id="r2")
     assert query.holds(store, [1, 2, 3])
@@ -134,13 +140,9 @@ def test_a_commit_that_is_executed_after_its_recovery_adds_no_rows(
 ) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
-    on_its_way: list[Strand] = []
-    with strands():
-        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
-        with pytest.raises(CommitStateUnknownError):
-            query.commit_to(late, store, written)
+    with late_commit(query, store, written) as request:
         query.run(store, batch, *PARTS, run_id="r2")
-        on_its_way[0].resume()
+        request.resume()
 
     assert query.holds(store, [1, 2, 3])
 
@@ -662,12 +664,8 @@ def test_abort_deletes_nothing_after_a_commit(
     """The request is not executed yet, and the new store has no manifest."""
     batch = query.batch(0)
     written = query.write(query.plan(sqlite_store, batch), PARTS, "r1")
-    on_its_way: list[Strand] = []
-    with strands():
-        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
-        with pytest.raises(CommitStateUnknownError):
-            query.commit_to(late, sqlite_store, written)
-        on_its_way[0].resume()
+    with late_commit(query, sqlite_store, written) as request:
+        request.resume()
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
         query.run(new, batch, *PARTS, run_id="r2")
         assert query.holds(new, [1, 2, 3])

@@ -90,6 +90,11 @@ class TableStream(ABC):
                 return outcome
         raise AssertionError("1000 conflicts")
 
+    def last_batch(self) -> int | None:
+        """The batch id of the token."""
+        token = self.committer().token(self.query_id)
+        return None if token is None else token.batch_id
+
     def ids(self) -> list[int]:
         return self.lake.ids()
 
