@@ -598,9 +598,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedCata
         yield lake
 
 
-def test_every_command_accepts_properties_and_shows_no_secret(
-    named: NamedCatalogLake,
-) -> None:
+def test_every_command_accepts_properties_and_shows_no_secret(named: NamedCatalogLake) -> None:
     assert named.stream.table_uri == "penstock:lake.ids"
     named.prepare(2, named.write(2))
     commands = (
@@ -852,9 +850,7 @@ def test_reset_query_id_is_refused_while_batches_are_pending(checkpoint: tuple[P
     assert query_id(folder) == QUERY
 
 
-def test_reset_query_id_is_refused_if_spark_would_replay_a_batch(
-    checkpoint: tuple[Path, Lake],
-) -> None:
+def test_reset_query_id_is_refused_if_spark_would_replay_a_batch(checkpoint: tuple[Path, Lake]) -> None:
     """Committed, but not in Spark's commit log: the replay under a new id would double its rows."""
     from penstock.cli.reset_query_id import read_checkpoint
 

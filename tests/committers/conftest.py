@@ -13,8 +13,9 @@ from servers.glue import GlueServer
 from servers.hive_metastore import HiveMetastore
 from servers.lossy_proxy import LossyProxy, lossy_proxy
 from servers.rest_catalog import RestCatalogServer
-from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake
+from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake, StoredQuery
 from tests.support.iceberg_tables import Tables, tables_in
+from tests.support.lakes import ids
 from tests.support.stored_batches import STREAM
 from tests.support.stores import HandClock
 
@@ -109,6 +110,14 @@ def hive_lake(hive: HiveMetastore, tmp_path: Path) -> HiveLake:
 def catalog_lake(request: pytest.FixtureRequest) -> CatalogLake:
     lake: CatalogLake = request.getfixturevalue(f"{request.param}_lake")
     return lake
+
+
+@pytest.fixture
+def stream(lake: CatalogLake) -> StoredQuery:
+    """A query with one committed batch, through the proxy if the test file's `lake` has one."""
+    stream = lake.stream(lake.through_proxy, maxCommitAttempts="3")
+    stream.run(0, ids(1, 2))
+    return stream
 
 
 @pytest.fixture(autouse=True)

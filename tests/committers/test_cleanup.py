@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from tests.support.stored_lake import GRACE, NOW, OLD, YOUNG, Lake, paths, paths
 
 from penstock.committers import cleanup
 from penstock.committers.cleanup import FileStatus, ListedFile, classify, settled_batches
-from penstock.committers.contract import ManifestState, Mode, Token
+from penstock.committers.contract import DataFile, ManifestState, Mode, Token
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.errors import ManifestCorruptError, RetryableError
 from penstock.writers.parquet.write_config import parse_file_name
@@ -200,51 +200,39 @@ def test_a_file_that_is_prepared_after_the_listing_is_kept(any_lake: Lake) -> No
     assert orphans[0].path in any_lake.on_disk()
 
 
-def test_a_file_that_a_later_batch_names_is_kept(any_lake: Lake) -> None:
-    """File names have batch ids, but what a manifest names counts."""
-    orphans = any_lake.write(0)
-    any_lake.commit(1, any_lake.write(1))
-    cleaning = any_lake.cleanup()
-    found = cleaning.find(NOW, GRACE)
-
-    any_lake.prepare(2, orphans)
-
-    assert sum(cleaning.delete(found)) == 0
+def commit(lake: Lake, orphans: list[DataFile]) -> None:
+    lake.prepare(0, orphans)
+    lake.store.finish(lake.batch(0), ManifestState.COMMITTED)
 
 
-def test_a_file_that_is_committed_after_the_listing_is_kept(any_lake: Lake) -> None:
-    orphans = any_lake.write(0)
-    any_lake.commit(1, any_lake.write(1))
-    cleaning = any_lake.cleanup()
-    found = cleaning.find(NOW, GRACE)
-
-    any_lake.prepare(0, orphans)
-    any_lake.store.finish(any_lake.batch(0), ManifestState.COMMITTED)
-
-    assert sum(cleaning.delete(found)) == 0
-
-
-def test_a_file_that_is_added_to_the_table_after_the_listing_is_kept(any_lake: Lake) -> None:
+def add_to_the_table(lake: Lake, orphans: list[DataFile]) -> None:
     """Tools that repair a table add files by hand."""
+    lake.query_id = "repair"
+    lake.register()
+    lake.committer().commit(lake.prepare(0, orphans))
+
+
+def replace_the_table(lake: Lake, _orphans: list[DataFile]) -> None:
+    lake.lake.forget()
+    lake.plan()
+
+
+def prepare_a_later_batch(lake: Lake, orphans: list[DataFile]) -> None:
+    """File names have batch ids, but what a manifest names counts."""
+    lake.prepare(2, orphans)
+
+
+@pytest.mark.parametrize("change", [commit, add_to_the_table, replace_the_table, prepare_a_later_batch])
+def test_nothing_is_deleted_after_a_change_since_the_listing(
+    any_lake: Lake, change: Callable[[Lake, list[DataFile]], None]
+) -> None:
     orphans = any_lake.write(0)
-    any_lake.commit(0, any_lake.write(0))
+    any_lake.commit(1, any_lake.write(1))
     cleaning = any_lake.cleanup()
     found = cleaning.find(NOW, GRACE)
+    assert paths(found.unneeded) == paths(orphans)
 
-    any_lake.query_id = "repair"
-    any_lake.register()
-    any_lake.committer().commit(any_lake.prepare(0, orphans))
-
-    assert sum(cleaning.delete(found)) == 0
-
-
-def test_nothing_is_deleted_once_the_table_is_another_one(any_lake: Lake) -> None:
-    any_lake.write(0)
-    any_lake.commit(0, any_lake.write(0))
-    cleaning = any_lake.cleanup()
-    found = cleaning.find(NOW, GRACE)
-    any_lake.lake.forget()
-    any_lake.plan()
+    change(any_lake, orphans)
 
     assert sum(cleaning.delete(found)) == 0
 

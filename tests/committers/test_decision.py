@@ -70,9 +70,7 @@ def test_every_batch_has_an_action(
 
 
 @pytest.mark.parametrize("table", [COUPLED, DECOUPLED], ids=["coupled", "decoupled"])
-def test_the_table_is_complete(
-    table: dict[RecordStatus, tuple[Action, ...]],
-) -> None:
+def test_the_table_is_complete(table: dict[RecordStatus, tuple[Action, ...]]) -> None:
     assert set(table) == set(RecordStatus)
     assert {len(actions) for actions in table.values()} == {len(TokenPosition)}
 

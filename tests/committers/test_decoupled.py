@@ -353,9 +353,7 @@ def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> Non
     assert stream.states() == {0: PREPARED}
 
 
-def test_other_rows_are_not_prepared_before_batches_that_follow_skipped_ones(
-    stream: Stream,
-) -> None:
+def test_other_rows_are_not_prepared_before_batches_that_follow_skipped_ones(stream: Stream) -> None:
     """A checkpoint fork writes batch 0 again, while the query continues after its own, skipped one."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0])

@@ -69,7 +69,7 @@ class Stream:
     def prepare(
         self, batch_id: int, ids: Ids, offsets: object = "", *, evolve: bool = False, run_id: str = "r1"
     ) -> Written:
-        """The driver's part of a batch."""
+        """Plan, write and prepare a batch, as the driver does."""
         query = self.query.evolving if evolve else self.query
         written = query.write(query.plan_of(batch_id, offsets), [ids], run_id)
         table_id = written.content.table_id
@@ -84,7 +84,7 @@ class Stream:
         compact: Compactor | None = None,
         **others: Any,
     ) -> StreamDelivery:
-        """As a delivery process has it for one round; never waits."""
+        """One round of a delivery process, without waits."""
         opened = self.query.target()
         written = self.store.written_table(self.query.stream)
         return StreamDelivery(
@@ -112,7 +112,7 @@ class Stream:
         return self.delivery(**given).round(self.lease(), trigger)
 
     def deliver_all(self) -> list[Delivered]:
-        """Until nothing is left, whatever fails on the way."""
+        """Deliver until no batch is pending, whatever fails."""
         delivered = []
         for _ in range(20):
             self.clock.advance(60)
@@ -194,9 +194,7 @@ def test_batches_prepared_with_a_clock_that_was_far_ahead_are_due(delta_stream: 
     assert isinstance(delta_stream.deliver(trigger=None), Delivered)
 
 
-def test_a_driver_whose_clock_is_slightly_ahead_delays_its_deliveries(
-    delta_stream: Stream,
-) -> None:
+def test_a_driver_whose_clock_is_slightly_ahead_delays_its_deliveries(delta_stream: Stream) -> None:
     delta_stream.policy = DeliveryPolicy(after_s=5)
     delta_stream.clock.advance(CLOCK_DIFFERENCE_S_MAX)
     delta_stream.prepare(0, [1])
@@ -262,9 +260,7 @@ def test_unmergeable_batches_are_delivered_one_by_one(
     assert stream.holds(range(3))
 
 
-def test_a_target_that_cannot_merge_gets_each_batch_in_its_own_commit_at_once(
-    stream: Stream,
-) -> None:
+def test_a_target_that_cannot_merge_gets_each_batch_in_its_own_commit_at_once(stream: Stream) -> None:
     for batch_id in range(3):
         stream.prepare(batch_id, [batch_id])
     ended = []
@@ -313,7 +309,7 @@ def test_the_tables_history_names_each_merged_batch_with_its_digest(stream: Stre
 
 
 def test_a_late_commit_of_an_abandoned_delivery_adds_no_row_twice(stream: Stream) -> None:
-    """Its batches are delivered in other portions meanwhile."""
+    """Its batches are delivered in other groups meanwhile."""
     for batch_id in range(3):
         stream.prepare(batch_id, [batch_id])
     late: list[Strand] = []
@@ -370,7 +366,7 @@ def test_a_process_that_was_taken_over_adds_nothing(stream: Stream, point: str) 
 
 
 def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -> None:
-    """Without this check batch 0 would be added again with the later ones."""
+    """Without this check, batch 0 would be added again with the later ones."""
     manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(3)]
     table = stream.query.target()
     assert isinstance(table.commit(manifests[0]), Committed)
@@ -516,21 +512,7 @@ def test_others_may_write_the_table_meanwhile(stream: Stream) -> None:
     assert stream.holds([-2, -1, 0, 1])
 
 
-def test_a_dropped_table_is_an_error_that_waits_for_an_operator(stream: Stream) -> None:
-    stream.prepare(0, [0])
-    stream.deliver_all()
-    stream.prepare(1, [1])
-    stream.query.lake.replace()
-    for _ in range(stream.policy.tries_max + 2):
-        stream.clock.advance(100)
-        stream.deliver()
-    state = stream.store.deliveries.state(stream.query.stream)
-    assert state.parked_at is not None
-    assert stream.states()[1] is PREPARED
-
-
-def test_a_table_that_was_restored_to_before_what_was_delivered_is_not_written(stream: Stream) -> None:
-    stream.query.lake.sink()
+def test_a_restored_table_is_not_written_until_an_operator_accepts_it(stream: Stream) -> None:
     stream.prepare(0, [0])
     stream.deliver_all()
     before = stream.query.lake.version()
@@ -544,17 +526,6 @@ def test_a_table_that_was_restored_to_before_what_was_delivered_is_not_written(s
     assert isinstance(ended.error, TableChangedError)
     assert stream.states()[2] is PREPARED
 
-
-def test_what_waited_is_delivered_once_an_operator_has_accepted_a_restored_table(stream: Stream) -> None:
-    stream.prepare(0, [0])
-    stream.deliver_all()
-    before = stream.query.lake.version()
-    stream.prepare(1, [1])
-    stream.deliver_all()
-    stream.prepare(2, [2])
-    stream.query.lake.go_back(before)
-    assert isinstance(stream.deliver(), Failed)
-
     written = stream.store.written_table(stream.query.stream)
     assert written is not None
     stream.store.accept_table(stream.query.stream, written.table_id, stream.query.lake.version())
@@ -564,7 +535,7 @@ def test_what_waited_is_delivered_once_an_operator_has_accepted_a_restored_table
 
 
 def test_an_unfinished_delivery_with_missing_files_is_abandoned(stream: Stream) -> None:
-    """It was not rewritten: the batches have lost them too, and an operator has to see that."""
+    """It was not rewritten: the files of the batches are missing too, and an operator has to decide."""
     written = stream.prepare(0, [0])
     with crash_at("deliver.prepared"):
         stream.deliver()
@@ -575,18 +546,21 @@ def test_an_unfinished_delivery_with_missing_files_is_abandoned(stream: Stream) 
     assert stream.commits() == 0
 
 
-def test_an_unfinished_delivery_into_a_table_that_was_replaced_is_parked(stream: Stream) -> None:
+@pytest.mark.parametrize("is_unfinished", [False, True])
+def test_a_delivery_into_a_table_that_was_replaced_is_parked(stream: Stream, is_unfinished: bool) -> None:
     stream.prepare(0, [0])
     stream.deliver_all()
     stream.prepare(1, [1])
-    with crash_at("deliver.prepared"):
-        stream.deliver()
+    if is_unfinished:
+        with crash_at("deliver.prepared"):
+            stream.deliver()
     stream.query.lake.replace()
     for _ in range(stream.policy.tries_max + 2):
         stream.clock.advance(100)
         stream.deliver()
     assert stream.store.deliveries.state(stream.query.stream).parked_at is not None
     assert stream.store.deliveries.unfinished(stream.query.stream) is None
+    assert stream.states()[1] is PREPARED
 
 
 def test_a_batch_of_a_copied_checkpoint_is_refused_by_its_digest(stream: Stream, tmp_path: Path) -> None:
@@ -648,7 +622,7 @@ def test_only_batches_that_spark_has_logged_are_delivered_if_asked(stream: Strea
 
 
 def test_random_crashes_and_concurrent_processes_leave_each_row_once(delta_stream: Stream) -> None:
-    """Two processes take turns, each of which may die at any point of a round."""
+    """Two processes take turns. Each may die at any point of a round."""
     stream, rng = delta_stream, random.Random(7)
     prepared: Sequence[int] = []
     for _ in range(60):

@@ -28,9 +28,7 @@ def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
 # The token --------------------------------------------------------------------------------------------
 
 
-def test_the_token_survives_checkpoints_and_transaction_retention(
-    stream: DeltaStream,
-) -> None:
+def test_the_token_survives_checkpoints_and_transaction_retention(stream: DeltaStream) -> None:
     properties = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
     stream.commit(0, [1], properties=properties)
     assert stream.committer().token("query-1") is not None

@@ -35,11 +35,7 @@ def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
 
 def overwrite_schema(stream: DeltaStream, schema: pa.Schema, partition_by: list[str] | None = None) -> None:
     write_deltalake(
-        stream.uri,
-        schema.empty_table(),
-        mode="overwrite",
-        schema_mode="overwrite",
-        partition_by=partition_by,
+        stream.uri, schema.empty_table(), mode="overwrite", schema_mode="overwrite", partition_by=partition_by
     )
 
 

@@ -65,8 +65,7 @@ def test_a_table_of_nothing_but_partition_columns_is_refused(stream: DeltaStream
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["delta.enableRowTracking", "delta.columnMapping.mode", "delta.constraints.a", "delta.feature.x"],
+    "name", ["delta.enableRowTracking", "delta.columnMapping.mode", "delta.constraints.a", "delta.feature.x"]
 )
 def test_properties_that_need_a_feature_are_refused(stream: DeltaStream, name: str) -> None:
     """The library would write them down without the feature, which makes a table that engines misread."""

@@ -21,14 +21,6 @@ def lake(catalog_lake: CatalogLake) -> CatalogLake:
     return catalog_lake
 
 
-@pytest.fixture
-def stream(lake: CatalogLake) -> StoredQuery:
-    """With one committed batch; through the proxy, if there is one."""
-    stream = lake.stream(lake.through_proxy, maxCommitAttempts="3")
-    stream.run(0, ids(1, 2))
-    return stream
-
-
 def test_batches_are_committed_once_and_a_replay_is_known(lake: CatalogLake) -> None:
     stream = lake.stream()
     written = [stream.run(batch_id, ids(batch_id)) for batch_id in range(3)]

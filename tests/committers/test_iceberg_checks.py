@@ -142,9 +142,7 @@ def test_a_void_field_is_supported_until_its_column_is_dropped(tables: Tables) -
         list(tables.load().scan().plan_files())
 
 
-def test_an_old_partitioning_of_a_dropped_column_is_refused_if_manifests_are_merged(
-    tables: Tables,
-) -> None:
+def test_an_old_partitioning_of_a_dropped_column_is_refused_if_manifests_are_merged(tables: Tables) -> None:
     table = _drop_partition_column(tables, files=2)
     for replaces in (False, True):
         with pytest.raises(TableNotSupportedError, match="older partitioning 0 by 'name'"):
@@ -153,9 +151,7 @@ def test_an_old_partitioning_of_a_dropped_column_is_refused_if_manifests_are_mer
         tables.append([3], partition=Record(1))
 
 
-def test_an_old_partitioning_of_a_dropped_column_is_harmless_without_merges(
-    tables: Tables,
-) -> None:
+def test_an_old_partitioning_of_a_dropped_column_is_harmless_without_merges(tables: Tables) -> None:
     table = _drop_partition_column(tables, 2, **{"commit.manifest-merge.enabled": "false"})
     check_supported(table, overwrite=False)
     tables.append([3], partition=Record(1))

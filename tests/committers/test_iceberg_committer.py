@@ -55,9 +55,7 @@ def test_a_manifest_with_files_outside_of_the_table_is_refused(stream: IcebergSt
     assert isinstance(stream.committer().commit(manifest), Committed)
 
 
-def test_token_and_summary_come_with_the_snapshot_in_one_metadata_version(
-    stream: IcebergStream,
-) -> None:
+def test_token_and_summary_come_with_the_snapshot_in_one_metadata_version(stream: IcebergStream) -> None:
     stream.commit(0, [1])
     before = stream.load()
     stream.commit(7, [2, 3])
@@ -97,10 +95,7 @@ def test_a_token_that_was_changed_is_refused(stream: IcebergStream, text: str) -
         noted = json.loads(stream.load().properties["penstock.query-1"])
         text = json.dumps({**noted, "batch_id": "one"})
     stream.lake.set_properties({"penstock.query-1": text})
-    for attempt in (
-        lambda: stream.committer().token("query-1"),
-        lambda: stream.committer().commit(manifest),
-    ):
+    for attempt in (lambda: stream.committer().token("query-1"), lambda: stream.committer().commit(manifest)):
         with pytest.raises(TableChangedError, match=r"'penstock\.query-1'.* was changed"):
             attempt()
     assert stream.ids() == [1]
@@ -242,9 +237,7 @@ def test_new_columns_come_with_the_batch_in_one_metadata_version(stream: Iceberg
     assert rows(stream.lake, "id, note") == [(1, None), (2, "new")]
 
 
-def test_an_uncommitted_batch_with_a_new_column_leaves_the_schema_alone(
-    stream: IcebergStream,
-) -> None:
+def test_an_uncommitted_batch_with_a_new_column_leaves_the_schema_alone(stream: IcebergStream) -> None:
     stream.commit(0, [1])
     manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="new")
     with at_point("commit.start", lambda: stream.lake.append(100)):
@@ -291,9 +284,7 @@ def test_a_new_column_whose_field_id_another_has_taken_is_refused_and_nothing_is
     assert rows(stream.lake, "id, note") == [(1, None), (2, "ours")]
 
 
-def test_a_new_column_with_another_field_id_than_in_the_files_is_refused(
-    stream: IcebergStream,
-) -> None:
+def test_a_new_column_with_another_field_id_than_in_the_files_is_refused(stream: IcebergStream) -> None:
     stream.commit(0, [1])
     manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="new")
     content = decode(manifest)

@@ -35,7 +35,7 @@ from tests.support.readers import duckdb_with_iceberg
 from penstock.committers.errors import TableNotSupportedError
 
 REFUSED = {
-    "format_v3": (TableNotSupportedError, r"format version 3: .*Way out: use a table of format version 2"),
+    "format_v3": (TableNotSupportedError, r"format version 3: .*Way out: use a table of format version 2")
 }
 WRITTEN = [name for name in NAMES if name not in REFUSED]
 

@@ -129,10 +129,7 @@ def partition(stream: IcebergStream) -> None:
 
 
 HARMFUL: dict[str, tuple[Change, str]] = {
-    "make required": (
-        alter(lambda update: update.update_column("n", required=True)),
-        r"'n' is now NOT NULL",
-    ),
+    "make required": (alter(lambda update: update.update_column("n", required=True)), r"'n' is now NOT NULL"),
     "add required": (
         alter(lambda update: update.add_column("must", LongType(), required=True)),
         r"'must' is NOT NULL in the table",
@@ -272,9 +269,7 @@ def test_metadata_that_is_replaced_and_deleted_before_it_is_read_is_loaded_again
     assert stream.ids() == [1, 2]
 
 
-def test_a_column_that_another_adds_with_another_type_is_refused(
-    stream: IcebergStream,
-) -> None:
+def test_a_column_that_another_adds_with_another_type_is_refused(stream: IcebergStream) -> None:
     wider = pa.schema([*NARROW, ("added", pa.int64())])
     manifest = stream.evolving.prepare(1, [2], schema=wider, added=5)
     ADD_COLUMN(stream)

@@ -35,14 +35,6 @@ def lake_in_s3(glue: GlueServer, glue_proxy: LossyProxy, tmp_path: Path) -> Glue
     return GlueLake(glue, glue_proxy, tmp_path, f"s3://{BUCKET}/warehouse")
 
 
-@pytest.fixture
-def stream(lake: GlueLake) -> StoredQuery:
-    """Through the proxy, with one committed batch."""
-    stream = lake.stream(lake.through_proxy)
-    stream.run(0, ids(1, 2))
-    return stream
-
-
 def spending(lake: GlueLake, *faults: Fault) -> Callable[[AWSRequest], None]:
     return lambda _request: lake.proxy.spend(*faults)
 

@@ -26,14 +26,6 @@ def lake(hive_lake: HiveLake) -> HiveLake:
     return hive_lake
 
 
-@pytest.fixture
-def stream(lake: HiveLake) -> StoredQuery:
-    """With one committed batch."""
-    stream = lake.stream(maxCommitAttempts="3")
-    stream.run(0, ids(1, 2))
-    return stream
-
-
 def locked(lake: HiveLake) -> int:
     """The table is locked as a commit does it; the lock's id."""
     catalog: Any = lake.catalog

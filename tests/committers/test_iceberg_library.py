@@ -218,9 +218,7 @@ def test_a_timeout_that_is_no_number_of_seconds_is_refused(key: str, given: str)
     assert f"catalog.{key} must be a positive number of seconds" in str(error)
 
 
-def test_a_catalog_in_postgres_has_the_timeouts_of_the_store(
-    new_postgres_url: Callable[[], str],
-) -> None:
+def test_a_catalog_in_postgres_has_the_timeouts_of_the_store(new_postgres_url: Callable[[], str]) -> None:
     url = make_url(new_postgres_url()).update_query_dict({"tcp_user_timeout": "5000"})
     options = f"{url.query['options']} -cstatement_timeout=7s"
     uri = url.update_query_dict({"options": options}).render_as_string(hide_password=False)
@@ -260,11 +258,7 @@ def test_a_rest_catalog_gives_a_table_what_it_hands_out_itself_and_nothing_of_it
     loaded = opened._response_to_table(("lake", "t"), response)  # type: ignore[attr-defined]
 
     used = {name: value for name, value in loaded.io.properties.items() if name.startswith("s3.")}
-    assert used == {
-        "s3.region": "operator",
-        "s3.access-key-id": "credential",
-        "s3.session-token": "catalog",
-    }
+    assert used == {"s3.region": "operator", "s3.access-key-id": "credential", "s3.session-token": "catalog"}
     assert loaded.metadata == metadata
 
 

@@ -94,9 +94,7 @@ def test_a_committed_batch_is_found_by_the_attempt_after_an_outage(
     assert stream.ids() == [0, 1]
 
 
-def test_a_committed_batch_whose_snapshot_has_expired_is_not_added_again(
-    stream: IcebergStream,
-) -> None:
+def test_a_committed_batch_whose_snapshot_has_expired_is_not_added_again(stream: IcebergStream) -> None:
     """The token is in a table property: snapshots come and go."""
     manifest = stream.prepare(1, [1])
 

@@ -16,6 +16,7 @@ from servers.lossy_proxy import Fault, lossy_proxy
 from servers.rest_catalog import rest_catalog_server
 from tests.support.catalogs import COMMIT, RestLake, StoredQuery, assert_hides
 from tests.support.lakes import ids
+from tests.support.query import Written
 
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.errors import (
@@ -38,12 +39,11 @@ def lake(rest_lake: RestLake) -> RestLake:
     return rest_lake
 
 
-@pytest.fixture
-def stream(lake: RestLake) -> StoredQuery:
-    """Through the proxy, with one committed batch."""
-    stream = lake.stream(lake.through_proxy)
-    stream.run(0, ids(1, 2))
-    return stream
+def commit_late(stream: StoredQuery, lake: RestLake, written: Written) -> None:
+    """A commit whose request does not reach the server before its time-out."""
+    lake.proxy.spend("request late", on=COMMIT)
+    with pytest.raises(CommitStateUnknownError):
+        stream.commit(written)
 
 
 # Responses that are lost -------------------------------------------------------------------------------
@@ -160,9 +160,7 @@ def test_a_late_request_is_refused_after_its_retry(lake: RestLake, format_versio
     stream = lake.stream(lake.proxy.url, formatVersion=str(format_version))
     stream.run(0, ids(1, 2))
     written = stream.write(1, ids(3))
-    lake.proxy.spend("request late", on=COMMIT)
-    with pytest.raises(CommitStateUnknownError):
-        stream.commit(written)
+    commit_late(stream, lake, written)
     assert stream.state(1) is PREPARED
     stream.recover()
     assert lake.proxy.deliver_late() == [409]
@@ -171,27 +169,19 @@ def test_a_late_request_is_refused_after_its_retry(lake: RestLake, format_versio
     assert lake.load().format_version == format_version
 
 
-def test_a_late_request_that_is_executed_before_its_retry_is_found(
-    stream: StoredQuery, lake: RestLake
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_late_request_that_is_executed_before_its_retry_wins(
+    stream: StoredQuery, lake: RestLake, is_found: bool
 ) -> None:
-    written = stream.write(1, ids(3))
-    lake.proxy.spend("request late", on=COMMIT)
-    with pytest.raises(CommitStateUnknownError):
-        stream.commit(written)
-    assert lake.proxy.deliver_late() == [200]
-    (recovered,) = stream.recover()
-    assert (recovered.state, recovered.reason) == (COMMITTED, "found in the table")
-    assert lake.ids() == [1, 2, 3]
-
-
-def test_a_late_request_that_overtakes_its_retry_wins(stream: StoredQuery, lake: RestLake) -> None:
-    """The retry has loaded the table, and is refused: it must not delete committed files."""
-    written = stream.write(1, ids(3))
-    lake.proxy.spend("request late", on=COMMIT)
-    with pytest.raises(CommitStateUnknownError):
-        stream.commit(written)
-    with at_point("commit.start", lake.proxy.deliver_late):
+    """If the retry has loaded the table before, it is refused, and must not delete committed files."""
+    commit_late(stream, lake, stream.write(1, ids(3)))
+    if is_found:
+        assert lake.proxy.deliver_late() == [200]
         (recovered,) = stream.recover()
+        assert recovered.reason == "found in the table"
+    else:
+        with at_point("commit.start", lake.proxy.deliver_late):
+            (recovered,) = stream.recover()
     assert recovered.state is COMMITTED
     assert lake.ids() == [1, 2, 3]
 
@@ -200,9 +190,7 @@ def test_a_late_first_batch_into_an_empty_table_is_committed_once(lake: RestLake
     """The table has no head yet that the request could require."""
     stream = lake.stream(lake.proxy.url)
     written = stream.write(0, ids(1))
-    lake.proxy.spend("request late", on=COMMIT)
-    with pytest.raises(CommitStateUnknownError):
-        stream.commit(written)
+    commit_late(stream, lake, written)
     stream.recover()
     assert lake.proxy.deliver_late() == [409]
     assert lake.ids() == [1]
@@ -210,9 +198,7 @@ def test_a_late_first_batch_into_an_empty_table_is_committed_once(lake: RestLake
 
 def test_a_late_overwrite_does_not_undo_later_batches(stream: StoredQuery, lake: RestLake) -> None:
     written = stream.write(1, ids(3), overwrite=True)
-    lake.proxy.spend("request late", on=COMMIT)
-    with pytest.raises(CommitStateUnknownError):
-        stream.commit(written)
+    commit_late(stream, lake, written)
     stream.recover()
     stream.run(2, ids(4))
     assert lake.proxy.deliver_late() == [409]
@@ -223,9 +209,7 @@ def test_a_late_request_of_a_batch_that_brings_a_column_is_refused_too(lake: Res
     stream = lake.stream(lake.proxy.url, schemaEvolution="addColumns")
     stream.run(0, ids(1))
     written = stream.write(1, ids(2).append_column("name", pa.array(["b"])))
-    lake.proxy.spend("request late", on=COMMIT)
-    with pytest.raises(CommitStateUnknownError):
-        stream.commit(written)
+    commit_late(stream, lake, written)
     stream.recover()
     assert lake.proxy.deliver_late() == [409]
     assert lake.rows("id, name") == [(1, None), (2, "b")]
@@ -329,9 +313,7 @@ def test_what_pyiceberg_takes_for_a_rest_catalog_gets_the_timeout(
     assert isinstance(catalog, RestCatalogWithTimeouts) is is_rest
 
 
-def test_a_rest_catalog_of_pyicebergs_configuration_gets_the_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rest_catalog_of_pyicebergs_configuration_gets_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RestCatalogWithTimeouts, "_fetch_config", lambda _: None)
     monkeypatch.setenv("PYICEBERG_CATALOG__CONFIGURED__URI", "http://127.0.0.1:1")
     assert isinstance(open_catalog(CatalogConfig.of("configured", {})), RestCatalogWithTimeouts)
@@ -342,9 +324,7 @@ def test_a_rest_catalog_of_pyicebergs_configuration_gets_the_timeout(
 
 def test_a_driver_that_wakes_up_late_adds_nothing(stream: StoredQuery, lake: RestLake) -> None:
     written = stream.write(1, ids(3))
-    lake.proxy.spend("request late", on=COMMIT)
-    with pytest.raises(CommitStateUnknownError):
-        stream.commit(written)
+    commit_late(stream, lake, written)
     other = lake.stream()
     other.run(2, ids(4))
     assert lake.proxy.deliver_late() == [409]

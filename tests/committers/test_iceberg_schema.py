@@ -338,22 +338,10 @@ def test_harmless_changes_of_the_table_are_accepted(tables: Tables, change: Call
             lambda u: u._set_column_requirement("id", required=True),
             "'id' is now NOT NULL; the files may have NULLs",
         ),
-        (
-            lambda u: u._set_column_requirement("l.element", required=True),
-            r"'l\.element' is now NOT NULL",
-        ),
-        (
-            lambda u: u.update_column("id", ice.StringType()),
-            "'id' is now string; the files have int",
-        ),
-        (
-            lambda u: u.update_column("m.value", ice.DateType()),
-            r"'m\.value' is now date; the files have int",
-        ),
-        (
-            lambda u: u.update_column("d", ice.DecimalType(4, 2)),
-            r"'d' is now decimal\(4, 2\)",
-        ),
+        (lambda u: u._set_column_requirement("l.element", required=True), r"'l\.element' is now NOT NULL"),
+        (lambda u: u.update_column("id", ice.StringType()), "'id' is now string; the files have int"),
+        (lambda u: u.update_column("m.value", ice.DateType()), r"'m\.value' is now date; the files have int"),
+        (lambda u: u.update_column("d", ice.DecimalType(4, 2)), r"'d' is now decimal\(4, 2\)"),
     ],
 )
 def test_files_that_no_longer_fit_are_refused(

@@ -122,28 +122,20 @@ def late_commit(query: Query, store: ManifestStore, written: Written) -> Iterato
 # Responses that get lost ------------------------------------------------------------------------------
 
 
-def test_a_commit_that_is_executed_after_the_abort_finds_its_files(
-    query: Query, store: SqlManifestStore
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_a_late_commit_finds_its_files_and_adds_no_rows_twice(
+    query: Query, store: SqlManifestStore, is_recovered: bool
 ) -> None:
+    """It is executed after the abort, before or after the recovery of its batch."""
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
     with late_commit(query, store, written) as request:
+        if is_recovered:
+            query.run(store, batch, *PARTS, run_id="r2")
         request.resume()
     assert request.error is None
 
     query.run(store, batch, *PARTS, run_id="r2")
-    assert query.holds(store, [1, 2, 3])
-
-
-def test_a_commit_that_is_executed_after_its_recovery_adds_no_rows(
-    query: Query, store: SqlManifestStore
-) -> None:
-    batch = query.batch(0)
-    written = query.write(query.plan(store, batch), PARTS, "r1")
-    with late_commit(query, store, written) as request:
-        query.run(store, batch, *PARTS, run_id="r2")
-        request.resume()
-
     assert query.holds(store, [1, 2, 3])
 
 

@@ -92,10 +92,7 @@ def test_the_query_waits_visibly_until_the_backlog_shrinks(
     clock.advance(6)
     since = clock.now
     waiting: list[datetime | None] = []
-    clock.at = {
-        10: lambda: waiting.append(waiting_since(store)),
-        50: lambda: deliver(store, 0, 1, 2),
-    }
+    clock.at = {10: lambda: waiting.append(waiting_since(store)), 50: lambda: deliver(store, 0, 1, 2)}
     wait(store, bound, clock)
 
     assert clock.waited_s == 50

@@ -215,8 +215,7 @@ def test_an_id_has_the_start_of_the_write_and_its_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "query_id",
-    [f"write-{uuid.UUID(int=7)}", str(uuid.UUID(int=7)), "write-1764000000-", "write-1"],
+    "query_id", [f"write-{uuid.UUID(int=7)}", str(uuid.UUID(int=7)), "write-1764000000-", "write-1"]
 )
 def test_other_ids_say_nothing(query_id: str) -> None:
     assert batch_write_of(query_id) is None

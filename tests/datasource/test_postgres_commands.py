@@ -93,10 +93,7 @@ def test_an_accepted_table_gets_the_next_batches(query: PostgresQuery, store_url
 
 def test_gc_drops_staging_tables_that_nothing_needs(query: PostgresQuery, store_url: str) -> None:
     """Those of a batch that may still be committed, of other queries and of other tables are kept."""
-    others = [
-        query_into(query.url, "q2"),
-        query.with_options(dbtable=f"{query.schema}.other"),
-    ]
+    others = [query_into(query.url, "q2"), query.with_options(dbtable=f"{query.schema}.other")]
     with open_store(store_url) as store:
         plan = query.plan(store, query.batch(0))
         lost = query.write(plan, [ids(1)], run_id="lost")

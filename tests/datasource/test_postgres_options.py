@@ -64,12 +64,7 @@ def test_both_kinds_of_delivery_may_be_asked_for(delivery: str) -> None:
 
 @pytest.mark.parametrize(
     ("dbtable", "names"),
-    [
-        ("T", ("public", "t")),
-        ("S.t", ("s", "t")),
-        ('"S"."t.""x/"', ("S", 't."x/')),
-        ("été.t", ("été", "t")),
-    ],
+    [("T", ("public", "t")), ("S.t", ("s", "t")), ('"S"."t.""x/"', ("S", 't."x/')), ("été.t", ("été", "t"))],
 )
 def test_an_address_is_normalized_and_parsed_back(dbtable: str, names: tuple[str, str]) -> None:
     sink = PostgresSink(PostgresOptions.parse({**GIVEN, "dbtable": dbtable}))

@@ -34,8 +34,7 @@ def remove_token(warehouse: Path, _location: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("go_back", "says"),
-    [(put_back_catalog, BATCH_1_MISSING), (remove_token, "has no batch of query q0")],
+    ("go_back", "says"), [(put_back_catalog, BATCH_1_MISSING), (remove_token, "has no batch of query q0")]
 )
 def test_a_token_behind_the_store_stops_the_stream_until_an_operator_accepts_it(
     stream: Batches, tmp_path: Path, go_back: Callable[[Path, str], None], says: str

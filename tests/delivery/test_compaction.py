@@ -288,9 +288,7 @@ def test_new_columns_come_with_the_compacted_files(kind: str, tmp_path: Path) ->
     assert "None, None" in rows[0]
 
 
-def test_an_order_by_columns_that_older_batches_lack_is_followed_as_far_as_it_goes(
-    backlog: Backlog,
-) -> None:
+def test_an_order_by_columns_that_older_batches_lack_is_followed_as_far_as_it_goes(backlog: Backlog) -> None:
     sink: Any = backlog.sink
     backlog.sink = type(sink)(replace(sink.options, sort_within=("NUMBER", "not_yet_there", "id")))
     assert backlog.compact().files == 3
@@ -327,9 +325,7 @@ def test_a_table_created_again_is_left_alone(backlog: Backlog, kind: str, tmp_pa
     assert backlog.compactor()(merged, "delivery-1") is None
 
 
-def test_new_files_are_in_the_location_of_the_manifest(
-    tmp_path: Path,
-) -> None:
+def test_new_files_are_in_the_location_of_the_manifest(tmp_path: Path) -> None:
     """A manifest has one location for all of its files."""
     backlog = Backlog(iceberg_sink(tmp_path))
     table: Any = LAKES["iceberg"](tmp_path)

@@ -205,10 +205,7 @@ def test_park_and_retry_keep_who_and_why(delta: DecoupledLake) -> None:
     assert Ended("retry").code == 0
     assert delta.status.delivery.parked_at is None
     assert Ended("deliver", "--once").code == 0
-    assert decisions(delta) == [
-        ("ada", "park", None, "rows are bad"),
-        (getpass.getuser(), "retry", None, ""),
-    ]
+    assert decisions(delta) == [("ada", "park", None, "rows are bad"), (getpass.getuser(), "retry", None, "")]
 
 
 @pytest.mark.usefixtures("delta")

@@ -103,9 +103,7 @@ def test_a_column_that_comes_in_the_middle_ends_a_delivery(lake: PostgresBacklog
 # Crashes and other processes --------------------------------------------------------------------------
 
 
-def test_a_delivery_without_staging_tables_is_abandoned_and_parked(
-    lake: PostgresBacklog,
-) -> None:
+def test_a_delivery_without_staging_tables_is_abandoned_and_parked(lake: PostgresBacklog) -> None:
     lake.fill(3)
     with crash_at("deliver.prepared"):
         lake.drain()
@@ -119,9 +117,7 @@ def test_a_delivery_without_staging_tables_is_abandoned_and_parked(
     assert lake.store.deliveries.unfinished(lake.status.key) is None
 
 
-def test_a_delivery_committed_by_another_process_is_not_taken_for_lost(
-    lake: PostgresBacklog,
-) -> None:
+def test_a_delivery_committed_by_another_process_is_not_taken_for_lost(lake: PostgresBacklog) -> None:
     """Its commit drops its staging tables."""
     lake.fill(2)
     with crash_at("deliver.prepared"):
@@ -230,9 +226,7 @@ def test_each_batch_is_planned_for_the_current_columns_of_the_table(lake: Postgr
     assert holds_all(lake)
 
 
-def test_a_table_created_again_between_two_batches_is_noticed(
-    lake: PostgresBacklog,
-) -> None:
+def test_a_table_created_again_between_two_batches_is_noticed(lake: PostgresBacklog) -> None:
     lake.fill(1)
     lake.query.sql("DROP TABLE events; CREATE TABLE events (id bigint)")
     with pytest.raises(TableChangedError, match="dropped and re-created"):
