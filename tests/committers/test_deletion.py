@@ -1,4 +1,4 @@
-"""No file outside of a table's folders is deleted, whatever names it, in any format and on any storage."""
+"""No file outside of the folders of a table is deleted, in any format and storage."""
 
 from __future__ import annotations
 

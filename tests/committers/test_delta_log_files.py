@@ -1,4 +1,4 @@
-"""Single files of a Delta table's log, on the local disk, S3 and Azure: read, and put where none is yet."""
+"""Files of the log of a Delta table on the local disk, in S3 and in Azure are read and created once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def s3() -> Iterator[dict[str, str]]:
 
 
 class Log:
-    """A log that is reached in both ways, the library's among them."""
+    """A log, read by Penstock and by the library."""
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
         files = open_log_files(uri, options)
@@ -60,7 +60,7 @@ def test_an_entry_is_read_as_it_was_put(log: Log) -> None:
     assert log.names() == [entry_name(7)]
 
 
-def test_what_is_not_there_is_none(log: Log) -> None:
+def test_a_missing_entry_is_none(log: Log) -> None:
     assert log.files.read(0) is None
     assert log.files.identity(0) is None
 
@@ -109,7 +109,7 @@ def test_an_entry_that_cannot_be_put_leaves_nothing(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("uri", ["/lake/table", "file:///lake/table"])
-def test_the_local_disk_is_reached_as_it_is(uri: str) -> None:
+def test_the_local_disk_needs_no_client(uri: str) -> None:
     assert isinstance(open_log_files(uri, {}), LocalLogFiles)
 
 
@@ -124,5 +124,5 @@ def test_s3_uses_an_access_key_of_the_environment(
     assert files.identity(0) == identity
 
 
-def test_where_there_is_no_client_the_library_reads_the_log() -> None:
+def test_without_a_client_the_library_reads_the_log() -> None:
     assert open_log_files("uc://catalog.schema.table", S3_OPTIONS) is None

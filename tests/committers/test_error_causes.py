@@ -1,4 +1,4 @@
-"""What an error of a storage, a catalog or a database is taken for: an outage, or a refusal."""
+"""Errors of a storage, a catalog or a database are classified as outage or refusal."""
 
 from __future__ import annotations
 

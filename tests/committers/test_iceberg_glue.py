@@ -1,7 +1,7 @@
-"""Batches over a Glue catalog with its tables in S3, while the network loses and delays what it carries.
+"""Batches with a Glue catalog and tables in S3, with lost and delayed requests.
 
-boto3 sends a request again when its response does not come, with the version of the table that the first one
-had: what the first one has done makes the second a conflict.
+boto3 retries a request without a response, with the table version of the first request: if the first one was
+executed, the second one is a conflict.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_files_of_a_table_in_s3_are_read_there_and_expire(lake_in_s3: GlueLake) 
 
 
 def test_a_change_between_the_load_and_the_update_is_a_conflict(stream: StoredQuery, lake: GlueLake) -> None:
-    """pyiceberg has checked the requirements on the older state: the version that it names decides."""
+    """pyiceberg has checked the requirements on the older state: the version in the request decides."""
     written = stream.write(1, ids(3))
     with lake.at_update(stream, lambda _: lake.append(100)):
         assert isinstance(stream.commit(written), Committed)

@@ -1,4 +1,4 @@
-"""Batches over a Hive Metastore: each commit takes a lock on the table, and has no other condition.
+"""Batches with a Hive Metastore: each commit locks the table, and has no other condition.
 
 A lock of a dead holder stays until the metastore times it out. Here the test releases it.
 """
@@ -78,7 +78,7 @@ def test_a_lock_that_is_kept_is_a_conflict(stream: StoredQuery, lake: HiveLake) 
 
 
 def test_a_lock_that_times_out_leaves_the_state_unknown(stream: StoredQuery, lake: HiveLake) -> None:
-    """pyiceberg raises the same if it has changed the table and cannot give the lock back."""
+    """pyiceberg raises the same error if it has changed the table and cannot release the lock."""
     written = stream.write(1, ids(3))
     locked(lake)
 

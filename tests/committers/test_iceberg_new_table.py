@@ -1,4 +1,4 @@
-"""Tables and branches that a stream creates, or finds as it asked for them."""
+"""Tables and branches that a stream creates or finds, with the configured layout."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_columns_of_a_created_table_are_optional_all_the_way_down(tables: Tables
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_table_has_the_format_version_asked_for(tables: Tables, version: int) -> None:
+def test_a_table_has_the_configured_format_version(tables: Tables, version: int) -> None:
     assert tables.create(version=version)[0].format_version == version
     by_property = {"format-version": str(version)}
     table, _ = tables.create(name="db.u", properties=by_property)
@@ -81,7 +81,7 @@ def test_a_table_has_the_format_version_asked_for(tables: Tables, version: int) 
     assert "format-version" not in table.properties
 
 
-def test_partitions_are_those_asked_for(tables: Tables) -> None:
+def test_partitions_are_as_configured(tables: Tables) -> None:
     spec = "DAY(event.AT), bucket(16, id), truncate(4, `A.B`), day, identity(event.where.x)"
     with pytest.raises(ConfigurationError, match=r"hour of 'event.at' is redundant with day"):
         tables.create(EVENTS, spec=f"{spec}, hour(event.at) as at_hour")
@@ -97,7 +97,7 @@ def test_partitions_are_those_asked_for(tables: Tables) -> None:
     assert names == ["event.at", "Id", "a.b", "day", "event.where.x"]
 
 
-def test_the_sort_order_is_the_one_asked_for(tables: Tables) -> None:
+def test_the_sort_order_is_as_configured(tables: Tables) -> None:
     table, _ = tables.create(EVENTS, order="day(event.at) desc nulls first, id, `a.b` nulls last")
     assert [str(part) for part in table.sort_order().fields] == [
         "day(7) DESC NULLS FIRST",
@@ -187,7 +187,7 @@ def test_a_failing_catalog_is_an_error_without_secrets(
     assert "hunter22" not in str(caught.value)
 
 
-# What is there -----------------------------------------------------------------------------------------
+# Existing tables ---------------------------------------------------------------------------------------
 
 
 def _asking(spec: str | None = None, order: str | None = None, version: int | None = None) -> NewIcebergTable:
@@ -208,7 +208,7 @@ def _asking(spec: str | None = None, order: str | None = None, version: int | No
         _asking(version=2),
     ],
 )
-def test_a_table_that_is_as_asked_is_taken(tables: Tables, asking: NewIcebergTable) -> None:
+def test_a_table_with_the_configured_layout_is_accepted(tables: Tables, asking: NewIcebergTable) -> None:
     table, _ = tables.create(spec="day(ts), bucket(4, id)", order="id desc")
     check_layout(table, tables.address(), asking)
 
@@ -231,8 +231,8 @@ def test_another_layout_is_refused_with_both(tables: Tables, asking: NewIcebergT
         check_layout(table, tables.address(), asking)
 
 
-def test_partition_fields_that_were_dropped_are_not_asked_for(tables: Tables) -> None:
-    """In format version 1 they stay behind as void fields."""
+def test_dropped_partition_fields_are_ignored(tables: Tables) -> None:
+    """In format version 1 they stay as void fields."""
     table, _ = tables.create(spec="name, bucket(4, id)", version=1)
     with table.update_spec() as update:
         update.remove_field("name")
@@ -265,7 +265,7 @@ def test_a_new_branch_begins_at_the_main_branch_s_head(tables: Tables) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_branch_of_a_table_without_snapshots_can_be_published(tables: Tables, version: int) -> None:
-    """Both branches have the empty first snapshot in common, so main can be fast-forwarded."""
+    """Both branches have the empty first snapshot, so main can be fast-forwarded."""
     tables.create(version=version)
     table = ensure_branch(tables.load(), tables.address(branch="audit"))
     (empty,) = table.metadata.snapshots
@@ -295,7 +295,7 @@ def test_a_tag_of_that_name_is_refused(tables: Tables) -> None:
 
 @pytest.mark.parametrize("with_rows", [False, True])
 def test_of_many_that_create_a_branch_all_use_the_same(tables: Tables, with_rows: bool) -> None:
-    """One that came late must not set back the branch to where it began."""
+    """A late one must not set back the branch to its start."""
     for n in range(5):
         name = f"db.t{n}"
         tables.create(name=name)

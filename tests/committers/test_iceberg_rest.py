@@ -1,4 +1,4 @@
-"""Batches over a REST catalog, while the network loses, delays and repeats what it carries.
+"""Batches with a REST catalog, with lost, delayed and repeated requests.
 
 After each fault every row is in the table once for two readers, every file that a snapshot names exists, and
 the store has the state of the protocol.
@@ -252,7 +252,7 @@ def test_a_server_that_comes_back_takes_the_batch_that_waits(lake: RestLake) -> 
 def test_a_silent_server_does_not_block_the_query(
     silent: int, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
 ) -> None:
-    """From the first request on, be it for the configuration or for a token."""
+    """From the first request, for the configuration or for a token."""
     monkeypatch.setitem(catalogs.REQUEST_TIMEOUTS_S, "rest", 0.5)
     config = CatalogConfig.of("silent", {"type": "rest", "uri": f"http://127.0.0.1:{silent}", **properties})
     with pytest.raises(RetryableError, match="timed out"):
@@ -384,7 +384,7 @@ SECRETS = {
 @pytest.mark.parametrize("is_read_lost", [False, True])
 @pytest.mark.parametrize("fault", ["echoed", "request lost", "denied"])
 def test_no_secret_of_the_catalog_shows_in_an_error(lake: RestLake, fault: Fault, is_read_lost: bool) -> None:
-    """Even if the server's answer quotes the headers that it was sent."""
+    """Also if the response of the server quotes the request headers."""
     stream = lake.stream(lake.proxy.url, properties=SECRETS)
     written = stream.write(0, ids(1))
     faults: list[Fault] = [fault] * 5

@@ -1,4 +1,4 @@
-"""A query's columns laid over a table's by name, and files checked against the table by field id."""
+"""Columns of a query are matched with those of a table by name, and files by field id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.writers.parquet.schema_projection import check_fits
 def _created(
     tables: Tables, *columns: ice.NestedField | tuple[str, ice.IcebergType], spec: PartitionSpec | None = None
 ) -> None:
-    """A table as others would create it: `(name, type)` stands for an optional column."""
+    """A table of another writer. `(name, type)` is an optional column."""
     catalog = open_catalog(tables.config)
     catalog.create_namespace_if_not_exists("db")
     fields = [
@@ -135,7 +135,7 @@ WIDENED: list[tuple[pa.DataType, ice.IcebergType]] = [
 
 @pytest.mark.parametrize(("given", "kind"), WIDENED, ids=str)
 def test_types_are_widened_if_exact(tables: Tables, given: pa.DataType, kind: ice.IcebergType) -> None:
-    """And what is taken here, the writers can write."""
+    """The writers can write all of them."""
     _created(tables, ("v", kind))
     source = pa.schema([("v", given)])
     check_fits(source, tables.plan(source).schema)
@@ -196,7 +196,7 @@ def test_missing_optional_columns_stay_null_and_required_ones_are_refused(tables
 
 
 def test_columns_that_no_query_has_stay_null_unless_required(tables: Tables) -> None:
-    """The files have them in their own Parquet types."""
+    """The files have their Parquet types."""
     columns = [("t", ice.TimeType()), ("u", ice.UUIDType()), ("f", ice.FixedType(4))]
     _created(tables, ("id", ice.LongType()), *columns)
     tables.append([1])
@@ -458,7 +458,7 @@ def test_a_new_column_whose_name_was_taken_under_another_id_is_refused(tables: T
 
 
 def test_the_schema_of_files_of_a_partitioned_table_has_all_columns(tables: Tables) -> None:
-    """Iceberg's files hold the columns that they are partitioned by, too."""
+    """Data files of Iceberg also contain the partition columns."""
     fields = (
         ice.NestedField(1, "id", ice.LongType(), required=False),
         ice.NestedField(2, "p", ice.StringType(), required=False),

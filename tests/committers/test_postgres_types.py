@@ -98,7 +98,7 @@ def test_texts_of_a_single_column_are_neither_end_nor_null(
 
 
 def test_values_of_many_rows_come_back(query: PostgresQuery, store: SqlManifestStore) -> None:
-    """A hash over all rows, which Postgres and duckdb compute by themselves."""
+    """A hash over all rows in Postgres and in duckdb."""
     import duckdb
 
     made = duckdb.sql(
@@ -162,7 +162,7 @@ def test_settings_of_the_role_change_no_value(query: PostgresQuery, store: SqlMa
 
 @pytest.mark.parametrize("statement_timeout", ["1h", "7s"])
 def test_tasks_have_the_time_that_they_need(query: PostgresQuery, statement_timeout: str) -> None:
-    """Whatever the role says, but for what the url says."""
+    """The settings of the url override those of the role."""
     user = f"u_{query.schema}"
     query.sql(f"CREATE ROLE {user} LOGIN SUPERUSER")
     version = query.sql("SHOW server_version_num")[0][0]

@@ -76,7 +76,7 @@ def test_first_prepared_wins(store: SqlManifestStore) -> None:
 
 @pytest.mark.parametrize("state", [PREPARED, COMMITTED])
 def test_a_retry_of_our_own_prepare_is_still_ours(store: SqlManifestStore, state: ManifestState) -> None:
-    """Its answer got lost. Were it called foreign, files that the stored manifest names would be deleted."""
+    """Its response was lost. If it counted as foreign, files of the stored manifest would be deleted."""
     store.prepare(manifest(), "r1")
     if state is COMMITTED:
         store.finish(manifest().batch, COMMITTED)
@@ -192,8 +192,8 @@ def test_a_fenced_run_stays_fenced_when_it_comes_back(store: SqlManifestStore) -
     assert store.prepare(manifest(), "r3").is_ours
 
 
-def test_a_fenced_run_learns_nothing_from_prepare_but_that(store: SqlManifestStore) -> None:
-    """Also for a batch that it prepared itself: its work on the stream is over."""
+def test_a_fenced_run_cannot_prepare_again(store: SqlManifestStore) -> None:
+    """Also for a batch that it has prepared itself."""
     store.prepare(manifest(), "r1")
     store.claim(STREAM, "r2")
     with pytest.raises(FencedError):
@@ -249,7 +249,7 @@ def test_a_batch_cannot_be_finished_as_prepared(store: SqlManifestStore) -> None
 
 
 def test_any_reason_can_be_stored(store: SqlManifestStore) -> None:
-    """Reasons are messages of other libraries; none may keep a batch from being aborted."""
+    """Reasons are messages of other libraries: no text may prevent the abort of a batch."""
     store.prepare(manifest(), "r1")
     assert store.finish(manifest().batch, ABORTED, reason="nul \0, surrogate \udcff, " + "long " * 10_000)
     record = store.record(STREAM, 0)
@@ -329,7 +329,7 @@ def test_times_are_utc_whatever_the_clocks_zone(store_url: str) -> None:
 
 
 def test_no_statement_reads_the_whole_history(store: SqlManifestStore) -> None:
-    """Every statement of a batch's way and of the status finds its rows by an index."""
+    """Every statement of a batch and of the status uses an index."""
     add_history(store, 20_000)
     with statements_of(store) as said:
         store.claim(STREAM, "r1")
@@ -480,7 +480,7 @@ def test_a_connection_that_was_cut_while_idle_is_replaced(store: SqlManifestStor
 def test_a_connection_lost_at_commit_leaves_the_state_unknown(
     store: SqlManifestStore, store_url: str
 ) -> None:
-    """Nothing may be deleted after it: the manifest may be there."""
+    """Nothing may be deleted afterwards: the manifest may be stored."""
 
     def cut(_connection: sa.Connection) -> None:
         cut_connections(store_url)

@@ -86,7 +86,7 @@ def test_a_stream_has_one_unfinished_delivery_at_most(store: SqlManifestStore, l
 
 
 def test_the_database_refuses_a_second_unfinished_delivery(store: SqlManifestStore, lease: Lease) -> None:
-    """Whatever the code does. Finished ones and those of other streams are no obstacle."""
+    """Independent of the code. Finished deliveries and those of other streams are allowed."""
     fill(store, 1)
     deliver(store, lease, 0)
     store.register_stream(replace(STREAM, query_id="other"), "test")
@@ -143,7 +143,7 @@ def test_a_delivery_of_batches_that_have_changed_is_refused(
 
 @pytest.mark.parametrize("left_out", [0, 1], ids=["before", "between"])
 def test_a_delivery_leaves_out_no_pending_batch(store: SqlManifestStore, lease: Lease, left_out: int) -> None:
-    """The token would pass it, and what the token has passed counts as delivered: its rows would be lost."""
+    """The token would pass it, and batches behind the token count as delivered: its rows would be lost."""
     fill(store, 3)
     chosen = [batch_id for batch_id in range(3) if batch_id != left_out]
     with pytest.raises(
@@ -155,7 +155,7 @@ def test_a_delivery_leaves_out_no_pending_batch(store: SqlManifestStore, lease: 
 
 
 def test_nothing_is_delivered_past_a_batch_awaiting_replay(store: SqlManifestStore, lease: Lease) -> None:
-    """The same, once the replay is prepared."""
+    """For the same reason, once the replay is prepared."""
     fill(store, 3)
     store.finish(batch(1), ABORTED, reason="superseded")
     assert [one.batch.batch_id for one in store.deliveries.deliverable(STREAM)] == [0]
@@ -165,7 +165,7 @@ def test_nothing_is_delivered_past_a_batch_awaiting_replay(store: SqlManifestSto
 
 
 def test_a_batch_aborted_by_an_earlier_version_awaits_replay(store: SqlManifestStore, lease: Lease) -> None:
-    """A driver of an earlier version that runs through the upgrade of the store does not say who did it."""
+    """A driver of an earlier version does not record who aborted it."""
     fill(store, 4)
     store.finish(batch(0), COMMITTED)
     store.finish(batch(1), ABORTED, reason="superseded")
@@ -230,7 +230,7 @@ def test_a_delivery_ends_once(store: SqlManifestStore, lease: Lease) -> None:
 
 
 def test_a_delivery_of_a_store_that_was_replaced_ends_nothing(store: SqlManifestStore, lease: Lease) -> None:
-    """Its number may be another's by now."""
+    """Its id may belong to another delivery."""
     fill(store, 1)
     delivery = deliver(store, lease, 0)
     of_before = replace(delivery, manifest=merged(0, content=b"of before"))
@@ -279,7 +279,7 @@ def test_a_batch_in_an_unfinished_delivery_is_not_given_up(store: SqlManifestSto
     assert store.finish(batch(0), ABORTED, reason="superseded")
 
 
-def test_when_the_database_fails_the_end_of_a_delivery_stays_open(
+def test_a_failure_of_the_database_leaves_the_delivery_unfinished(
     store: SqlManifestStore, store_url: str, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
@@ -340,10 +340,10 @@ def test_a_damaged_delivery_is_an_error_with_a_remedy(
             list(store.manifests(STREAM, PREPARED))
 
 
-# How it is going, and operators ---------------------------------------------------------------------
+# State of deliveries, and operators -----------------------------------------------------------------
 
 
-def test_how_deliveries_are_going_reads_back_as_written(deliveries: SqlDeliveries, lease: Lease) -> None:
+def test_the_state_of_deliveries_reads_back_as_written(deliveries: SqlDeliveries, lease: Lease) -> None:
     assert deliveries.state(STREAM) == DeliveryState()
     state = DeliveryState(3, START + HOUR, "nul \0", 17, START, "", "refused 5 times")
     deliveries.set_state(lease, state)
@@ -363,7 +363,7 @@ def test_a_process_does_not_end_an_operators_park(
     assert state.parked_why == "the table moves"
 
 
-def test_retry_starts_over_and_keeps_the_error_in_sight(deliveries: SqlDeliveries, lease: Lease) -> None:
+def test_retry_starts_over_and_keeps_the_error(deliveries: SqlDeliveries, lease: Lease) -> None:
     deliveries.set_state(lease, DeliveryState(5, START, "schema", 3, START, "", "refused 5 times"))
     deliveries.retry(STREAM, "ann", "column added")
     assert deliveries.state(STREAM) == DeliveryState(error="schema", isolate_until=3)
@@ -376,8 +376,8 @@ def test_decisions_of_operators_are_kept_with_who_and_why(store: SqlManifestStor
     assert store.deliveries.skip(STREAM, 0, "bob", "bad rows")
     store.deliveries.abort_pending(STREAM, 1, "ann", "checkpoint lost \udcff")
     store.deliveries.retry(STREAM, "ann", "")
-    said = [(one.who, one.what, one.batch_id, one.why) for one in store.deliveries.operator_actions(STREAM)]
-    assert said == [
+    found = [(one.who, one.what, one.batch_id, one.why) for one in store.deliveries.operator_actions(STREAM)]
+    assert found == [
         ("ann", "park", None, "check it"),
         ("bob", "skip", 0, "bad rows"),
         ("ann", "abort", 2, "checkpoint lost ?"),
@@ -478,8 +478,8 @@ def test_no_statement_of_a_delivery_reads_the_whole_history(store: SqlManifestSt
     assert not [plan for plan in plans_of(store, said) if reads_whole_history(plan)]
 
 
-def test_a_batch_that_no_delivery_process_takes_costs_what_it_did(store: SqlManifestStore) -> None:
-    """The way of a batch with `delivery=coupled`, in statements."""
+def test_a_coupled_batch_costs_no_more_statements(store: SqlManifestStore) -> None:
+    """The number of statements of a batch with `delivery=coupled`."""
     with statements_of(store) as said:
         store.record(STREAM, 0)
         store.pending(STREAM)

@@ -129,7 +129,7 @@ def test_a_released_lease_is_refused(
 def test_an_expired_lease_that_nobody_took_still_holds(
     store: SqlManifestStore, lease: Lease, clock: HandClock, use: Callable[[SqlDeliveries, Lease], object]
 ) -> None:
-    """Such as after a pause of the process; to refuse it would help nobody."""
+    """For example after a pause of the process."""
     fill(store, 1)
     clock.advance(3600)
     use(store.deliveries, lease)

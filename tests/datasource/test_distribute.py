@@ -1,4 +1,4 @@
-"""Rows that are brought together before the write: one data file for each table partition."""
+"""Rows are distributed before the write: one data file for each table partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of `penstock.postgres`: what is missing, wrong or not there yet is said before anything moves."""
+"""Options of `penstock.postgres`: missing and invalid ones are reported before any row moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's workers search between two pieces of work: archives still import, garbage is still found."""
+"""Import caches and garbage of Spark's workers are released between tasks."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def lake_of(folder: Path, kind: str, url: str) -> DecoupledLake:
 
 
 def prepare(lake: DecoupledLake, first: int, end: int) -> None:
-    """As Spark does: a batch whose preparation failed comes back with the same offsets."""
+    """As Spark does: a batch that was not prepared is run again with the same offsets."""
     for batch_id in range(first, end):
         files = lake.write(batch_id, YOUNG)
         for _ in range(600):
@@ -84,7 +84,7 @@ def delivering(lake: DecoupledLake) -> subprocess.Popen[str]:
 
 
 def check_each_row_is_there_once(lake: DecoupledLake, process: subprocess.Popen[str]) -> None:
-    """By the process that was there before the outage."""
+    """By the process that ran before the outage."""
     wait_until(lambda: lake.left == 0)
     assert lake.row_ids() == list(range(1, 2 * BATCHES + 1))
     process.terminate()
@@ -143,7 +143,7 @@ def test_a_batch_missing_on_a_standby_stops_the_query(
 
 
 def test_a_standby_that_is_not_promoted_yet_is_an_outage(primary: Postgres, standby: Postgres) -> None:
-    """Where one address leads to either server, such as a virtual one or a pooler's."""
+    """If one address leads to either server, as a virtual address or a pooler does."""
     with open_store(url_of(primary)) as store:
         assert store.streams() == []
     wait_until(lambda: has_all(standby, primary))

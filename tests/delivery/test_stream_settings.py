@@ -1,4 +1,4 @@
-"""Settings planted in the store get neither the secrets of the process nor another table."""
+"""Planted settings in the store get neither the secrets of the process nor another table."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_catalog_name_and_branch_are_the_stream_s(tmp_path: Path, options: dict[
 
 
 def test_a_table_in_a_warehouse_is_delivered_by_a_process_that_has_a_catalog_too(tmp_path: Path) -> None:
-    """One process serves all streams of a store: what opens the catalog of one is none of the other's."""
+    """One process serves all streams of a store: the catalog options of one stream do not apply to others."""
     lake = decoupled(tmp_path, "iceberg", batches=1)
     deliver(lake, replace(NO_SECRETS, catalog={"type": "in-memory"}))
     assert lake.row_ids() == [1, 2]
