@@ -139,7 +139,7 @@ def test_files_are_found_wherever_the_table_puts_them(
         def load_with_option(table: IcebergLake) -> Table:
             """The table with the option `catalog.penstock.data-path`."""
             loaded = load(table)
-            loaded.io.properties["penstock.data-path"] = f"{tmp_path}//elsewhere/"
+            loaded.catalog.properties["penstock.data-path"] = f"{tmp_path}//elsewhere/"
             return loaded
 
         monkeypatch.setattr(IcebergLake, "load", load_with_option)

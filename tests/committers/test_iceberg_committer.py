@@ -313,7 +313,7 @@ def test_new_fields_of_structs_come_with_the_batch(stream: IcebergStream) -> Non
 
 def test_without_a_table_all_files_are_missing_and_none_is_deleted(stream: IcebergStream) -> None:
     manifest = stream.prepare(0, [1])
-    stream.catalog.drop_table(stream.name)
+    stream.lake.sql_catalog.drop_table(stream.name)
     committer = stream.committer()
     assert len(committer.missing(manifest)) == 1
     assert committer.delete_files(committer.missing(manifest)) == 0

@@ -181,22 +181,22 @@ def test_a_committed_batch_counts_even_if_the_table_accepts_no_more_batches(stre
 
 
 def drop(stream: IcebergStream) -> None:
-    stream.catalog.drop_table(stream.name)
+    stream.lake.sql_catalog.drop_table(stream.name)
 
 
 def rename(stream: IcebergStream) -> None:
-    stream.catalog.rename_table(stream.name, "lake.renamed")
+    stream.lake.sql_catalog.rename_table(stream.name, "lake.renamed")
 
 
 def drop_with_namespace(stream: IcebergStream) -> None:
     drop(stream)
-    stream.catalog.drop_namespace("lake")
+    stream.lake.sql_catalog.drop_namespace("lake")
 
 
 def drop_and_create(stream: IcebergStream) -> None:
     schema = stream.load().schema()
     drop(stream)
-    stream.catalog.create_table(stream.name, Schema(*schema.fields))
+    stream.lake.sql_catalog.create_table(stream.name, Schema(*schema.fields))
 
 
 NO_LONGER_THERE = "Iceberg table .* no longer exists"
@@ -230,7 +230,7 @@ def test_an_empty_table_created_again_between_load_and_commit_accepts_no_batch(t
 def test_a_stream_continues_once_its_table_has_its_name_again(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [2])
     rename(stream)
-    stream.catalog.rename_table("lake.renamed", stream.name)
+    stream.lake.sql_catalog.rename_table("lake.renamed", stream.name)
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert stream.ids() == [1, 2]
 

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
@@ -40,7 +39,6 @@ from penstock.committers.file_tables.manifest import PlannedFiles, build_manifes
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.catalog import EMBEDDED_NAME, CatalogConfig
 from penstock.committers.iceberg.committer import IcebergTableCommitter
-from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 
@@ -278,19 +276,12 @@ class IcebergStream(TableStream):
         writer.write(pa.record_batch(columns, names=(schema or self.schema).names))
         return writer.finish()
 
-    def partitioned(self, spec: str) -> IcebergStream:
-        return self.with_options(partition_spec=parse_partition_spec(spec))
-
     def with_options(self, **options: Any) -> IcebergStream:
         return replace(self, options={**self.options, **options})
 
     @property
     def evolving(self) -> IcebergStream:
         return self.with_options(add_columns=True)
-
-    @property
-    def catalog(self) -> SqlCatalog:
-        return self.lake.sql_catalog
 
     def load(self) -> Table:
         return self.lake.load()
