@@ -110,9 +110,7 @@ def test_the_store_of_a_checkpoint_is_found_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--checkpoint", "/tmp", "--store", "sqlite:////tmp/x.db")])
-def test_one_of_checkpoint_and_store_is_needed(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_or_store_is_needed(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_STORE", raising=False)
     ended = Ended("status", *arguments)
     assert ended.code == 2
@@ -780,7 +778,7 @@ def test_an_options_file_that_is_invalid_or_readable_by_others_is_reported_witho
         (["--storage", "AWS_REGION=eu-west-1"], None),
     ],
 )
-def test_a_secret_in_an_argument_is_warned_of(
+def test_a_secret_argument_is_warned_of(
     local_lake: Lake, arguments: list[str], warned_of: str | None
 ) -> None:
     ended = Ended("status", *arguments)

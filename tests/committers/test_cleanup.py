@@ -295,9 +295,7 @@ def test_an_unreadable_log_stops_clean_up(local_lake: Lake, monkeypatch: pytest.
     assert local_lake.on_disk() == before
 
 
-def test_log_entries_deleted_during_clean_up_are_listed_again(
-    local_lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_log_entries_are_listed_again(local_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log clean-up runs at any time. A log checkpoint has what it deletes."""
     local_lake.commit(0, local_lake.write(0))
     local_lake.commit(1, local_lake.write(1))

@@ -523,7 +523,7 @@ def without_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_undelivered_batches_lost_with_the_store_are_an_error(
+def test_losing_undelivered_batches_is_an_error(
     stream: Stream, without_store: Stream, delivered: bool
 ) -> None:
     stream.run(0, [0])

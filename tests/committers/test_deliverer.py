@@ -247,9 +247,7 @@ def test_large_manifests_are_delivered_in_parts(stream: Stream, monkeypatch: pyt
     assert stream.holds(range(5))
 
 
-def test_unmergeable_batches_are_delivered_one_by_one(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unmergeable_batches_are_delivered_alone(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     for batch_id in range(3):
         stream.prepare(batch_id, [batch_id])
     monkeypatch.setattr("penstock.committers.file_tables.manifest.FILES_MAX", 1)

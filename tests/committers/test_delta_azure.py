@@ -92,9 +92,7 @@ def test_both_clients_are_the_same_user(options: dict[str, str], asked: list[str
     check_both_clients(options, asked, service)
 
 
-def test_the_identity_of_a_pod_is_used(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pods_identity_is_used(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Kubernetes configures it, by the environment alone."""
     (tmp_path / "token").write_text(TOKEN)
     monkeypatch.setenv("AZURE_TENANT_ID", "t")
@@ -149,9 +147,7 @@ def test_options_of_http_are_taken_with_and_without_a_prefix(azure: str) -> None
         assert store.put("a", b"1", mode="create")["e_tag"]
 
 
-def test_files_are_deleted_together_although_one_is_missing(
-    azure: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_deleted_even_if_one_is_missing(azure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = str(uuid.uuid4())
     uri, options = f"az://{CONTAINER}/{prefix}", azure_options(azure)
     store = object_store(uri, options)

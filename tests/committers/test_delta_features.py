@@ -116,9 +116,7 @@ def test_all_types_of_another_engine_are_planned_for(stream: DeltaStream) -> Non
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_unsupported_feature_is_refused_with_a_remedy(
-    name: str, overwrite: bool, stream: DeltaStream
-) -> None:
+def test_an_unsupported_feature_is_refused(name: str, overwrite: bool, stream: DeltaStream) -> None:
     copy(name, stream)
     with pytest.raises(TableNotSupportedError, match=rf"{REFUSED[name]}[^\n]*: [^\n]* Way out: "):
         stream.committer().plan(ID, overwrite=overwrite)

@@ -105,9 +105,7 @@ ID, NAME = SCHEMA
     ],
     ids=["dropped column", "other type", "not null", "new not null column"],
 )
-def test_an_incompatible_schema_change_is_refused(
-    stream: DeltaStream, columns: list[pa.Field], says: str
-) -> None:
+def test_an_incompatible_schema_is_refused(stream: DeltaStream, columns: list[pa.Field], says: str) -> None:
     manifest = stream.prepare(1, [2])
     overwrite_schema(stream, pa.schema(columns))
     version = stream.lake.load().version()
@@ -204,9 +202,7 @@ def test_a_restore_that_removes_a_batch_stops_the_stream(
     assert stream.ids() == [1]
 
 
-def test_a_restore_to_an_unreadable_time_is_retryable(
-    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_restore_is_retryable(stream: DeltaStream, monkeypatch: pytest.MonkeyPatch) -> None:
     stream.lake.append(100)
     by_time(stream, 1)
 

@@ -113,9 +113,7 @@ def test_the_local_disk_needs_no_client(uri: str) -> None:
     assert isinstance(open_log_files(uri, {}), LocalLogFiles)
 
 
-def test_s3_uses_an_access_key_of_the_environment(
-    s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s3_uses_a_key_of_the_environment(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3.items():
         monkeypatch.setenv(name, value)
     files = open_log_files(f"s3://lake/{uuid.uuid4()}", {})

@@ -110,9 +110,7 @@ def test_a_denied_commit_leaves_the_state_unknown(stream: DeltaStream, network: 
         through(network, stream).commit(manifest)
 
 
-def test_a_lost_response_and_an_outage_leave_the_state_unknown(
-    stream: DeltaStream, network: LossyProxy
-) -> None:
+def test_an_outage_after_the_commit_leaves_it_unknown(stream: DeltaStream, network: LossyProxy) -> None:
     manifest = stream.prepare(0, [1])
     network.spend("response lost", *OUTAGE, on=COMMIT, then_on_any=True)
     with pytest.raises(CommitStateUnknownError):

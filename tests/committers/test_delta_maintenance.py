@@ -186,9 +186,7 @@ def set_property(stream: DeltaStream, name: str, value: str) -> None:
         ("999999999 weeks", 8, 0),
     ],
 )
-def test_the_retention_of_the_table_is_used(
-    stream: DeltaStream, text: str, age_days: int, deleted: int
-) -> None:
+def test_the_tables_retention_is_used(stream: DeltaStream, text: str, age_days: int, deleted: int) -> None:
     stream.commit(0, [1])
     set_property(stream, FILES, text)
     stream.commit(1, [2])
@@ -264,9 +262,7 @@ def test_old_log_entries_are_deleted_if_allowed(stream: DeltaStream, enabled: st
         ("2 days", False),
     ],
 )
-def test_log_entries_are_kept_for_the_retention(
-    stream: DeltaStream, by: str, text: str, is_left: bool
-) -> None:
+def test_the_log_is_kept_for_the_retention(stream: DeltaStream, by: str, text: str, is_left: bool) -> None:
     """The library reads all formats but `interval 365 days` as 30 days."""
     interval = "1000" if by == "checkpoint" else str(COMMITS_PER_CHECKPOINT)
     stream.commit(0, [0], properties={"delta.checkpointInterval": interval})

@@ -134,9 +134,7 @@ def test_a_nullable_column_into_a_not_null_one_is_left_to_the_writer(stream: Del
     ],
     ids=str,
 )
-def test_types_that_are_equal_in_delta_match(
-    stream: DeltaStream, given: pa.DataType, table: pa.DataType
-) -> None:
+def test_types_equal_in_delta_match(stream: DeltaStream, given: pa.DataType, table: pa.DataType) -> None:
     DeltaTable.create(stream.uri, pa.schema([("v", table)]))
     assert stream.committer().plan(pa.schema([("v", given)])).new_columns == ()
 

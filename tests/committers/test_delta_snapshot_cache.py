@@ -94,9 +94,7 @@ def append_as_another(stream: DeltaStream, times: int = 1) -> None:
 # What a batch costs -----------------------------------------------------------------------------------
 
 
-def test_a_batch_reads_a_few_log_files_and_loads_nothing(
-    stream: DeltaStream, log: WatchedFiles, loads: Mock
-) -> None:
+def test_a_batch_reads_only_a_few_log_files(stream: DeltaStream, log: WatchedFiles, loads: Mock) -> None:
     log.asked.clear()
     for batch_id in range(1, 4):
         stream.commit(batch_id, [batch_id])
@@ -282,9 +280,7 @@ def test_a_log_that_cannot_be_read_by_files_is_left_to_the_library(
     assert len(logged) == (what == "identity")
 
 
-def test_log_files_are_read_again_after_a_failed_request(
-    tmp_path: Path, log: WatchedFiles, loads: Mock
-) -> None:
+def test_log_files_are_read_again_after_an_error(tmp_path: Path, log: WatchedFiles, loads: Mock) -> None:
     now_s = [1000.0]
     snapshot_cache = SnapshotCache(lambda: now_s[0], open_files=lambda _uri, _options: log)
     stream = stream_in(tmp_path, snapshot_cache=lambda: snapshot_cache)

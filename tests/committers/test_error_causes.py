@@ -94,9 +94,7 @@ def list_by_obstore(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("action", [write_by_arrow, list_by_delta, list_by_obstore])
-def test_refusals_and_outages_of_s3_are_distinguished(
-    storage: Storage, action: Callable[[Storage], None]
-) -> None:
+def test_refusals_of_s3_are_no_outages(storage: Storage, action: Callable[[Storage], None]) -> None:
     error = error_of(lambda: action(storage))
     assert cause_of(error) is storage.cause, error
 
@@ -220,7 +218,7 @@ def test_a_delta_table_is_not_created_for_one_of_three_reasons(
     assert type(error) is kind
 
 
-def test_a_postgres_that_stops_answering_is_an_outage(
+def test_a_silent_postgres_is_an_outage(
     new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds the connection and answers nothing. The next transaction has a new connection."""

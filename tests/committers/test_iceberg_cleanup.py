@@ -82,9 +82,7 @@ def test_files_of_expired_snapshots_are_kept_for_their_grace_period(lake: Lake) 
     assert lake.clean_up() > 0
 
 
-def test_each_check_loads_the_table_once_for_id_and_tokens(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_check_loads_the_table_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """And once each for the names and for the deletion."""
     monkeypatch.setattr("penstock.committers.cleanup.FILES_PER_CHECK", 1)
     loads: list[IcebergLake] = []
@@ -207,9 +205,7 @@ def test_a_manifest_that_cannot_be_read_stops_clean_up(lake: Lake) -> None:
     assert lake.on_disk() == before
 
 
-def test_snapshots_that_expire_meanwhile_are_listed_again(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshots_expired_meanwhile_are_listed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for batch_id in range(8):
         lake.commit(batch_id, lake.write(batch_id))
     lost = lake.write(0)

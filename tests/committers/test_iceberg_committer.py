@@ -121,9 +121,7 @@ def test_tokens_of_batch_writes_are_forgotten_after_a_week(stream: IcebergStream
 
 @pytest.mark.parametrize("text", [*BROKEN, "by another"])
 @pytest.mark.parametrize("query_id", [f"{BATCH_WRITE_PREFIX}x", "query-2"])
-def test_an_invalid_token_of_another_query_is_ignored(
-    stream: IcebergStream, query_id: str, text: str
-) -> None:
+def test_invalid_tokens_of_others_are_ignored(stream: IcebergStream, query_id: str, text: str) -> None:
     stream.commit(0, [1])
     stream.lake.set_properties({f"penstock.{query_id}": text})
     assert stream.committer().recorded_origin("query-3", ["checkpoint:x"]) is None

@@ -279,9 +279,7 @@ def test_an_old_metadata_file_outside_of_the_table_is_not_deleted(history: Histo
 # What it costs --------------------------------------------------------------------------------------
 
 
-def test_appends_are_expired_without_reading_a_manifest(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appends_expire_without_manifests(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones are merged into bigger ones all the time, and these hold the whole table."""
     history.append(10)
 
@@ -689,9 +687,7 @@ class Changes:
     seed=st.randoms(use_true_random=False),
     format_version=st.sampled_from(["1", "2"]),
 )
-def test_exactly_the_files_that_nothing_needs_are_deleted(
-    changes: list[str], seed: Random, format_version: str
-) -> None:
+def test_exactly_the_unused_files_are_deleted(changes: list[str], seed: Random, format_version: str) -> None:
     """Whatever has happened: each snapshot of the table, and in its grace period, can be read all along."""
     with TemporaryDirectory() as folder:
         history = History(Path(folder) / "lake", {"format-version": format_version})

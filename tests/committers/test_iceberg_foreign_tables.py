@@ -386,9 +386,7 @@ def reload(table: Table) -> Table:
         "void_v1",
     ],
 )
-def test_an_overwrite_leaves_only_new_rows(
-    tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str
-) -> None:
+def test_an_overwrite_removes_old_rows(tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str) -> None:
     """No old row, delete or file of another partitioning is visible. Other branches do not change."""
     table = load(name, tmp_path)
     rows = by_duckdb(engine, table)[:2]
@@ -545,9 +543,7 @@ def test_files_follow_the_object_storage_layout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_doubles_in_partitions_survive_batches(
-    tmp_path: Path, engine: duckdb.DuckDBPyConnection, is_left: bool
-) -> None:
+def test_doubles_in_partitions_stay(tmp_path: Path, engine: duckdb.DuckDBPyConnection, is_left: bool) -> None:
     """pyiceberg reads them from manifests as floats: merged manifests would lose rows to pruning.
 
     Be it the present partitioning that has them or one that the table has left.

@@ -78,9 +78,7 @@ def test_a_table_dropped_during_the_commit_is_reported(stream: StoredQuery, lake
     [["response lost"], ["landed, answered 500", *["answered 503"] * (SENDS_MAX - 1)]],
     ids=["refused then", "no answer then"],
 )
-def test_a_committed_batch_is_found_whatever_the_answer(
-    stream: StoredQuery, lake: GlueLake, faults: list[Fault]
-) -> None:
+def test_a_committed_batch_is_always_found(stream: StoredQuery, lake: GlueLake, faults: list[Fault]) -> None:
     """boto3's retries are refused, by the batch itself, or never answered."""
     written = stream.write(1, ids(3))
     with lake.at_update(stream, spending(lake, *faults)):

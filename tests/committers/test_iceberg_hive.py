@@ -98,7 +98,7 @@ def test_a_lock_that_times_out_leaves_the_state_unknown(stream: StoredQuery, lak
 
 
 @pytest.mark.parametrize("is_timed_out", [False, True])
-def test_a_batch_whose_lock_is_not_released_is_committed(
+def test_a_batch_that_stays_locked_is_committed(
     stream: StoredQuery, lake: HiveLake, is_timed_out: bool
 ) -> None:
     def no_such_lock(_client: Client, forward: Callable[[], Any]) -> None:

@@ -110,7 +110,7 @@ def test_a_committed_batch_whose_snapshot_has_expired_is_not_added_again(stream:
     assert stream.ids() == [0, 1, 100]
 
 
-def test_a_failed_deletion_of_old_metadata_is_ignored(
+def test_a_failed_metadata_deletion_is_ignored(
     stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps after the commit do not change its outcome."""
@@ -181,9 +181,7 @@ def test_an_unknown_outcome_after_a_commit_of_another_is_a_conflict(remote: Iceb
     assert remote.ids() == [0, 1, 100]
 
 
-def test_a_failed_write_of_manifests_leaves_nothing(
-    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_no_manifests(stream: IcebergStream, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = stream.prepare(1, [1])
 
     full = Mock(side_effect=OSError("No space left on device"))

@@ -175,9 +175,7 @@ def test_names_that_iceberg_cannot_tell_apart_are_refused(tables: Tables, name: 
         tables.create(columns)
 
 
-def test_a_failing_catalog_is_an_error_without_secrets(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_error_has_no_secrets(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> Table:
         raise OSError("no access with password=hunter22")
 
@@ -329,9 +327,7 @@ def test_a_slow_concurrent_driver_does_not_set_back_the_branch(tables: Tables) -
     assert late.metadata.refs["audit"].snapshot_id == table.metadata.refs["audit"].snapshot_id
 
 
-def test_a_branch_created_with_a_lost_response_is_used(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_with_a_lost_response_is_used(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     tables.create()
     tables.append([1])
     catalog, calls = open_catalog(tables.config), []

@@ -49,7 +49,7 @@ def commit_late(stream: StoredQuery, lake: RestLake, written: Written) -> None:
 # Responses that are lost -------------------------------------------------------------------------------
 
 
-def test_a_committed_batch_is_found_whatever_the_answer(stream: StoredQuery, lake: RestLake) -> None:
+def test_a_committed_batch_is_always_found(stream: StoredQuery, lake: RestLake) -> None:
     """Of a request that came twice, the second is refused: by the batch itself."""
     faults: tuple[Fault, ...] = (
         "response lost",
@@ -99,9 +99,7 @@ def test_a_table_whose_creation_is_lost_is_created_by_the_next_start(lake: RestL
 
 
 @pytest.mark.parametrize("fault", ["response lost", "request lost"])
-def test_a_branch_without_confirmation_is_used_later(
-    stream: StoredQuery, lake: RestLake, fault: Fault
-) -> None:
+def test_an_unconfirmed_branch_is_used_later(stream: StoredQuery, lake: RestLake, fault: Fault) -> None:
     audit = lake.stream(lake.proxy.url, query_id="audit", branch="audit")
     lake.proxy.spend(fault, on=COMMIT)
     with pytest.raises(RetryableError, match="branch 'audit'"):
@@ -170,9 +168,7 @@ def test_a_late_request_is_refused_after_its_retry(lake: RestLake, format_versio
 
 
 @pytest.mark.parametrize("is_found", [True, False])
-def test_a_late_request_that_is_executed_before_its_retry_wins(
-    stream: StoredQuery, lake: RestLake, is_found: bool
-) -> None:
+def test_a_late_request_before_its_retry_wins(stream: StoredQuery, lake: RestLake, is_found: bool) -> None:
     """If the retry has loaded the table before, it is refused, and must not delete committed files."""
     commit_late(stream, lake, stream.write(1, ids(3)))
     if is_found:
@@ -395,9 +391,7 @@ def test_no_secret_of_the_catalog_shows_in_an_error(lake: RestLake, fault: Fault
     assert fault != "echoed" or "***" in str(caught.value)
 
 
-def test_secrets_of_pyicebergs_configuration_are_hidden(
-    lake: RestLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_configured_by_pyiceberg_are_hidden(lake: RestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYICEBERG_CATALOG__REST__HEADER__X_API_KEY", "k3y-of-mine")
     monkeypatch.setenv("PYICEBERG_CATALOG__REST__TOKEN", "t0ken-of-mine")
     stream = lake.stream(lake.proxy.url, properties={"unlike": "another test's"})

@@ -98,7 +98,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("go_back", WAYS)
-def test_a_rollback_that_removes_a_batch_stops_the_stream(
+def test_a_removed_batch_stops_the_stream(
     main: IcebergStream, go_back: Callable[[IcebergStream], None]
 ) -> None:
     """At planning and recovery (by the token), and at the commit, of the batch itself and of the next."""
@@ -307,9 +307,7 @@ def test_a_batch_that_was_cherry_picked_is_in_the_table(main: IcebergStream) -> 
 
 
 @pytest.mark.parametrize("go_back", WAYS)
-def test_an_operator_can_accept_the_table(
-    main: IcebergStream, go_back: Callable[[IcebergStream], None]
-) -> None:
+def test_the_table_can_be_accepted(main: IcebergStream, go_back: Callable[[IcebergStream], None]) -> None:
     replayed = main.prepare(1, [1])
     go_back(main)
     left = main.ids()

@@ -170,9 +170,7 @@ def test_types_are_widened_if_exact(tables: Tables, given: pa.DataType, kind: ic
     ],
     ids=str,
 )
-def test_types_that_lose_values_are_refused(
-    tables: Tables, given: pa.DataType, kind: ice.IcebergType
-) -> None:
+def test_lossy_types_are_refused(tables: Tables, given: pa.DataType, kind: ice.IcebergType) -> None:
     _created(tables, ("other", ice.BooleanType()), ("v", kind))
     with pytest.raises(SchemaMismatchError, match=r"'v.* is .* in the table and .* in the query") as caught:
         tables.plan(pa.schema([("v", given)]))
@@ -344,9 +342,7 @@ def test_harmless_changes_of_the_table_are_accepted(tables: Tables, change: Call
         (lambda u: u.update_column("d", ice.DecimalType(4, 2)), r"'d' is now decimal\(4, 2\)"),
     ],
 )
-def test_files_that_no_longer_fit_are_refused(
-    tables: Tables, change: Callable[[Any], object], says: str
-) -> None:
+def test_outdated_files_are_refused(tables: Tables, change: Callable[[Any], object], says: str) -> None:
     tables.create(TYPED)
     target = tables.plan(TYPED)
     _alter(tables, change)

@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 
 
 @pytest.mark.parametrize("batch_id", [0, 1])
-def test_an_unfinished_commit_is_waited_for(
+def test_an_unfinished_commit_is_awaited(
     query: PostgresQuery, store: SqlManifestStore, batch_id: int
 ) -> None:
     """The server still executes COMMIT while the client has lost its connection."""
@@ -88,9 +88,7 @@ def test_an_outage_after_commit_leaves_the_state_unknown(
     assert query.ids() == [1]
 
 
-def test_a_row_of_the_fence_is_locked_by_its_transaction(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_a_row_of_the_fence_is_locked(query: PostgresQuery, store: SqlManifestStore) -> None:
     """Otherwise two drivers could read it before one of them changes it."""
     query.run(store, query.batch(0), ids(1))
     target: Any = query.target()

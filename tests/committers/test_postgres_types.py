@@ -233,7 +233,7 @@ def test_floats_are_the_same_numbers_in_a_wider_column(query: PostgresQuery, sto
     ],
     ids=str,
 )
-def test_an_unsupported_type_is_refused_with_a_remedy(
+def test_unsupported_types_are_refused(
     query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType
 ) -> None:
     with pytest.raises(SchemaMismatchError, match=r"'a b' is .* write to_json\(`a b`\)"):

@@ -445,9 +445,7 @@ def test_readers_do_not_wait(
 # A database that fails ------------------------------------------------------------------------------
 
 
-def test_waiting_for_locks_has_a_bound(
-    store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locks_time_out(store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
     store.prepare(manifest(), "r1")
     with open_store(store_url) as other, holding(store, STREAM):

@@ -36,9 +36,7 @@ def test_an_unfinished_delivery_needs_its_files_and_sources(store: SqlManifestSt
     assert names(store, COMMITTED) == []
 
 
-def test_a_rewritten_delivery_needs_its_sources(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_rewritten_deliveries_keep_sources(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 2)
     delivery = deliver(store, lease, 0, 1, is_compacted=True)
     assert store.deliveries.with_sources(STREAM) == []
@@ -148,9 +146,7 @@ def test_many_batches_are_pruned_by_count(
     assert names(store, COMMITTED) == [b"of 14", b"of 16", b"of 18"]
 
 
-def test_pending_and_newest_records_are_never_pruned(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_pending_and_newest_records_stay(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     """Clean-up and the next start need the newest: without it the stream would look new."""
     fill(store, 4)
     for batch_id in (0, 3):
@@ -199,9 +195,7 @@ def test_batches_of_a_delivery_are_not_pruned(
     assert store.deliveries.recent(STREAM, 1) == []
 
 
-def test_an_unfinished_delivery_keeps_its_batches(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_unfinished_deliveries_keep_batches(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     """Even if each was committed on its own: the process that finishes the delivery needs them."""
     fill(store, 3)
     delivery = deliver(store, lease, 0, 1)

@@ -188,9 +188,7 @@ def test_a_delivery_is_named_after_its_last_batch(store: SqlManifestStore, lease
 # Finish and abandon ---------------------------------------------------------------------------------
 
 
-def test_a_finished_delivery_commits_all_batches(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_finished_deliveries_are_committed(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 4)
     store.set_reason(batch(0), "table busy")
     delivery = deliver(store, lease, 0, 1, 2)
@@ -324,9 +322,7 @@ def test_a_thousand_batches_are_marked_by_one_statement(store: SqlManifestStore,
 
 
 @pytest.mark.parametrize("what", ["content", "batch"])
-def test_a_damaged_delivery_is_an_error_with_a_remedy(
-    store: SqlManifestStore, lease: Lease, what: str
-) -> None:
+def test_a_damaged_delivery_has_a_remedy(store: SqlManifestStore, lease: Lease, what: str) -> None:
     fill(store, 2)
     deliver(store, lease, 0, 1)
     if what == "content":

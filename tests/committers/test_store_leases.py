@@ -37,9 +37,7 @@ def test_a_lease_holds_until_it_expires(deliveries: SqlDeliveries, lease: Lease,
     assert deliveries.acquire(STREAM, "first", 10) is None
 
 
-def test_a_lease_of_a_clock_far_ahead_is_expired(
-    store_url: str, deliveries: SqlDeliveries, clock: HandClock
-) -> None:
+def test_a_lease_of_a_fast_clock_expires(store_url: str, deliveries: SqlDeliveries, clock: HandClock) -> None:
     ahead = HandClock()
     ahead.advance(365 * 24 * 3600)
     with open_store(store_url, ahead) as other:
@@ -57,9 +55,7 @@ def test_the_longest_lease_of_a_clock_slightly_ahead_holds(store_url: str, deliv
     assert deliveries.acquire(STREAM, "second", 10) is None
 
 
-def test_a_holder_keeps_its_fence_and_gets_more_time(
-    deliveries: SqlDeliveries, lease: Lease, clock: HandClock
-) -> None:
+def test_a_renewed_lease_keeps_its_fence(deliveries: SqlDeliveries, lease: Lease, clock: HandClock) -> None:
     clock.advance(5)
     assert deliveries.acquire(STREAM, "first", 10) == replace(
         lease, expires_at=clock.now + timedelta(seconds=10)
@@ -135,9 +131,7 @@ def test_an_expired_lease_that_nobody_took_still_holds(
     use(store.deliveries, lease)
 
 
-def test_releasing_a_lost_lease_changes_nothing(
-    deliveries: SqlDeliveries, lease: Lease, clock: HandClock
-) -> None:
+def test_a_lost_lease_is_not_released(deliveries: SqlDeliveries, lease: Lease, clock: HandClock) -> None:
     clock.advance(11)
     assert deliveries.acquire(STREAM, "second", 10) is not None
     deliveries.release(lease)

@@ -123,9 +123,7 @@ def late_commit(query: Query, store: ManifestStore, written: Written) -> Iterato
 
 
 @pytest.mark.parametrize("is_recovered", [False, True])
-def test_a_late_commit_finds_its_files_and_adds_no_rows_twice(
-    query: Query, store: SqlManifestStore, is_recovered: bool
-) -> None:
+def test_a_late_commit_adds_no_rows_twice(query: Query, store: SqlManifestStore, is_recovered: bool) -> None:
     """It is executed after the abort, before or after the recovery of its batch."""
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
@@ -216,9 +214,7 @@ def test_a_pending_batch_is_not_committed_after_a_fork(
     assert query.state(store, 1) is PREPARED
 
 
-def test_no_batch_is_committed_after_one_of_a_fork(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
+def test_a_fork_stops_later_batches(query: Query, store: SqlManifestStore, tmp_path: Path) -> None:
     """As above, and the fork commits first. Both may have read the same rows."""
     query.run(store, query.batch(0), [1], run_id="r1")
     prepare_only(query, store, 1, "skipped")
@@ -288,9 +284,7 @@ def test_an_aborted_batch_without_replay_stops_the_query(query: Query, store: Sq
         query.plan(store, query.batch(1))
 
 
-def test_the_table_overrides_a_store_from_a_backup(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
+def test_the_table_overrides_the_store(query: Query, store: SqlManifestStore, tmp_path: Path) -> None:
     """The store has a batch only as aborted, and the table has it."""
     prepare_only(query, store, 0, "old")
     query.plan(store, query.batch(0))
@@ -355,9 +349,7 @@ def test_a_pending_batch_of_a_copied_checkpoint_does_not_count_as_delivered_with
     assert query.holds(store, [0, 4, 5])
 
 
-def test_a_batch_behind_the_table_stops_the_query(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
+def test_a_batch_behind_stops_the_query(query: Query, store: SqlManifestStore, tmp_path: Path) -> None:
     """Skipping it might drop rows, writing it might double them."""
     for batch_id in range(2):
         query.run(store, query.batch(batch_id), [batch_id], run_id="r1")
@@ -484,7 +476,7 @@ def test_a_vacuum_of_uncommitted_files_costs_no_rows(query: Query, store: SqlMan
 
 
 @pytest.mark.parametrize("point", ["prepare.done", "commit.start"])
-def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
+def test_a_vacuum_after_prepare_costs_no_rows(
     delta_query: Query, store: SqlManifestStore, point: str
 ) -> None:
     """The commit is retried on the version after the vacuum, and must notice it.
@@ -650,9 +642,7 @@ def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, stor
 # Abort ------------------------------------------------------------------------------------------------
 
 
-def test_abort_deletes_nothing_after_a_commit(
-    query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
-) -> None:
+def test_abort_leaves_committed_files(query: Query, sqlite_store: SqlManifestStore, tmp_path: Path) -> None:
     """The request is not executed yet, and the new store has no manifest."""
     batch = query.batch(0)
     written = query.write(query.plan(sqlite_store, batch), PARTS, "r1")
@@ -941,9 +931,7 @@ def test_a_pending_batch_of_a_table_that_was_dropped_stays_pending(
     assert query.state(store, 1) is PREPARED
 
 
-def test_an_unmarked_batch_that_a_restore_removed_stops_the_query(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_an_unmarked_removed_batch_stops_the_query(query: Query, store: SqlManifestStore) -> None:
     """Its token is still in the table: relying on the token would lose its rows."""
     query.run(store, query.batch(0), [0], run_id="r1")
     before, batch = query.lake.version(), query.batch(1)
@@ -958,9 +946,7 @@ def test_an_unmarked_batch_that_a_restore_removed_stops_the_query(
     assert query.state(store, 1) is PREPARED
 
 
-def test_an_operator_accepts_a_table_that_was_rolled_back(
-    iceberg_query: Query, store: SqlManifestStore
-) -> None:
+def test_an_operator_accepts_a_rolled_back_table(iceberg_query: Query, store: SqlManifestStore) -> None:
     """The pending batch is settled without its rows, and the next ones are committed."""
     query = iceberg_query
     query.run(store, query.batch(0), [0], run_id="r1")
@@ -1022,9 +1008,7 @@ def test_a_restore_during_recovery_stops_the_query(query: Query, store: SqlManif
         query.plan(store, query.batch(2))
 
 
-def test_a_rollback_is_noticed_without_the_store(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
+def test_a_rollback_is_always_noticed(query: Query, store: SqlManifestStore, tmp_path: Path) -> None:
     """The table itself shows what it has lost, and the new store has the stream for the operator."""
     query.run(store, query.batch(0), [0], run_id="r1")
     before = query.lake.version()

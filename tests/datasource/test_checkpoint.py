@@ -140,9 +140,7 @@ def test_a_later_source_changes_no_earlier_batch(
     assert checkpoint.digest_of_logged(0) == before
 
 
-def test_files_of_earlier_batches_are_ignored(
-    log_offsets: OffsetLog, root: Path, checkpoint: Checkpoint
-) -> None:
+def test_earlier_batches_are_ignored(log_offsets: OffsetLog, root: Path, checkpoint: Checkpoint) -> None:
     log_offsets(0, ['{"logOffset":1}'])
     log_offsets(1, ['{"logOffset":3}'])
     for position in range(4):
@@ -152,7 +150,7 @@ def test_files_of_earlier_batches_are_ignored(
     assert changes(checkpoint, lambda: log_files(root, "2", [("other", 2)]))
 
 
-def test_a_compacted_log_gives_the_same_digest(
+def test_a_compacted_log_has_the_same_digest(
     log_offsets: OffsetLog, root: Path, checkpoint: Checkpoint
 ) -> None:
     """Spark folds every tenth entry and all before it into `<n>.compact`."""
@@ -233,7 +231,7 @@ def test_an_offset_log_of_an_unknown_version_is_refused_by_number(root: Path, ch
         checkpoint.running_batch()
 
 
-def test_an_unknown_version_of_a_file_source_is_refused(
+def test_an_unknown_file_source_is_refused(
     log_offsets: OffsetLog, root: Path, checkpoint: Checkpoint
 ) -> None:
     log_offsets(0, ['{"logOffset":0}'])
@@ -256,9 +254,7 @@ def test_a_directory_without_offsets_is_not_the_query_s_checkpoint(tmp_path: Pat
         Checkpoint(LocalFileSystem(), str(tmp_path), "given/by/user").running_batch()
 
 
-def test_a_checkpoint_without_metadata_is_refused(
-    log_offsets: OffsetLog, root: Path, checkpoint: Checkpoint
-) -> None:
+def test_missing_metadata_is_refused(log_offsets: OffsetLog, root: Path, checkpoint: Checkpoint) -> None:
     log_offsets(0, ["5"])
     (root / "metadata").unlink()
 

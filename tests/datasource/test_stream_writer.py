@@ -24,9 +24,7 @@ BATCH = Batch(StreamKey("q", "/t"), 7, "d1")
 
 
 @pytest.mark.parametrize("messages", [[], [None, None], [WriterCommitMessage()]])
-def test_a_commit_without_committables_fails(
-    tmp_path: Path, messages: list[WriterCommitMessage | None]
-) -> None:
+def test_no_committables_are_an_error(tmp_path: Path, messages: list[WriterCommitMessage | None]) -> None:
     """So does Spark's continuous mode commit, which never calls `write`."""
     options = DeltaOptions(path=str(tmp_path / "t"), checkpoint_location=str(tmp_path))
     writer = StreamWriter(DeltaSink(options), plan=None)

@@ -335,9 +335,7 @@ def test_new_files_are_in_the_location_of_the_manifest(tmp_path: Path) -> None:
     assert len(by_duckdb(tmp_path, "iceberg")) == 48
 
 
-def test_an_invalid_property_leaves_the_files_as_they_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_property_changes_no_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backlog = Backlog(iceberg_sink(tmp_path))
     table: Any = LAKES["iceberg"](tmp_path)
     with table.load().transaction() as transaction:

@@ -350,9 +350,7 @@ def test_abort_keeps_files_that_the_table_names(lake: DecoupledLake) -> None:
     assert len(lake.rows()) == 2
 
 
-def test_abort_aborts_only_the_batches_it_named(
-    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_abort_aborts_only_named_batches(delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of the checkpoint prepares one more while the operator thinks."""
     monkeypatch.setattr(admin, "confirm", lambda *_: delta.fill(1, first=3))
     before = delta.on_disk()

@@ -46,9 +46,7 @@ def held(lake: DecoupledLake, renewals: Renewals, clock: Mock) -> HeldLease:
     return HeldLease(renewals, lease, 0.3, stall_s=STALL_S, clock=clock)  # type: ignore[arg-type]
 
 
-def test_a_delivery_without_progress_loses_its_lease(
-    delta: DecoupledLake, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stalled_delivery_loses_its_lease(delta: DecoupledLake, caplog: pytest.LogCaptureFixture) -> None:
     clock, deliveries = Mock(return_value=0.0), delta.store.deliveries
     renewals = Renewals(deliveries)
     with held(delta, renewals, clock) as one:
@@ -86,9 +84,7 @@ def test_a_step_that_is_supervised_elsewhere_keeps_the_lease(delta: DecoupledLak
         assert not one.is_lost
 
 
-def test_a_delivery_that_hangs_blocks_no_stream(
-    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_delivery_blocks_no_stream(delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process takes over its stream, and its own process delivers other streams."""
     monkeypatch.setattr(lease_module, "RENEWALS_PER_LEASE", 30)
     round_of, goes_on = StreamWorker._round, threading.Event()

@@ -320,9 +320,7 @@ def test_abort_drops_the_staging_tables_of_pending_batches(lake: PostgresBacklog
     assert lake.query.ids() == [1, 2]
 
 
-def test_no_password_is_sent_to_a_server_of_the_store(
-    lake: PostgresBacklog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stores_server_gets_no_password(lake: PostgresBacklog, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.fill(1)
     monkeypatch.setenv("PGPASSWORD", "hunter2")
     output = penstock(lake.store_url, "deliver", "--once", exit_code=3)
