@@ -13,6 +13,7 @@ from servers.glue import GlueServer
 from servers.hive_metastore import HiveMetastore
 from servers.lossy_proxy import LossyProxy, lossy_proxy
 from servers.rest_catalog import RestCatalogServer
+from servers.s3 import s3_server
 from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake, StoredQuery
 from tests.support.iceberg_tables import Tables, tables_in
 from tests.support.lakes import ids
@@ -68,6 +69,13 @@ def silent() -> Iterator[int]:
     """The port of a server that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, str]]:
+    """A server of S3; the options for its bucket."""
+    with s3_server() as options:
+        yield options
 
 
 @pytest.fixture(scope="session")

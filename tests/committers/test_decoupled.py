@@ -75,6 +75,11 @@ class Stream:
         self.prepare(written)
         return written
 
+    def fill(self, batches: int) -> None:
+        """Run these batches from batch 0 on, each with its batch id as its only row."""
+        for batch_id in range(batches):
+            self.run(batch_id, [batch_id])
+
     def deliver(self) -> None:
         self.coupled().recovery.recover(self.query.stream)
 
@@ -220,8 +225,7 @@ def test_a_skipped_batch_that_was_given_up_meanwhile_is_an_error(stream: Stream)
 
 
 def test_a_rewound_checkpoint_supersedes_pending_batches(any_stream: Stream) -> None:
-    for batch_id in range(4):
-        any_stream.run(batch_id, [batch_id])
+    any_stream.fill(4)
     any_stream.run(1, [10, 11], "r2", offsets="others")
     assert any_stream.states() == {0: PREPARED, 1: PREPARED, 2: ABORTED, 3: ABORTED}
     any_stream.run(2, [12], "r2", offsets="others")
@@ -231,8 +235,7 @@ def test_a_rewound_checkpoint_supersedes_pending_batches(any_stream: Stream) -> 
 
 def test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again(stream: Stream) -> None:
     """With its delivery, the batch before would count as committed."""
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
+    stream.fill(3)
     stream.store.finish(stream.batch(1), ABORTED, reason="an operator skips it")
     assert stream.begin(stream.batch(1)) is Action.WRITE
     assert stream.states() == {0: PREPARED, 1: ABORTED, 2: ABORTED}
@@ -329,8 +332,7 @@ def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: 
 
 def test_a_coupled_query_does_not_go_on_over_a_batch_that_waits_for_its_replay(stream: Stream) -> None:
     """The batch between them is intact, but with the token of the next both would count as committed."""
-    for batch_id in range(2):
-        stream.run(batch_id, [batch_id])
+    stream.fill(2)
     stream.store.finish(stream.batch(0), ABORTED, reason="aborted for its replay")
     with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
         stream.coupled().begin(stream.batch(2))
@@ -371,8 +373,7 @@ def test_other_rows_are_not_prepared_before_batches_that_follow_skipped_ones(str
 
 def test_a_skipped_batch_waits_for_its_replay_once_what_it_followed_is_given_up(stream: Stream) -> None:
     """A checkpoint fork writes batch 0 again. The query must not continue after its own, skipped ones."""
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
+    stream.fill(3)
     for batch_id in range(3):
         stream.store.deliveries.skip(stream.query.stream, batch_id, "ann", "broken")
     stream.run(0, [0, 1, 2], "r2", "of the copy")
@@ -423,8 +424,7 @@ def test_a_batch_whose_predecessor_was_lost_with_the_store_is_not_prepared(strea
 
 
 def test_a_batch_that_is_being_delivered_cannot_be_superseded(stream: Stream) -> None:
-    for batch_id in range(2):
-        stream.run(batch_id, [batch_id])
+    stream.fill(2)
     _start_delivery(stream)
     with pytest.raises(RetryableError, match="is being delivered"):
         stream.begin(stream.batch(1, "others"))
@@ -495,8 +495,7 @@ def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_t
 
 
 def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
+    stream.fill(3)
     assert stream.store.finish(stream.batch(1), ABORTED, reason="it can never be committed")
     stream.store.deliveries.skip(stream.query.stream, 2, "ann", "broken")
     with pytest.raises(CheckpointMismatchError, match="batch 1 was aborted and never written again"):
@@ -560,8 +559,7 @@ def test_a_batch_behind_the_token_is_an_error_even_if_the_store_knows_it(
     stream: Stream, without_store: Stream
 ) -> None:
     """Checkpoint and store were restored from one backup, and the table has later batches."""
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
+    stream.fill(3)
     stream.deliver()
     without_store.store.claim(stream.query.stream, "r0")
     written = without_store.write(without_store.batch(0), "r0", [0])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from servers.azure import ACCOUNT, CONTAINER, azure_options, azure_properties
-from servers.s3 import BUCKET, s3_properties, s3_server
+from servers.s3 import BUCKET, s3_properties
 from tests.support.stored_lake import Lake
 
 import penstock
@@ -94,15 +93,14 @@ class Storage:
 
 
 @pytest.fixture(params=["local disk", "S3", "Azure"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "local disk":
-        yield Storage(str(tmp_path), {}, {})
-    elif request.param == "S3":
-        with s3_server() as options:
-            yield Storage(f"s3://{BUCKET}/{uuid.uuid4()}", options, s3_properties(options))
-    else:
-        url = request.getfixturevalue("azure")
-        yield Storage(f"az://{CONTAINER}/{uuid.uuid4()}", azure_options(url), azure_properties(url))
+        return Storage(str(tmp_path), {}, {})
+    if request.param == "S3":
+        options = request.getfixturevalue("s3")
+        return Storage(f"s3://{BUCKET}/{uuid.uuid4()}", options, s3_properties(options))
+    url = request.getfixturevalue("azure")
+    return Storage(f"az://{CONTAINER}/{uuid.uuid4()}", azure_options(url), azure_properties(url))
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

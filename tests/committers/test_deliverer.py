@@ -5,7 +5,7 @@ batches, each row once, with crashes, pauses and concurrent processes.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -77,6 +77,11 @@ class Stream:
         self.store.claim(query.stream, run_id)
         self.store.prepare(written.manifest, run_id)
         return written
+
+    def fill(self, batches: int) -> None:
+        """Prepare these batches from batch 0 on, each with its batch id as its only row."""
+        for batch_id in range(batches):
+            self.prepare(batch_id, [batch_id])
 
     def delivery(
         self,
@@ -159,8 +164,7 @@ def delta_stream(tmp_path: Path, store: SqlManifestStore, clock: HandClock) -> S
 
 
 def test_many_batches_are_one_table_commit_under_the_last_token(stream: Stream) -> None:
-    for batch_id in range(5):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(5)
     ended = stream.deliver()
 
     assert isinstance(ended, Delivered)
@@ -248,8 +252,7 @@ def test_large_manifests_are_delivered_in_parts(stream: Stream, monkeypatch: pyt
 
 
 def test_unmergeable_batches_are_delivered_alone(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
     monkeypatch.setattr("penstock.committers.file_tables.manifest.FILES_MAX", 1)
     failed = stream.deliver()
     assert isinstance(failed, Failed)
@@ -259,8 +262,7 @@ def test_unmergeable_batches_are_delivered_alone(stream: Stream, monkeypatch: py
 
 
 def test_a_target_that_cannot_merge_gets_each_batch_in_its_own_commit_at_once(stream: Stream) -> None:
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
     ended = []
     for _ in range(3):
         target = stream.query.target()
@@ -308,8 +310,7 @@ def test_the_tables_history_names_each_merged_batch_with_its_digest(stream: Stre
 
 def test_a_late_commit_of_an_abandoned_delivery_adds_no_row_twice(stream: Stream) -> None:
     """Its batches are delivered in other groups meanwhile."""
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
     late: list[Strand] = []
     with strands():
         stream.deliver(table=FaultyTable(stream.query.target(), Fault.LATE, late.append))
@@ -327,8 +328,7 @@ def test_a_late_commit_of_an_abandoned_delivery_adds_no_row_twice(stream: Stream
 
 def test_a_request_in_flight_that_is_executed_first_is_found(stream: Stream) -> None:
     """The next process delivers a part of what is already committed."""
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
     lost = FaultyTable(stream.query.target(), Fault.RESPONSE_LOST)
     assert isinstance(stream.deliver(table=lost), Failed)
     unfinished = stream.store.deliveries.unfinished(stream.query.stream)
@@ -346,8 +346,7 @@ def test_a_request_in_flight_that_is_executed_first_is_found(stream: Stream) -> 
 
 @pytest.mark.parametrize("point", ["deliver.start", "deliver.prepared", "commit.start", "commit.landed"])
 def test_a_process_that_was_taken_over_adds_nothing(stream: Stream, point: str) -> None:
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
 
     def take_over() -> None:
         stream.clock.advance(60)
@@ -391,8 +390,7 @@ def refusing(table: FileTable, batch_id: int, error: PenstockError) -> Any:
 
 
 def test_a_batch_that_the_table_refuses_is_parked_after_those_before_it_are_delivered(stream: Stream) -> None:
-    for batch_id in range(4):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(4)
     error = SchemaMismatchError("does not fit")
     for _ in range(stream.policy.tries_max + 4):
         stream.clock.advance(100)
@@ -435,8 +433,7 @@ def test_a_back_off_is_waited_for(stream: Stream) -> None:
 
 
 def test_a_skipped_batch_is_left_out_and_later_ones_are_delivered(stream: Stream) -> None:
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
     assert stream.store.deliveries.skip(stream.query.stream, 1, "tester", "spoilt")
     stream.deliver_all()
     assert stream.states() == {0: COMMITTED, 1: ABORTED, 2: COMMITTED}
@@ -445,8 +442,7 @@ def test_a_skipped_batch_is_left_out_and_later_ones_are_delivered(stream: Stream
 
 def test_a_batch_that_awaits_its_replay_holds_back_later_ones(stream: Stream) -> None:
     """With the token of a later one, the replay would count as committed."""
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
     stream.store.finish(stream.query.batch(1), ABORTED, reason="superseded")
     ended = stream.deliver()
     assert isinstance(ended, Delivered)
@@ -479,8 +475,7 @@ def test_missing_files_stop_the_delivery_with_a_remedy(stream: Stream) -> None:
 
 def test_a_missing_compacted_file_is_made_again_from_the_sources(stream: Stream) -> None:
     """The delivery was prepared, its process died, and somebody has deleted its files."""
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
 
     def compact(manifest: Manifest, run_id: str) -> Manifest:
         content = decode(manifest)
@@ -502,8 +497,7 @@ def test_a_missing_compacted_file_is_made_again_from_the_sources(stream: Stream)
 
 
 def test_others_may_write_the_table_meanwhile(stream: Stream) -> None:
-    for batch_id in range(2):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(2)
     stream.query.lake.append(-1)
     with at_point("commit.start", lambda: stream.query.lake.append(-2)):
         stream.deliver()
@@ -611,36 +605,8 @@ def without_history(table: FileTable) -> Any:
 
 def test_only_batches_that_spark_has_logged_are_delivered_if_asked(stream: Stream) -> None:
     stream.policy = DeliveryPolicy(after_checkpoint=True)
-    for batch_id in range(3):
-        stream.prepare(batch_id, [batch_id])
+    stream.fill(3)
     ended = stream.deliver(last_checkpointed=lambda: 1)
     assert isinstance(ended, Delivered)
     assert stream.states() == {0: COMMITTED, 1: COMMITTED, 2: PREPARED}
     assert stream.deliver(last_checkpointed=lambda: 1) is None
-
-
-def test_random_crashes_and_concurrent_processes_leave_each_row_once(delta_stream: Stream) -> None:
-    """Two processes take turns. Each may die at any point of a round."""
-    stream, rng = delta_stream, random.Random(7)
-    prepared: Sequence[int] = []
-    for _ in range(60):
-        if rng.random() < 0.5:
-            stream.prepare(len(prepared), [len(prepared)])
-            prepared = [*prepared, len(prepared)]
-        stream.clock.advance(rng.choice((1, 5, 30)))
-        lease = stream.store.deliveries.acquire(stream.query.stream, rng.choice(("one", "two")), 3)
-        if lease is None or not prepared:
-            continue
-        points = ("deliver.start", "deliver.prepared", "commit.start", "commit.landed", "deliver.done")
-        point = rng.choice((*points, None, None))
-        if point is None:
-            stream.delivery().round(lease, "drain")
-            continue
-        try:
-            with crash_at(point):
-                stream.delivery().round(lease, "drain")
-        except AssertionError:
-            continue  # nothing was to be delivered
-    stream.clock.advance(100)
-    stream.deliver_all()
-    assert stream.holds(prepared)

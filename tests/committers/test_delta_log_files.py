@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,17 +11,10 @@ import pytest
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 from servers.azure import azure_options
-from servers.s3 import s3_server
 
 from penstock.committers.delta.log_files import LOG, LocalLogFiles, LogFiles, entry_name, open_log_files
 
 S3_OPTIONS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
 
 
 class Log:

@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable
 from servers.azure import CONTAINER, emulator_options
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from servers.s3 import s3_server
 from tests.support.streams import VIEWS, DeltaStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed
@@ -24,9 +23,9 @@ ONCE_ONLY = {"max_retries": "0"}
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[LossyProxy, dict[str, str]]]:
-    with s3_server() as options, lossy_proxy(options["AWS_ENDPOINT_URL"]) as proxy:
-        yield proxy, options
+def s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
+    with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def azure_proxy(azure: str) -> Iterator[LossyProxy]:
 def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LossyProxy:
     network: LossyProxy
     if request.param == "S3":
-        network, _ = request.getfixturevalue("s3")
+        network = request.getfixturevalue("s3_proxy")
     else:
         network = request.getfixturevalue("azure_proxy")
         monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", network.url)
@@ -52,7 +51,7 @@ def stream(network: LossyProxy, request: pytest.FixtureRequest) -> DeltaStream:
     uri, options = f"az://{CONTAINER}/{uuid.uuid4()}", emulator_options()
     if "AZURITE_BLOB_STORAGE_URL" not in os.environ:
         uri = f"s3://lake/{uuid.uuid4()}"
-        _, options = request.getfixturevalue("s3")
+        options = request.getfixturevalue("s3")
     return DeltaStream(uri, storage_options=options, snapshot_cache=VIEWS[request.param]())
 
 

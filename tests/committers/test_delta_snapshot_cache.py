@@ -6,7 +6,7 @@ import logging
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
-from servers.s3 import s3_server
 from tests.support.streams import VIEWS, DeltaStream, clean_up_log, stream_in
 
 from penstock.committers.contract import Committed, Conflict
@@ -136,12 +135,6 @@ def test_each_part_of_the_token_is_read_once(stream: DeltaStream, monkeypatch: p
         new.commit(batch_id, [batch_id])
     assert len(asked) == 3
     assert set(asked.values()) == {1}
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
 
 
 def test_a_batch_on_s3_loads_nothing_either(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

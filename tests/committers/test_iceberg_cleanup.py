@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from pyarrow.fs import FileInfo, FileType
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
-from servers.s3 import s3_client, s3_properties, s3_server
+from servers.s3 import BUCKET, s3_client, s3_properties
 from tests.support.lakes import IcebergLake
 from tests.support.stored_lake import GRACE, NOW, OLD, Lake, paths
 
@@ -251,18 +252,17 @@ def test_files_below_a_local_location(tmp_path: Path) -> None:
     assert (missing.missing(["a"]), missing.delete(["a"]), list(missing.walk())) == (["a"], 0, [])
 
 
-def test_files_below_a_location_in_an_object_store() -> None:
-    with s3_server() as options:
-        client = s3_client(options)
-        for key in ("t/data/day=1/a b", "t/data/b", "t/data2/c"):
-            client.put_object(Bucket="lake", Key=key, Body=b"x")
-        properties = s3_properties(options)
-        files = iceberg_files("s3://lake/t/data", properties)
-        assert {(path, size) for path, size, _ in files.walk()} == {("day=1/a b", 1), ("b", 1)}
-        assert files.missing(["b", "c"]) == ["c"]
-        assert files.delete(["b", "c"]) == 1
-        assert {path for path, _, _ in files.walk()} == {"day=1/a b"}
-        assert list(iceberg_files("s3://lake/nothing", properties).walk()) == []
+def test_files_below_a_location_in_an_object_store(s3: dict[str, str]) -> None:
+    folder = f"cleanup/{uuid.uuid4()}"
+    for key in ("data/day=1/a b", "data/b", "data2/c"):
+        s3_client(s3).put_object(Bucket=BUCKET, Key=f"{folder}/{key}", Body=b"x")
+    properties = s3_properties(s3)
+    files = iceberg_files(f"s3://{BUCKET}/{folder}/data", properties)
+    assert {(path, size) for path, size, _ in files.walk()} == {("day=1/a b", 1), ("b", 1)}
+    assert files.missing(["b", "c"]) == ["c"]
+    assert files.delete(["b", "c"]) == 1
+    assert {path for path, _, _ in files.walk()} == {"day=1/a b"}
+    assert list(iceberg_files(f"s3://{BUCKET}/{folder}/nothing", properties).walk()) == []
 
 
 def test_files_are_deleted_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,9 +87,7 @@ def test_tags_and_heads_of_branches_stay_however_old(history: History) -> None:
     refs = history.table().metadata.refs
     assert history.run().snapshots > KEEP
     assert history.table().metadata.refs == refs
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
     assert first in history.snapshot_ids
 
 
@@ -138,9 +136,7 @@ def test_snapshots_that_a_rollback_left_expire_too(history: History) -> None:
     history.append(3)
     history.table().manage_snapshots().rollback_to_snapshot(history.snapshot_ids[0]).commit()
     history.append(10)
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
 
 
 def test_manifests_that_later_snapshots_have_as_well_stay(tmp_path: Path) -> None:
@@ -150,9 +146,7 @@ def test_manifests_that_later_snapshots_have_as_well_stay(tmp_path: Path) -> Non
     (plan,) = history.expiries.of_table(str(history.table().metadata.table_uuid))
     files = decode_expired(plan.content)
     assert (files.data_files, files.manifests, len(files.others)) == ((), (), KEEP + 1)
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
     history.close()
 
 
@@ -167,16 +161,12 @@ def test_data_files_that_a_rewritten_manifest_keeps_stay(history: History) -> No
     (plan,) = history.expiries.of_table(str(history.table().metadata.table_uuid))
     needed = [history.snapshots[snapshot_id].files for snapshot_id in history.snapshot_ids]
     assert set(decode_expired(plan.content).paths).isdisjoint(set[str]().union(*needed))
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
 
 
 def test_overwritten_data_files_go(history: History) -> None:
     overwrite(history, 2 * KEEP + 1)
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
     assert len(list(history.folder.rglob("*.parquet"))) <= 2 * KEEP
 
 
@@ -528,9 +518,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(history: History, 
     history.forget_step()
     history.policy = POLICY
     history.append(2 * KEEP + 1)
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
 
 
 @pytest.mark.parametrize("number", range(1, 16))
@@ -546,9 +534,7 @@ def test_a_concurrent_run_at_any_step_does_no_harm(history: History, number: int
     assert len(history.snapshot_ids) == KEEP
     assert bool(other) is (len(history.steps) >= number)
     history.check_readable()
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
 
 
 def test_a_plan_whose_commit_never_came_is_dropped(history: History) -> None:
@@ -695,9 +681,7 @@ def test_exactly_the_unused_files_are_deleted(changes: list[str], seed: Random, 
         for change in ["append", "append", *changes]:
             model.apply(change)
         history.append(2 * KEEP + 2)
-        history.settle()
-        history.check_readable()
-        history.check_nothing_left()
+        history.settle_and_check()
         history.close()
 
 

@@ -98,13 +98,13 @@ def test_a_committed_batch_whose_snapshot_has_expired_is_not_added_again(stream:
     """The token is in a table property: snapshots come and go."""
     manifest = stream.prepare(1, [1])
 
-    def land_and_expire(send: Send) -> CommitTableResponse:
+    def commit_and_expire(send: Send) -> CommitTableResponse:
         send()
         stream.lake.append(100)
         stream.lake.expire()
         raise UNKNOWN[0]
 
-    with at_request(land_and_expire):
+    with at_request(commit_and_expire):
         assert isinstance(stream.committer().commit(manifest), Committed)
     assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
     assert stream.ids() == [0, 1, 100]

@@ -330,7 +330,7 @@ def test_accepting_a_dropped_branch_creates_it_again(tmp_path: Path) -> None:
 
 def test_accepting_what_is_fine_changes_nothing(main: IcebergStream) -> None:
     main.committer().accept("query-1")
-    main.committer().accept("never seen")
+    main.committer().accept("unknown")
     assert isinstance(main.commit(2, [2]), Committed)
     assert main.ids() == [0, 1, 2, 100]
 

@@ -353,7 +353,7 @@ def on_call(name: str, action: Callable[[Client, Callable[[], Any]], Any]) -> It
 
 
 def hang_up(client: Client) -> None:
-    """As seen by the client: later calls fail, too."""
+    """For the client the connection is lost: later calls fail, too."""
     client._iprot.trans.close()
     raise TTransportException(TTransportException.END_OF_FILE, "TSocket read 0 bytes")
 

@@ -201,6 +201,11 @@ class History:
                 return
         raise AssertionError("expiry never ends")
 
+    def settle_and_check(self) -> None:
+        self.settle()
+        self.check_readable()
+        self.check_nothing_left()
+
     # Checks -----------------------------------------------------------------------------------------
 
     def check_readable(self) -> None:
