@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 pyth
 BIN := .venv/bin
 BIN40 := .venv-spark40/bin
 
-# Spark starts its workers with `python3` from PATH unless told otherwise, and that one lacks pyarrow.
+# Spark starts its workers with `python3` from PATH unless it is configured, and that one has no pyarrow.
 export PYSPARK_PYTHON = $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON = $(PYSPARK_PYTHON)
 # A name that resolves everywhere: Spark on a laptop otherwise binds to whatever the network says today.
@@ -112,7 +112,7 @@ mutants: .venv/.installed ## Take guards away, one at a time, and count the hist
 MINUTES ?= 60
 SEED ?=
 .PHONY: chaos
-chaos: .venv/.installed java ## Kill, pause, starve and cut off real streams for MINUTES, and check every row
+chaos: .venv/.installed java ## Kill, pause, starve and disconnect real streams for MINUTES, and check every row
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # make flames NAMES=writer

@@ -351,7 +351,7 @@ _FAILED_COMMITS: Sequence[RequestFault] = (
     "request lost",
     "response lost",
     "response cut",
-    "landed, answered 503",
+    "committed, answered 503",
     "sent twice",
 )
 

@@ -78,7 +78,7 @@ class StoredQuery:
 
     def maintain(self, batch_id: int) -> None:
         with open_store(self.store_url) as store:
-            self.query.sink().maintain(store, batch_id)
+            self.query.sink().maintain(store, self.query.batch(batch_id))
 
     def recover(self) -> list[Recovered]:
         with open_store(self.store_url) as store:
