@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from servers.started import Servers
 from tests.chaos.campaign import Campaign
-from tests.chaos.deployments import FORMATS, STORES, Setup, all_setups, why_unavailable
+from tests.chaos.deployments import ENVIRONMENTS, FORMATS, STORES, Setup, all_setups, why_unavailable
 from tests.chaos.disks import unmount_leftovers, why_no_permissions
 from tests.chaos.report import Report
 
@@ -34,11 +34,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="default: a random one")
     parser.add_argument("--lakes", default=",".join(FORMATS), help="table formats, separated by commas")
     parser.add_argument("--stores", default=",".join(STORES), help="manifest stores, separated by commas")
+    parser.add_argument("--environments", default=",".join(ENVIRONMENTS), help="separated by commas")
     parser.add_argument("--trial", type=int, help="number of the only trial to run")
     given = parser.parse_args()
-    setups = all_setups(given.lakes.split(","), given.stores.split(","))
+    chosen = (given.lakes, given.stores, given.environments)
+    setups = all_setups(*(names.split(",") for names in chosen))
     if not setups:
-        parser.error(f"choose --lakes from {', '.join(FORMATS)}, and --stores from {', '.join(STORES)}")
+        parser.error("no setup has these lakes, stores and environments")
     signal.signal(signal.SIGTERM, _stop)
     command = f"make chaos MINUTES={given.minutes:g} SEED={given.seed}"
     say(command)
