@@ -1,4 +1,4 @@
-"""The parts of the demo that `make demo` does not show to be right, and the committed notebook."""
+"""The parts of the demo that `make demo` does not check, and the committed notebook."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ def test_the_demo_leaves_other_peoples_files_alone(tmp_path: Path) -> None:
 # The streams ----------------------------------------------------------------------------------------
 
 
-def test_the_demo_sees_what_lies_ready_in_both_formats(tmp_path: Path) -> None:
-    """Data files count before any table names them; what the formats keep beside them does not."""
+def test_the_demo_finds_uncommitted_data_files_of_both_formats(tmp_path: Path) -> None:
+    """Data files count before a table references them; metadata files do not."""
     delta, iceberg = Lake(tmp_path).streams
     ready = [
         tmp_path / "delta" / "origin=EWR" / "a.parquet",
@@ -207,11 +207,11 @@ def test_the_notebook_is_committed_as_it_was_run(notebook: Path) -> None:
     assert {output["output_type"] for output in outputs} <= {"execute_result", "stream"}
     assert [output for output in outputs if output.get("name") == "stderr"] == []
     assert notebook != NOTEBOOKS[0] or any("image/png" in output.get("data", {}) for output in outputs)
-    said = json.dumps(
+    shown = json.dumps(
         [{**output.get("data", {}), "image/png": "", "text": output.get("text")} for output in outputs]
     )
     assert not any(
-        path in said for path in (str(notebook.parent.parent), "/home/", "/root/", "/Users/", "/tmp/")
+        path in shown for path in (str(notebook.parent.parent), "/home/", "/root/", "/Users/", "/tmp/")
     )
 
 

@@ -1,4 +1,4 @@
-"""The documents say what the code says. `PENSTOCK_UPDATE_DOCS=1` writes the generated parts anew."""
+"""The documents agree with the code. `PENSTOCK_UPDATE_DOCS=1` writes the generated parts."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def texts_of(path: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_the_alerts_ask_for_metrics_that_are_served() -> None:
+def test_the_alerts_use_metrics_that_are_served() -> None:
     asked = set(re.findall(r"\bpenstock_\w+", "\n".join(expressions())))
     assert len(asked) > 8
     assert asked <= served_metrics()
@@ -120,7 +120,7 @@ def served_metrics() -> set[str]:
 @pytest.mark.parametrize(
     "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 )
-def test_links_between_documents_lead_somewhere(path: Path) -> None:
+def test_links_between_documents_are_not_broken(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text())
     missing = [target for target in targets if not (path.parent / target).exists()]
     assert missing == []

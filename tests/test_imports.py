@@ -1,4 +1,4 @@
-"""What importing costs: `import penstock` is instant, and executors load no database driver."""
+"""The cost of imports: `import penstock` is fast, and executors load no database driver."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_importing_penstock_loads_neither_spark_nor_a_library() -> None:
     assert not top_level(loaded_by("import penstock")) & HEAVY
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in penstock.__all__:
         assert (
             getattr(penstock, name).__name__ == name if name != "START_SETTINGS" else penstock.START_SETTINGS
@@ -62,13 +62,13 @@ def test_every_public_name_can_be_had() -> None:
         assert getattr(testing, name).__name__ == name if name != "CRASH_POINTS" else testing.CRASH_POINTS
 
 
-def test_importing_what_users_test_with_loads_neither_duckdb_nor_spark() -> None:
-    """Whoever kills a job needs no duckdb, and whoever checks a table no Spark."""
+def test_importing_the_test_kit_loads_neither_duckdb_nor_spark() -> None:
+    """Killing a job requires no duckdb, and checking a table no Spark."""
     assert not top_level(loaded_by("import penstock.testing")) & {*HEAVY, "duckdb", "psutil"}
 
 
 @pytest.mark.parametrize("module", ["checking", "delta_table", "duckdb_reader", "iceberg_table", "jobs"])
-def test_what_users_test_with_loads_no_spark(module: str) -> None:
+def test_modules_of_the_test_kit_load_no_spark(module: str) -> None:
     assert "pyspark" not in top_level(loaded_by(f"import penstock.testing.{module}"))
 
 
@@ -94,7 +94,7 @@ def test_writers_load_no_database_driver_table_library_or_spark() -> None:
 
 
 @pytest.mark.parametrize("writer", ["arrow_stream_writer", "batch_writer", "row_stream_writer"])
-def test_what_executors_unpickle_loads_no_database_driver_or_table_library(writer: str) -> None:
+def test_writers_in_executors_load_no_database_driver_or_table_library(writer: str) -> None:
     """Spark itself is there already."""
     loaded = loaded_by(f"import penstock.datasource.{writer}")
     assert "pyspark" in top_level(loaded)

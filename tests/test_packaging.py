@@ -1,4 +1,4 @@
-"""What a user installs: wheel and sdist, where nothing but the declared dependencies is there."""
+"""Wheel and sdist, installed with the declared dependencies only."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ spark.stop()
 
 
 def run(*command: object, **variables: str) -> str:
-    """The standard output of a command; its whole output is in the failure if it does not end well."""
+    """Return the standard output of a command. If it fails, the error has all of its output."""
     environment = {
         k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYSPARK", "VIRTUAL_ENV"))
     }
@@ -113,7 +113,7 @@ def with_dependencies(names: Iterable[str]) -> set[str]:
 
 
 def clean_environment(folder: Path, names: Iterable[str]) -> Path:
-    """An environment with `names` and what they need, and nothing else. Offline: linked from this one.
+    """Create an environment with only `names` and their dependencies. Offline: linked from this one.
 
     A distribution that the package imports and does not declare is absent there.
     """
@@ -158,7 +158,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
 
 
 def test_the_sdist_holds_what_builds_the_wheel_and_nothing_else(dist: Path) -> None:
-    """Without tests, which need benchmarks, documentation and locks beside them."""
+    """Without tests, which need benchmarks, documentation and locks."""
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -180,7 +180,7 @@ def test_the_wheel_from_the_sdist_is_the_wheel_from_the_tree(dist: Path, tmp_pat
     }
 
 
-def test_every_module_imports_where_only_declared_dependencies_are(installed: Path) -> None:
+def test_every_module_imports_with_the_declared_dependencies(installed: Path) -> None:
     imported = set(run(installed, "-I", "-c", IMPORT_EVERYTHING).split())
     paths = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     dotted = [

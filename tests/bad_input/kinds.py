@@ -80,8 +80,11 @@ def with_nulls(kind: Any, *, allowed: bool) -> Any:
     if isinstance(kind, spark_types.StructType):
         fields = [(name, with_nulls(part, allowed=allowed), allowed) for name, part in parts(kind)]
         return spark_types.StructType([spark_types.StructField(*field) for field in fields])
-    if isinstance(kind, spark_types.ArrayType | spark_types.MapType):
-        return type(kind)(*(with_nulls(part, allowed=allowed) for _, part in parts(kind)), allowed)
+    if isinstance(kind, spark_types.ArrayType):
+        return spark_types.ArrayType(with_nulls(kind.elementType, allowed=allowed), allowed)
+    if isinstance(kind, spark_types.MapType):
+        key, value = (with_nulls(part, allowed=allowed) for _, part in parts(kind))
+        return spark_types.MapType(key, value, allowed)
     return kind
 
 

@@ -1,4 +1,4 @@
-"""What a second engine finds in the table: while the stream trials, and when its source is exhausted."""
+"""Checks of the invariant with DuckDB: after each fault, and at the end of a trial."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROW = "id, day"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the invariant says of a table."""
+    """The state of a table."""
 
     rows: int = 0
     lost: int = 0
-    """Rows that the table must have and has not."""
+    """Missing rows of the source that the table must have."""
     doubled: int = 0
     files_twice: int = 0
     orphans: int = 0
@@ -34,40 +34,40 @@ class Verdict:
 
 
 def check_during_trial(deployment: Deployment, source: Source, delivered: int | None = None) -> Verdict:
-    """Nothing doubled, nothing that must be there lost, no file twice, tokens ascending.
+    """Check that no row is doubled or lost, no file is referenced twice, and tokens ascend.
 
-    The driver may go on meanwhile: what must be there is read before the table.
+    The driver may continue meanwhile: the required batches are determined before the table is read.
 
     Args:
-        delivered: the last batch that must be there; None: what Spark has logged as committed
+        delivered: the last batch that the table must have; None: the last one that Spark has logged
     """
     progress = Progress(deployment.checkpoint)
-    must_be_there = progress.files_up_to(progress.committed() if delivered is None else delivered)
+    required = progress.files_up_to(progress.committed() if delivered is None else delivered)
     try:
-        return _verdict(deployment.read_table(), source, must_be_there, pending=[])
+        return _verdict(deployment.read_table(), source, required, pending=[])
     except (duckdb.Error, ConfigurationError) as error:
         return Verdict(problems=[f"the table cannot be read: {error}"])
 
 
 def check_after_trial(deployment: Deployment, source: Source) -> Verdict:
-    """The whole invariant: each source row once, and nothing pending."""
+    """Check the whole invariant: each source row once, and no batch pending."""
     every_file = sorted(source.folder.glob("*.parquet"))
     return _verdict(deployment.read_table(), source, every_file, _pending(deployment.store_url))
 
 
-def _verdict(table: Table, source: Source, must_be_there: Sequence[Path], pending: Sequence[str]) -> Verdict:
+def _verdict(table: Table, source: Source, required: Sequence[Path], pending: Sequence[str]) -> Verdict:
     with connect() as connection:
-        if not must_be_there and not _has_rows(table, connection):
+        if not required and not _has_rows(table, connection):
             return Verdict()
         found = testing.check(table, source.relation, columns=ROW, connection=connection)
-        lost = 0 if found.missing else _lost(connection, _relation(must_be_there), table.relation(connection))
+        lost = 0 if found.missing else _lost(connection, _relation(required), table.relation(connection))
     found = replace(found, lost=lost, pending=pending)
     twice = sum(count > 1 for count in found.added.values())
     return Verdict(found.rows, found.lost, found.doubled, twice, found.orphans, found.problems)
 
 
 def _has_rows(table: Table, connection: duckdb.DuckDBPyConnection) -> bool:
-    """False before the first commit, when there may be no table at all."""
+    """Return False before the first commit, when the table may not exist."""
     try:
         return bool(table.read(connection).live)
     except ConfigurationError:

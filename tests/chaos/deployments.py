@@ -33,6 +33,7 @@ _ENVIRONMENTS: Mapping[Format, Sequence[Environment]] = {
     "delta": ("disk", "small disks", *OBJECT_STORES),
     "iceberg": ("disk", "small disks", "REST catalog"),
 }
+ENVIRONMENTS: Sequence[Environment] = (*_ENVIRONMENTS["delta"], "REST catalog")
 
 _OPTIONS: Mapping[Format | Delivery, Mapping[str, str]] = {
     "delta": {"partitionBy": "day", "schemaEvolution": "addColumns"},
@@ -78,7 +79,11 @@ class Setup:
         return self.environment in (*OBJECT_STORES, "REST catalog")
 
 
-def all_setups(formats: Collection[str] = FORMATS, stores: Collection[str] = STORES) -> list[Setup]:
+def all_setups(
+    formats: Collection[str] = FORMATS,
+    stores: Collection[str] = STORES,
+    environments: Collection[str] = ENVIRONMENTS,
+) -> list[Setup]:
     """Return each format in each environment, with each store, coupled and decoupled."""
     deliveries: Sequence[Delivery] = ("coupled", "decoupled")
     return [
@@ -87,7 +92,7 @@ def all_setups(formats: Collection[str] = FORMATS, stores: Collection[str] = STO
         for environment in _ENVIRONMENTS[table_format]
         for store in STORES
         for delivery in deliveries
-        if table_format in formats and store in stores
+        if table_format in formats and store in stores and environment in environments
     ]
 
 

@@ -1,7 +1,8 @@
-"""Small file systems that really get full, and folders that really refuse to be written."""
+"""Small file systems that can be filled, and folders that can be made read-only."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
@@ -10,15 +11,13 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from tests.chaos.drivers import unprivileged
-
 MIB = 1024 * 1024
 FILLER = "filler"
 
 
 @contextmanager
 def small_disk(mount: Path, mib: int = 48) -> Iterator[Path]:
-    """A file system of its own at `mount`: ext4 in a file if there are loop devices, else tmpfs.
+    """Mount a file system: ext4 in a file if there are loop devices, else tmpfs.
 
     Raises:
         OSError: nothing can be mounted here.
@@ -34,7 +33,7 @@ def small_disk(mount: Path, mib: int = 48) -> Iterator[Path]:
 
 @cache
 def why_no_small_disks() -> str | None:
-    """Why disks cannot get full here; None if they can."""
+    """Return why no small file system can be mounted here; None if one can."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
@@ -46,7 +45,7 @@ def why_no_small_disks() -> str | None:
 
 
 def unmount_leftovers(folder: Path) -> None:
-    """Of a campaign that was killed."""
+    """Unmount the file systems of a campaign that was killed."""
     with suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
             mount = Path(line.split()[1])
@@ -76,7 +75,7 @@ def _run(*command: str | Path) -> bool:
 
 @contextmanager
 def full(disk: Path) -> Iterator[None]:
-    """No byte is free on this file system for the time of the block: what others free is taken, too."""
+    """Keep a file system full within the block, also if others free space."""
     done = threading.Event()
     filler = disk / FILLER
 
@@ -106,16 +105,28 @@ def _fill(filler: Path) -> None:
 # Read-only --------------------------------------------------------------------------------------------
 
 
+@cache
+def unprivileged() -> tuple[str, ...] | None:
+    """Return the command prefix that makes permissions and full disks bind a program; None if there is none.
+
+    Root without capabilities is an owner like any other.
+    """
+    if os.geteuid() != 0:
+        return ()
+    setpriv = shutil.which("setpriv")
+    return (setpriv, "--bounding-set=-all", "--inh-caps=-all") if setpriv else None
+
+
 def why_no_permissions() -> str | None:
-    """Why permissions cannot be revoked here; None if they can."""
+    """Return why permissions cannot be revoked here; None if they can."""
     if unprivileged() is None:
-        return "root may write everywhere, and there is no setpriv to take that from the driver"
+        return "root may write everywhere, and setpriv, which would restrict the driver, is missing"
     return None
 
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Nothing below `folder` can be made, renamed, deleted or changed, for the time of the block."""
+    """Make a folder and everything in it read-only within the block."""
     modes: dict[Path, int] = {}
     try:
         for path in [folder, *folder.rglob("*")]:

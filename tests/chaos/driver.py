@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import psutil
 from servers.processes import send
 from tests.chaos.deployments import CLUSTER, Deployment
+from tests.chaos.disks import unprivileged
 from tests.support.driver_process import SHORT_LIVED, DriverProcess
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -35,18 +33,6 @@ _CONF_OF_CLUSTER = {
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.task.maxFailures": "8",
 }
-
-
-@cache
-def unprivileged() -> tuple[str, ...] | None:
-    """Return the command prefix that makes permissions and full disks bind a program; None if there is none.
-
-    Root without capabilities is an owner like any other.
-    """
-    if os.geteuid() != 0:
-        return ()
-    setpriv = shutil.which("setpriv")
-    return (setpriv, "--bounding-set=-all", "--inh-caps=-all") if setpriv else None
 
 
 class Driver(DriverProcess):

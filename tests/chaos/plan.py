@@ -7,23 +7,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from tests.chaos.delivery_faults import DeliveryFault
+from tests.chaos import delivery_faults, faults
 from tests.chaos.deployments import Setup
-from tests.chaos.fault import Fault
-from tests.chaos.faults import ENDING, SURVIVED
-from tests.chaos.kills import KillAtPoint, KillDriver, KillWorker
+from tests.chaos.faults import KILL_AT_POINT, KILL_DRIVER_AT_POINT, KILL_EXECUTOR, Fault
 
 from penstock.committers.crash_points import STREAM_POINTS
 
+SURVIVED = (*faults.SURVIVED, *delivery_faults.SURVIVED)
+ENDING = (*faults.ENDING, delivery_faults.KILL_AT_NEW_COLUMN)
+
 LEAVES_PENDING = ("prepare.done", "evolve.done", "commit.start", "commit.landed", "recover.start")
-"""Crash points after which the next start finds a batch that is PREPARED."""
+"""Crash points after which the next start finds a PREPARED batch."""
 
 BEFORE_PREPARE = ("write.file_open", "write.files_closed", "prepare.start")
-"""The same batch comes there again after a restart."""
+"""The same batch reaches these again after a restart."""
 
 IN_RECOVERY = ("recover.start", "recover.done")
 EXECUTORS_WEIGHT = 3
-"""Few trials have any."""
+"""Few trials have executors."""
 
 AT_THE_BEGINNING = "table.created"
 NEW_COLUMN = "evolve.done"
@@ -31,37 +32,36 @@ ANYWHERE = tuple(
     point for point in STREAM_POINTS if point not in (*IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN)
 )
 WITHOUT_TABLE = (*BEFORE_PREPARE, "prepare.done")
-"""Where the driver of a decoupled stream comes: the others are its delivery processes'."""
+"""The points of the driver of a decoupled stream: its delivery processes reach the others."""
 
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What one driver is started with, what it trials through, and what ends it."""
+    """The query of one driver, its faults, and the fault that ends it."""
 
-    number: int
     columns: int
-    """How many columns the query has beyond those of the source: new ones come with later drivers."""
+    """Columns of the query in addition to those of the source: later drivers add some."""
     partitions: int
     point: str | None
-    """The crash point where it will wait."""
+    """The crash point where it waits."""
     batches_ahead: int | None
-    """Only in the batch that is so many after the last one committed when it starts; None: in any batch."""
+    """It waits in the batch that is so many after the last committed one at its start; None: in any batch."""
     faults: Sequence[Fault]
     end: Fault
 
 
 def plan_trial(rng: random.Random, setup: Setup) -> Iterator[DriverPlan]:
-    """One driver after the other, without end."""
+    """Yield one driver after the other, without end."""
     columns, before = 0, None
     for number in count():
         point = _choose_point(rng, setup, number, before)
         columns += point == NEW_COLUMN or (setup.is_decoupled and rng.random() < 0.15)
         ahead = rng.randint(4, 12) if point in ANYWHERE and rng.random() < 0.4 else None
-        faults = _faults(rng, setup) if point is None or ahead is not None else []
-        end: Fault = rng.choice([fault for fault in ENDING if fault.applies_to(setup)])
+        chosen = _faults(rng, setup) if point is None or ahead is not None else []
+        end = rng.choice([fault for fault in ENDING if fault.applies_to(setup)])
         if point is not None:
-            faults, end = faults + [KillAtPoint()] * _kills_at(rng, point, ahead), KillDriver(at_point=True)
-        yield DriverPlan(number, columns, 1 + number % 3, point, ahead, faults, end)
+            chosen, end = chosen + [KILL_AT_POINT] * _kills_at(rng, point, ahead), KILL_DRIVER_AT_POINT
+        yield DriverPlan(columns, 1 + number % 3, point, ahead, chosen, end)
         before = point
 
 
@@ -78,19 +78,19 @@ def _choose_point(rng: random.Random, setup: Setup, number: int, before: str | N
 
 
 def _faults(rng: random.Random, setup: Setup) -> list[Fault]:
-    """For a driver that is on its way. One that waits in every batch gets nowhere."""
+    """Choose the faults of a driver that makes progress. One that waits in every batch makes none."""
     possible = [fault for fault in SURVIVED if fault.applies_to(setup)]
     kills = [fault for fault in possible if fault.kind == "kill"]
     others = [fault for fault in possible if fault.kind != "kill"]
-    weights = [EXECUTORS_WEIGHT if fault == KillWorker("executor") else 1 for fault in kills]
-    faults = rng.choices(kills, weights, k=rng.randint(4, 8)) + rng.sample(others, k=rng.randint(0, 2))
+    weights = [EXECUTORS_WEIGHT if fault == KILL_EXECUTOR else 1 for fault in kills]
+    chosen = rng.choices(kills, weights, k=rng.randint(4, 8)) + rng.sample(others, k=rng.randint(0, 2))
     if setup.is_decoupled:
-        faults.append(rng.choice([fault for fault in others if isinstance(fault, DeliveryFault)]))
-    rng.shuffle(faults)
-    return faults
+        chosen.append(rng.choice([fault for fault in others if fault in delivery_faults.SURVIVED]))
+    rng.shuffle(chosen)
+    return chosen
 
 
 def _kills_at(rng: random.Random, point: str, ahead: int | None) -> int:
-    """How often the waiting worker alone is killed, before the driver is: the next one comes there, too."""
+    """Return how often only the waiting worker is killed before the driver is: its successor waits again."""
     comes_again = point in BEFORE_PREPARE if ahead is not None else point in (*ANYWHERE, IN_RECOVERY[0])
     return rng.choice((2, 4, 6)) if comes_again else 0

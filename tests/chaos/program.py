@@ -2,7 +2,7 @@
 
 A supervisor does that in production; here it saves the eight seconds that a new Spark takes. Exit codes:
 
-    0                  told to finish, and all files of the source are streamed
+    0                  the file `--finish` exists, and the source is streamed to its end
     TAKEN_OVER         another run of the query has taken over
     NEEDS_OPERATOR     the sink asks for a decision of an operator
     any other code     its Spark has ended

@@ -1,4 +1,4 @@
-"""The source of a stream: files of ids, one a batch, that come as long as the stream needs them."""
+"""The source of a stream (files of ids, one per batch), and the progress of Spark in it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ROWS_PER_FILE = 40
 
 
 class Source:
-    """Files of ids in a folder. The ids go on where they ended."""
+    """Files of ascending ids in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = 0
 
     def grow_to(self, files: int) -> None:
-        """Each file appears whole."""
+        """Add files, each by a rename."""
         while self.files < files:
             first = self.files * ROWS_PER_FILE
             name = f"{self.files:05}.parquet"
@@ -34,17 +34,17 @@ class Source:
 
 
 class Progress:
-    """What Spark's own logs in the checkpoint say: which batches are done, and which files they had."""
+    """Spark's logs in the checkpoint: which batches are done, and which files they had."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
 
     def committed(self) -> int:
-        """The last batch that Spark has logged as committed; -1 if there is none."""
+        """Return the last batch that Spark has logged as committed; -1 if there is none."""
         return max(_numbers(self._checkpoint / "commits"), default=-1)
 
     def files_up_to(self, batch_id: int) -> list[Path]:
-        """Files of the source that batches up to this one have."""
+        """Return the files of the source in batches up to this one."""
         if batch_id < 0:
             return []
         offset = json.loads((self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])
@@ -52,7 +52,7 @@ class Progress:
         return sorted(path for path, position in self._log().items() if position <= last)
 
     def _log(self) -> dict[Path, int]:
-        """Files of the source by their position in the log of the file source."""
+        """Return the files of the source, with their positions in the log of the file source."""
         found = {}
         for entry in (self._checkpoint / "sources" / "0").iterdir():
             if entry.name.removesuffix(".compact").isdecimal():

@@ -1,4 +1,4 @@
-"""The kill campaign in small: short trials go well, and one whose table is damaged does not."""
+"""The chaos campaign in small: short trials succeed, and one whose table is damaged fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,25 @@ from urllib.parse import quote, unquote
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from rich.console import Console
 from servers.started import Servers
+from tests.chaos import delivery_faults
 from tests.chaos.campaign import Campaign
 from tests.chaos.checks import check_during_trial
-from tests.chaos.deliveries import DeliveryStore, HeldLease
-from tests.chaos.delivery_faults import KillDeliveryAtPoint
-from tests.chaos.deployments import CLUSTER, FORMATS, STORES, Deployment, Setup, all_setups
-from tests.chaos.fault import Fault
-from tests.chaos.faults import ENDING, SURVIVED
-from tests.chaos.kills import KillAtPoint, KillDriver, KillWorker
+from tests.chaos.deliveries import DeliveryStore, Lease
+from tests.chaos.deployments import CLUSTER, Deployment, Place, Setup, all_setups
+from tests.chaos.faults import KILL_AT_POINT, KILL_DRIVER, KILL_DRIVER_AT_POINT, Fault
 from tests.chaos.plan import (
     ANYWHERE,
     AT_THE_BEGINNING,
+    ENDING,
     IN_RECOVERY,
     NEW_COLUMN,
+    SURVIVED,
     WITHOUT_TABLE,
     DriverPlan,
     plan_trial,
 )
-from tests.chaos.report import Report, Screen
+from tests.chaos.report import Report
 from tests.chaos.source import ROWS_PER_FILE, Source
 from tests.chaos.trial import Result, Trial
 from tests.support.backlogs import QUERY, DecoupledLake
@@ -49,7 +48,7 @@ def test_plans_reach_every_crash_point_and_every_fault() -> None:
     """Within forty drivers in each setup."""
     faults: set[Fault] = set()
     points: dict[bool, set[str]] = {False: set(), True: set()}
-    for setup in all_setups(FORMATS, STORES):
+    for setup in all_setups():
         of_setup = replace(setup, master=CLUSTER)
         for seed in range(10):
             for plan, _ in zip(plan_trial(random.Random(seed), of_setup), range(40), strict=False):
@@ -57,17 +56,19 @@ def test_plans_reach_every_crash_point_and_every_fault() -> None:
                 points[setup.is_decoupled] |= {plan.point} if plan.point else set()
     assert points[False] == set(STREAM_POINTS) == {*ANYWHERE, *IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN}
     assert points[True] == {*WITHOUT_TABLE, AT_THE_BEGINNING}
-    assert faults == {*SURVIVED, *ENDING, KillAtPoint(), KillDriver(at_point=True)}
+    assert faults == {*SURVIVED, *ENDING, KILL_AT_POINT, KILL_DRIVER_AT_POINT}
+    assert len({fault.name for fault in faults}) == len(faults)
 
 
 def test_every_crash_point_of_a_delivery_is_hit() -> None:
-    hit = {fault.point for fault in SURVIVED if isinstance(fault, KillDeliveryAtPoint)}
-    assert hit >= set(DELIVERY_POINTS)
+    names = {fault.name for fault in SURVIVED}
+    assert names >= {f"kill delivery at {point}" for point in DELIVERY_POINTS}
+    assert set(delivery_faults.POINTS) >= set(DELIVERY_POINTS)
 
 
 def test_every_second_trial_is_decoupled(tmp_path: Path) -> None:
-    setups = all_setups(FORMATS, STORES)
-    trials = Campaign(1, tmp_path, Servers(tmp_path), Screen(Console(quiet=True))).trials(setups)
+    setups = all_setups()
+    trials = Campaign(1, tmp_path, Servers(tmp_path), print).trials(setups)
     found = [setup.delivery for _, setup in islice(trials, 2 * len(setups))]
     assert found == ["coupled", "decoupled"] * len(setups)
 
@@ -95,7 +96,7 @@ def source(tmp_path: Path) -> Source:
 def deployment(tmp_path: Path, source: Source) -> Deployment:
     """A table with the first three files of the source, and a checkpoint that knows them as committed."""
     files = sorted(source.folder.iterdir())
-    checkpoint, table = tmp_path / "checkpoint", tmp_path / "table"
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoints" / "ids"
     for folder in ("commits", "offsets", "sources/0"):
         (checkpoint / folder).mkdir(parents=True)
     for batch_id, file in enumerate(files[:3]):
@@ -104,11 +105,10 @@ def deployment(tmp_path: Path, source: Source) -> Deployment:
         (checkpoint / "offsets" / f"{batch_id}").write_text(f'v1\n{{}}\n{{"logOffset":{batch_id}}}')
         entry = {"path": file.as_uri(), "timestamp": 0, "batchId": batch_id}
         (checkpoint / "sources/0" / f"{batch_id}").write_text(f"v1\n{json.dumps(entry)}")
-    setup = Setup("delta", "disk", "sqlite")
-    return Deployment(setup, tmp_path, checkpoint, "", {}, DeltaTable(table), table)
+    return Deployment(Setup("delta", "disk", "sqlite"), tmp_path, Place(DeltaTable(table), {}, table), "")
 
 
-def test_a_table_with_all_that_was_committed_is_right(deployment: Deployment, source: Source) -> None:
+def test_a_table_with_all_committed_batches_is_right(deployment: Deployment, source: Source) -> None:
     verdict = check_during_trial(deployment, source)
     assert (verdict.rows, verdict.problems) == (3 * ROWS_PER_FILE, [])
 
@@ -121,17 +121,19 @@ def test_a_batch_that_is_committed_to_the_table_but_not_logged_by_spark_is_right
     assert check_during_trial(deployment, source).problems == []
 
 
-def test_a_committed_batch_that_is_not_in_the_table_is_lost(deployment: Deployment, source: Source) -> None:
+def test_a_committed_batch_that_is_missing_in_the_table_is_lost(
+    deployment: Deployment, source: Source
+) -> None:
     file = commit(deployment, lambda add: {"remove": {"path": add["path"], "dataChange": True}})
     verdict = check_during_trial(deployment, source)
     assert (verdict.lost, verdict.doubled) == (ROWS_PER_FILE, 0), file
     assert "lost" in verdict.problems[0]
 
 
-def test_of_a_decoupled_stream_what_the_store_calls_delivered_must_be_there(
+def test_the_delivered_batches_of_a_decoupled_stream_must_be_in_the_table(
     deployment: Deployment, source: Source
 ) -> None:
-    """Other batches that Spark has logged may still wait."""
+    """Other batches that Spark has logged may still be pending."""
     (deployment.checkpoint / "commits" / "3").write_text("v1\n{}")
     shutil.copy(deployment.checkpoint / "offsets" / "2", deployment.checkpoint / "offsets" / "3")
     commit(deployment, lambda add: {"remove": {"path": add["path"], "dataChange": True}})
@@ -140,29 +142,34 @@ def test_of_a_decoupled_stream_what_the_store_calls_delivered_must_be_there(
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
-def test_the_campaign_reads_of_the_store_who_delivers_and_what_is_parked(
+def test_the_campaign_reads_leases_and_parked_streams_from_the_store(
     where: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue("new_postgres_url")() if where == "postgres" else None
     lake = DecoupledLake(tmp_path, url, QUERY)
-    deliveries, seen = lake.store.deliveries, DeliveryStore(lake.store_url)
-    assert (seen.lease(), seen.delivered(), seen.parked(), seen.waits()) == (None, -1, None, False)
+    deliveries, store = lake.store.deliveries, DeliveryStore(lake.store_url)
+    assert (store.lease(), store.delivered(), store.parked(), store.is_backlog_full()) == (
+        None,
+        -1,
+        None,
+        False,
+    )
     lake.fill(2)
     lake.recover()
     lease = deliveries.acquire(lake.stream, "here/4711/x", 60)
     deliveries.park(lake.stream, "me", "a test")
     deliveries.wait(lake.stream, NOW)
-    parked = seen.parked()
-    assert (seen.lease(), seen.delivered(), seen.waits()) == (HeldLease(4711, 1), 1, True)
+    parked = store.parked()
+    assert (store.lease(), store.delivered(), store.is_backlog_full()) == (Lease(4711, 1), 1, True)
     assert parked is not None
     assert parked.startswith("a test")
     assert lease is not None
     deliveries.release(lease)
-    assert seen.lease() is None
+    assert store.lease() is None
     lake.store.close()
 
 
-def test_a_look_into_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
+def test_reading_a_missing_store_does_not_create_it(tmp_path: Path) -> None:
     assert DeliveryStore(f"sqlite:///{tmp_path}/x/penstock.sqlite").delivered() == -1
     assert list(tmp_path.iterdir()) == []
 
@@ -179,16 +186,16 @@ def test_a_data_file_that_is_added_twice_is_found(deployment: Deployment, source
     assert check_during_trial(deployment, source).files_twice == 1
 
 
-def test_a_data_file_that_is_gone_is_found(deployment: Deployment, source: Source) -> None:
-    assert deployment.table_folder is not None
-    next(deployment.table_folder.glob("*.parquet")).unlink()
+def test_a_missing_data_file_is_found(deployment: Deployment, source: Source) -> None:
+    assert deployment.place.folder is not None
+    next(deployment.place.folder.glob("*.parquet")).unlink()
     assert any("missing" in problem for problem in check_during_trial(deployment, source).problems)
 
 
 def commit(deployment: Deployment, action: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
     """Add a version to a Delta table by hand, with an action made from the first `add`; that one's path."""
-    assert deployment.table_folder is not None
-    log = deployment.table_folder / "_delta_log"
+    assert deployment.place.folder is not None
+    log = deployment.place.folder / "_delta_log"
     adds = (json.loads(line) for file in sorted(log.glob("*.json")) for line in file.read_text().splitlines())
     add = next(entry["add"] for entry in adds if "add" in entry)
     made = json.dumps(action(dict(add)))
@@ -200,14 +207,14 @@ def commit(deployment: Deployment, action: Callable[[dict[str, Any]], dict[str, 
 
 
 def double_rows(deployment: Deployment) -> None:
-    """What must never inject: the rows of a data file come a second time, in another file."""
+    """Add the rows of a data file a second time, in another file."""
 
     def under_another_name(add: dict[str, Any]) -> dict[str, Any]:
-        assert deployment.table_folder is not None
+        assert deployment.place.folder is not None
         path = unquote(add["path"])
         folder, _, name = path.rpartition("/")
         copy = f"{folder}/copy-{name}" if folder else f"copy-{name}"
-        shutil.copy(deployment.table_folder / path, deployment.table_folder / copy)
+        shutil.copy(deployment.place.folder / path, deployment.place.folder / copy)
         return {"add": {**add, "path": quote(copy)}}
 
     commit(deployment, under_another_name)
@@ -216,28 +223,24 @@ def double_rows(deployment: Deployment) -> None:
 # With Spark -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class DoubleRows(Fault, kind="kill", name="double rows"):
-    """What the campaign must notice."""
-
-    def inject(self, trial: Trial) -> str:
-        double_rows(trial.deployment)
-        return "another commit has copied a data file"
+def _double_rows(trial: Trial) -> str:
+    double_rows(trial.deployment)
+    return "another commit has copied a data file"
 
 
+DOUBLE_ROWS = Fault("double rows", "kill", _double_rows)
+KILL_TASK_WORKER = next(fault for fault in SURVIVED if fault.name == "kill task worker")
 BATCHES_AHEAD = 12
-"""Enough to hit a worker, which is at work for milliseconds of each; at the crash point all of them rest."""
+"""Enough to hit a worker, which is at work for milliseconds of each; at the crash point all workers wait."""
 
 
-def run_trial(setup: Setup, folder: Path, *faults: Fault) -> Result:
-    """These faults, then the driver is killed between prepare and commit, then another one goes on."""
-    first = DriverPlan(0, 0, 2, "prepare.done", BATCHES_AHEAD, faults, KillDriver(at_point=True))
-    quiet = DriverPlan(1, 0, 1, None, None, (), KillDriver())
+def run_trial(setup: Setup, folder: Path, fault: Fault) -> Result:
+    """Inject the fault, kill the driver between prepare and commit, and let another one continue."""
+    first = DriverPlan(0, 2, "prepare.done", BATCHES_AHEAD, [fault], KILL_DRIVER_AT_POINT)
+    quiet = DriverPlan(0, 1, None, None, (), KILL_DRIVER)
     with Servers(folder) as servers:
-        campaign = Campaign(1, folder, servers, Screen(Console(quiet=True)), keep=True)
-        return campaign.run_plans(
-            1, setup, chain([first], repeat(quiet)), lambda so_far: so_far > len(faults)
-        )
+        campaign = Campaign(1, folder, servers, print)
+        return campaign.run_trial(1, setup, chain([first], repeat(quiet)), lambda faults: faults > 1)
 
 
 @pytest.mark.spark
@@ -246,7 +249,7 @@ def run_trial(setup: Setup, folder: Path, *faults: Fault) -> Result:
     "setup", [Setup("delta", "disk", "sqlite"), Setup("iceberg", "disk", "sqlite", "decoupled")], ids=str
 )
 def test_a_short_trial_ends_with_each_row_once(setup: Setup, tmp_path: Path) -> None:
-    result = run_trial(setup, tmp_path, KillWorker("task worker"))
+    result = run_trial(setup, tmp_path, KILL_TASK_WORKER)
 
     assert result.problems == []
     assert [(event.fault, event.counts) for event in result.events] == [
@@ -260,12 +263,12 @@ def test_a_short_trial_ends_with_each_row_once(setup: Setup, tmp_path: Path) -> 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_trial_whose_rows_were_doubled_fails_and_keeps_its_files(tmp_path: Path) -> None:
-    result = run_trial(Setup("delta", "disk", "sqlite"), tmp_path, DoubleRows())
+    result = run_trial(Setup("delta", "disk", "sqlite"), tmp_path, DOUBLE_ROWS)
 
     (event,) = result.events
     assert event.verdict.doubled > 0
     assert "doubled" in result.problems[0]
-    report = Report(1, 1.0, "make chaos", 60.0, [result])
+    report = Report(1, "make chaos", 60.0, [result])
     assert not report.is_good
     assert "trial 1" in report.markdown()
     kept = json.loads((tmp_path / "trial-1" / "trial.json").read_text())

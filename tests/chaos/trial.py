@@ -1,10 +1,10 @@
-"""One trial: a stream from its first batch to its last, with faults all the way, checked after each."""
+"""One trial: a stream from its first batch to its last, with a check after each of its faults."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -12,45 +12,52 @@ from types import TracebackType
 import psutil
 from tests.chaos.checks import Verdict, check_after_trial, check_during_trial
 from tests.chaos.deliveries import Deliveries
-from tests.chaos.deployments import CLUSTER, Deployment
-from tests.chaos.drivers import NEEDS_OPERATOR, Driver
-from tests.chaos.fault import Fault, Kind, NotApplicable, TrialFailed
-from tests.chaos.kills import KillAtPoint, KillDriver
+from tests.chaos.deployments import Deployment
+from tests.chaos.driver import Driver
+from tests.chaos.faults import (
+    KILL_AT_POINT,
+    KILL_DRIVER,
+    KILL_DRIVER_AT_POINT,
+    Fault,
+    Kind,
+    NotApplicable,
+    TrialFailed,
+)
 from tests.chaos.plan import DriverPlan
+from tests.chaos.program import NEEDS_OPERATOR
 from tests.chaos.source import Progress, Source
-from tests.support.driver_process import SHORT_LIVED
 
 HEAL_S_MAX = 120.0
-"""Within this time after a fault the stream must have gone on."""
+"""Within this time after a fault the stream must have continued."""
 END_S_MAX = 30.0
-"""Within this time a delivery process ends that was told to."""
+"""Within this time a delivery process ends after SIGTERM."""
 BATCHES_TO_POINT = 4
-"""A crash point that is not reached in so many batches is not reached any more."""
+"""A crash point that is not reached within so many batches will not be reached."""
 BACKLOG = 12
-"""Files that wait for the stream, at least."""
+"""Minimum number of files that the stream has not read yet."""
 POLL_S = 0.02
 
 
 @dataclass(frozen=True)
 class Event:
-    """One fault, and what was found after the stream had healed."""
+    """One fault, and the check after the stream had continued."""
 
     at_s: float
     """Since the trial began."""
     fault: str
     kind: Kind
     counts: bool
-    """False if it turned out not to be possible at that moment."""
+    """False if the fault was not possible at that moment."""
     what: str
     healed_s: float
     restarts: int
-    """Starts of the query that it took."""
+    """Starts of the query until it continued."""
     verdict: Verdict
 
 
 @dataclass
 class Result:
-    """What became of a trial."""
+    """The result of a trial."""
 
     number: int
     setup: str
@@ -63,9 +70,9 @@ class Result:
 
 
 class Trial:
-    """A stream into a setup, and what happens to it.
+    """A stream into a setup, and its faults.
 
-    A context manager: no process of it outlives it.
+    A context manager: it leaves no process running.
     """
 
     def __init__(
@@ -83,7 +90,7 @@ class Trial:
         self._stack = ExitStack()
         self.deliveries = Deliveries(deployment, rng, self._stack)
         self.columns = 0
-        """Of the query, beyond those that its driver's plan has."""
+        """Columns of the query in addition to those of its driver's plan."""
         self._drivers: list[Driver] = []
         self._plan = next(self._plans)
         self.driver = self._new_driver()
@@ -98,29 +105,31 @@ class Trial:
         self._stack.close()
         self.result.seconds = time.monotonic() - self._began
 
-    # The course of it ---------------------------------------------------------------------------------
-
     def run(self, is_over: Callable[[int], bool]) -> Iterator[Event]:
-        """Suffer fault after fault until `is_over(faults so far)`, then stream to the end.
+        """Inject fault after fault until `is_over(faults so far)`, then stream to the end.
 
         Raises:
-            TrialFailed: as soon as something is wrong.
+            TrialFailed: as soon as there is a problem.
         """
-        self._go()
-        self.wait_until(self._is_under_way, HEAL_S_MAX)
+        self._start_query()
+        self.wait_until(self._has_begun, HEAL_S_MAX)
         while not is_over(len(self.result.events)):
             yield from self._run_driver(self._plan, self.driver, is_over)
         self._end()
 
+    def _has_begun(self) -> bool:
+        return self.progress.committed() >= 1 or self.driver.paused() is not None
+
     def _run_driver(
         self, plan: DriverPlan, driver: Driver, is_over: Callable[[int], bool]
     ) -> Iterator[Event]:
-        """One driver from its start to its end."""
-        self._prepare_next_driver()
-        for fault in (*plan.faults, plan.end, KillDriver()):
+        """Inject the faults of one driver. Meanwhile the next one starts its Spark."""
+        if self._next is None:
+            self._next = self._new_driver()
+        for fault in (*plan.faults, plan.end, KILL_DRIVER):
             if is_over(len(self.result.events)) or self.driver is not driver:
                 return
-            if driver.paused() is None or isinstance(fault, (KillAtPoint, KillDriver)):
+            if driver.paused() is None or fault in (KILL_AT_POINT, KILL_DRIVER_AT_POINT, KILL_DRIVER):
                 yield self._inject(fault)
 
     def _inject(self, fault: Fault) -> Event:
@@ -129,14 +138,14 @@ class Trial:
             what = fault.inject(self)
         except NotApplicable as reason:
             counts, what = False, str(reason)
-        struck = time.monotonic()
+        began = time.monotonic()
         if self.driver is driver and fault.ends_driver and not driver.is_running():
             self.start_next_driver()
         self._heal(fault)
-        healed_s = time.monotonic() - struck
+        healed_s = time.monotonic() - began
         verdict = check_during_trial(self.deployment, self.source, self._delivered())
         restarts = self._starts() - starts
-        at_s = struck - self._began
+        at_s = began - self._began
         event = Event(at_s, fault.name, fault.kind, counts, what, healed_s, restarts, verdict)
         self.result.events.append(event)
         if verdict.problems:
@@ -144,17 +153,19 @@ class Trial:
         return event
 
     def _heal(self, fault: Fault) -> None:
-        """Wait until a batch that began after the fault is done, or the driver waits at its crash point; and
-        until what was prepared before is delivered.
+        """Wait until the stream has continued.
+
+        A batch that began after the fault is done, or the driver waits at its crash point; and everything
+        that was prepared before is delivered.
         """
         committed, starts = self.progress.committed(), self._starts()
         deadline = time.monotonic() + HEAL_S_MAX
 
-        def has_gone_on() -> bool:
+        def has_continued() -> bool:
             is_new_run = self._starts() > starts
             return self.progress.committed() >= committed + (1 if is_new_run else 2)
 
-        while not has_gone_on() and self.driver.paused() is None:
+        while not has_continued() and self.driver.paused() is None:
             if time.monotonic() > deadline:
                 raise TrialFailed(f"after {fault.name} no batch was committed within {HEAL_S_MAX:.0f} s")
             if not self.driver.is_running():
@@ -164,32 +175,36 @@ class Trial:
         if self.deployment.setup.is_decoupled:
             self._wait_for_delivery(committed, fault.name)
 
-    def _wait_for_delivery(self, batch_id: int, why: str) -> None:
-        """No fault of a trial may need an operator, nor end what delivers."""
-
-        def is_delivered() -> bool:
-            return self.deliveries.store.delivered() >= batch_id
-
-        delivered = self.wait_until(is_delivered, HEAL_S_MAX)
-        if parked := self.deliveries.store.parked():
-            raise TrialFailed(f"after {why} the stream is parked: {parked}")
+    def _wait_for_delivery(self, batch_id: int, fault: str) -> None:
+        """No fault may require an operator or end a delivery process."""
+        store = self.deliveries.store
+        delivered = self.wait_until(lambda: store.delivered() >= batch_id, HEAL_S_MAX)
+        self._check_not_parked(f"after {fault}")
         if not delivered:
-            said = "; ".join(self.deliveries.log_errors()[-3:])
-            raise TrialFailed(f"after {why} batch {batch_id} was not delivered in {HEAL_S_MAX:.0f} s: {said}")
-        if self.deliveries.ended_badly:
-            raise TrialFailed(f"after {why} a delivery ended by itself: {self.deliveries.ended_badly[0]}")
+            raise TrialFailed(
+                f"after {fault} batch {batch_id} was not delivered in {HEAL_S_MAX:.0f} s: {self._log_end()}"
+            )
+        if self.deliveries.unexpected_ends:
+            raise TrialFailed(f"after {fault} a delivery ended: {self.deliveries.unexpected_ends[0]}")
 
-    def _replace_driver(self, why: str) -> None:
-        """It ended by itself, as it may: another one goes on."""
+    def _check_not_parked(self, when: str) -> None:
+        if parked := self.deliveries.store.parked():
+            raise TrialFailed(f"{when} the stream is parked: {parked}")
+
+    def _log_end(self) -> str:
+        return "; ".join(self.deliveries.log_errors()[-3:])
+
+    def _replace_driver(self, fault: str) -> None:
+        """Start another driver in place of one that has ended by itself, as it may."""
         if self.driver.exit_code == NEEDS_OPERATOR:
-            raise TrialFailed(f"after {why} the stream asks for an operator: {self.failures()[-1]}")
+            raise TrialFailed(f"after {fault} the stream requires an operator: {self.failures()[-1]}")
         self.driver.kill()
         self.driver = self._new_driver()
         self._plan = replace(self._plan, point=None)
-        self._go()
+        self._start_query()
 
     def _end(self) -> None:
-        """The last driver streams what the source has, without a fault; then the whole invariant holds."""
+        """Stream to the end of the source without a fault, and check the whole invariant."""
         if self.driver.point is not None:
             self.driver.kill()
             self.start_next_driver(may_wait=False)
@@ -197,7 +212,7 @@ class Trial:
         deadline = time.monotonic() + HEAL_S_MAX
         while self.driver.is_running() or self.driver.exit_code != 0:
             if time.monotonic() > deadline:
-                raise TrialFailed(f"the last driver did not come to its end in {HEAL_S_MAX:.0f} s")
+                raise TrialFailed(f"the last driver did not end in {HEAL_S_MAX:.0f} s")
             if not self.driver.is_running():
                 self._replace_driver("the last fault")
             self.deliveries.keep_running()
@@ -210,77 +225,63 @@ class Trial:
             raise TrialFailed(f"at the end of the source: {'; '.join(self.result.verdict.problems)}")
 
     def _deliver_the_rest(self) -> None:
-        """With Spark at its end: the processes end well when told to, and `--once` leaves nothing."""
+        """Spark has ended: SIGTERM ends the delivery processes, and `--once` delivers everything."""
         try:
             self.deliveries.stop(END_S_MAX)
         except AssertionError as error:
             raise TrialFailed(f"at the end of the source: {error}") from None
         deadline = time.monotonic() + HEAL_S_MAX
         while (code := self.deliveries.drain(HEAL_S_MAX)) != 0:
-            if parked := self.deliveries.store.parked():
-                raise TrialFailed(f"at the end of the source the stream is parked: {parked}")
+            self._check_not_parked("at the end of the source")
             if time.monotonic() > deadline:
-                said = "; ".join(self.deliveries.log_errors()[-3:])
                 raise TrialFailed(
-                    f"the rest was not delivered in {HEAL_S_MAX:.0f} s: exit code {code}; {said}"
+                    f"the rest was not delivered in {HEAL_S_MAX:.0f} s: exit code {code}; {self._log_end()}"
                 )
 
     def _delivered(self) -> int | None:
-        """The last batch that the table must have; None if it must have all that Spark has logged."""
+        """Return the last batch that the table must have; None for the last one that Spark has logged."""
         return self.deliveries.store.delivered() if self.deployment.setup.is_decoupled else None
 
     # Drivers ------------------------------------------------------------------------------------------
 
     def start_next_driver(self, may_wait: bool = True) -> None:
-        """The next driver goes on; its Spark has been starting already.
+        """Start the query in the next driver, whose Spark has been starting already.
 
         Args:
-            may_wait: False for one that shall not wait at a crash point, whatever the plan says
+            may_wait: False if it must not wait at a crash point, even if its plan says so
         """
         self.driver, self._next = self._next or self._new_driver(), None
         self._plan = next(self._plans)
         if not may_wait:
-            faults = [fault for fault in self._plan.faults if fault != KillAtPoint()]
-            self._plan = replace(self._plan, point=None, faults=faults, end=KillDriver())
-        self._go()
+            faults = [fault for fault in self._plan.faults if fault != KILL_AT_POINT]
+            self._plan = replace(self._plan, point=None, faults=faults, end=KILL_DRIVER)
+        self._start_query()
 
-    def _go(self) -> None:
+    def _start_query(self) -> None:
         self.keep_running()
         point = self._plan.point
         if point is not None and self._plan.batches_ahead is not None:
             point = f"{point}@{self.progress.committed() + self._plan.batches_ahead}"
         columns = [f"id + {number} AS extra_{number}" for number in range(self._plan.columns + self.columns)]
-        self.driver.go(point, columns, self._plan.partitions)
-
-    def _prepare_next_driver(self) -> None:
-        if self._next is None:
-            self._next = self._new_driver()
+        self.driver.start_query(point, columns, self._plan.partitions)
 
     def _new_driver(self) -> Driver:
-        setup = self.deployment.setup
-        arguments = [
-            self.deployment.data_source,
-            str(self.deployment.source),
-            str(self.deployment.checkpoint),
-        ]
-        arguments += ["--master", setup.master, "--finish", str(self._finish)]
-        for key, value in self.deployment.options.items():
-            arguments += ["--option", f"{key}={value}"]
-        for key, value in _conf(setup.master).items():
-            arguments += ["--conf", f"{key}={value}"]
-        driver = Driver(len(self._drivers), self.deployment.root, arguments)
+        driver = Driver(len(self._drivers), self.deployment, self._finish)
         self._drivers.append(driver)
         self._stack.enter_context(driver)
         return driver
 
-    # What faults ask ----------------------------------------------------------------------------------
+    def _starts(self) -> int:
+        return sum(len(driver.events("started")) for driver in self._drivers)
+
+    # For faults ---------------------------------------------------------------------------------------
 
     def wait_briefly(self) -> None:
-        """So that faults hit at any moment of a batch."""
+        """Wait until a random moment of a batch."""
         time.sleep(self.rng.uniform(0, 0.7))
 
     def wait_until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
-        """False if it is not so within this time. The source goes on growing meanwhile."""
+        """Keep the stream running until `is_so()`. Return False after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         while not is_so():
             if time.monotonic() > deadline:
@@ -290,10 +291,10 @@ class Trial:
         return True
 
     def wait_for_crash_point(self) -> psutil.Process:
-        """The process of the driver that waits at its crash point.
+        """Return the process of the driver that waits at its crash point.
 
         Raises:
-            NotApplicable: it never got there.
+            NotApplicable: the driver does not reach it.
         """
         driver = self.driver
         name, _, batch = (driver.point or "").partition("@")
@@ -305,33 +306,14 @@ class Trial:
         self.wait_until(is_decided, HEAL_S_MAX)
         process = driver.paused()
         if process is None:
-            raise NotApplicable(
-                f"the driver did not come to {name}" + (f" in batch {batch}" if batch else "")
-            )
+            raise NotApplicable(f"the driver did not reach {name}" + (f" in batch {batch}" if batch else ""))
         return process
 
     def failures(self) -> list[str]:
-        """What the query failed with, in all drivers, in their order."""
+        """Return the errors of the query in all drivers, in order."""
         return [error for driver in self._drivers for error in driver.events("failed")]
 
-    def _starts(self) -> int:
-        return sum(len(driver.events("started")) for driver in self._drivers)
-
-    def _is_under_way(self) -> bool:
-        return self.progress.committed() >= 1 or self.driver.paused() is not None
-
     def keep_running(self) -> None:
-        """The source never runs dry, and what delivers is started again."""
+        """Add files to the source, and start again the delivery processes that have ended."""
         self.source.grow_to(self.progress.committed() + 1 + BACKLOG)
         self.deliveries.keep_running()
-
-
-def _conf(master: str) -> Mapping[str, str]:
-    conf = {**SHORT_LIVED, "spark.sql.shuffle.partitions": "2"}
-    if master == CLUSTER:
-        conf |= {
-            "spark.executor.extraJavaOptions": SHORT_LIVED["spark.driver.extraJavaOptions"],
-            "spark.deploy.maxExecutorRetries": "-1",
-            "spark.task.maxFailures": "8",
-        }
-    return conf

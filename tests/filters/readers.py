@@ -1,4 +1,4 @@
-"""Readers of tables. Each counts what filters find: pushed down into the scan, and on all rows."""
+"""Readers of tables. Each counts the rows that a filter finds: pushed down into the scan, and on all rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -26,64 +27,58 @@ from tests.support.lakes import IcebergLake, LakeTable
 
 from penstock.testing.duckdb_reader import connect
 
+Count: TypeAlias = Callable[[Filter], int]
 Counts: TypeAlias = list[int | str]
-"""For each filter how many rows it finds, or how it fails."""
+"""For each filter the number of rows, or the error."""
 
 
-class Reader(Protocol):
-    @property
-    def formats(self) -> tuple[str, ...]: ...
+@dataclass(frozen=True)
+class Reader:
+    name: str
+    """With the version: the key of known faults."""
+    formats: tuple[str, ...]
+    open: Callable[[LakeTable], tuple[Count, Count]]
+    """Returns what counts with a pushed-down filter, and on all rows."""
 
-    @property
-    def name(self) -> str:
-        """With the version: the key of known faults."""
-        ...
-
-    def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        """(pushed down, on all rows)"""
-        ...
+    def read(self, lake: LakeTable, filters: Sequence[Filter]) -> tuple[Counts, Counts]:
+        """Return the counts of all filters: pushed down, and on all rows."""
+        pushed, on_all = self.open(lake)
+        return _each(pushed, filters), _each(on_all, filters)
 
 
-def _each(find: Any, filters: list[Filter]) -> Counts:
+def _each(count: Count, filters: Sequence[Filter]) -> Counts:
     def one(filter_: Filter) -> int | str:
         try:
-            return int(find(filter_))
-        except Exception as error:  # noqa: BLE001 - of whatever library: how the filter fails
+            return int(count(filter_))
+        except Exception as error:  # noqa: BLE001 - of any library: the result of this filter
             return f"{type(error).__name__}: {str(error)[:200]}"
 
     return [one(filter_) for filter_ in filters]
 
 
-class DuckDb:
-    formats = ("delta", "iceberg")
-    name = f"duckdb {version('duckdb')}"
+def _duckdb(lake: LakeTable) -> tuple[Count, Count]:
+    connection = connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    table = lake.relation(connection)
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE all_rows AS FROM {table}")
 
-    def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        connection = connect()
-        connection.execute("SET TimeZone = 'UTC'")
-        table = lake.relation(connection)
+    def count(relation: str, one: Filter) -> int:
+        query = f"SELECT count(*) FROM {relation} WHERE {sql.where('duckdb', one)}"
+        return int(connection.execute(query).fetchall()[0][0])
 
-        def found(one: Filter) -> int:
-            query = f"SELECT count(*) FROM {table} WHERE {sql.where('duckdb', one)}"
-            return int(connection.execute(query).fetchall()[0][0])
-
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE all_rows AS FROM {table}")
-        (on_all,) = connection.execute(sql.counts("duckdb", filters, "all_rows")).fetchall()
-        return _each(found, filters), list(on_all)
+    return lambda one: count(table, one), lambda one: count("all_rows", one)
 
 
-class Polars:
-    formats = ("delta", "iceberg")
-    name = f"polars {version('polars')}"
-
-    def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        scan = lake.scan()
-        frame = scan.collect()
-        pushed = _each(lambda one: scan.filter(_polars(one)).select(pl.len()).collect().item(), filters)
-        return pushed, _each(lambda one: frame.filter(_polars(one)).height, filters)
+def _polars(lake: LakeTable) -> tuple[Count, Count]:
+    scan = lake.scan()
+    frame = scan.collect()
+    return (
+        lambda one: int(scan.filter(_polars_filter(one)).select(pl.len()).collect().item()),
+        lambda one: frame.filter(_polars_filter(one)).height,
+    )
 
 
-def _polars(one: Filter) -> Any:
+def _polars_filter(one: Filter) -> Any:
     top, _, field = one.column.partition(".")
     column = pl.col(top).struct.field(field) if field else pl.col(top)
     if one.operator in ("null", "not null", "nan"):
@@ -99,20 +94,16 @@ def _compared(operator: str, left: Any, right: Any) -> Any:
     return getattr(left, methods[operator])(right)
 
 
-class DeltaDataset:
-    """deltalake's dataset for Arrow."""
-
-    formats = ("delta",)
-    name = f"deltalake {version('deltalake')} to_pyarrow_dataset"
-
-    def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        dataset = DeltaTable(str(lake.folder)).to_pyarrow_dataset()
-        rows = dataset.to_table()
-        pushed = _each(lambda one: dataset.count_rows(filter=_arrow(one)), filters)
-        return pushed, _each(lambda one: rows.filter(_arrow(one)).num_rows, filters)
+def _delta_dataset(lake: LakeTable) -> tuple[Count, Count]:
+    dataset = DeltaTable(str(lake.folder)).to_pyarrow_dataset()
+    rows = dataset.to_table()
+    return (
+        lambda one: int(dataset.count_rows(filter=_arrow_filter(one))),
+        lambda one: int(rows.filter(_arrow_filter(one)).num_rows),
+    )
 
 
-def _arrow(one: Filter) -> ds.Expression:
+def _arrow_filter(one: Filter) -> ds.Expression:
     column = ds.field(*one.column.split("."))
     if one.operator in ("null", "not null", "nan"):
         return {"null": column.is_null, "not null": column.is_valid, "nan": column.is_nan}[one.operator]()
@@ -121,43 +112,33 @@ def _arrow(one: Filter) -> ds.Expression:
     return _compared(one.operator, column, pa.scalar(one.value, one.type))
 
 
-class DataFusion:
-    """deltalake's SQL."""
+def _datafusion(lake: LakeTable) -> tuple[Count, Count]:
+    table = DeltaTable(str(lake.folder))
+    engine = QueryBuilder().register("t", table)
 
-    formats = ("delta",)
-    name = f"deltalake {version('deltalake')} QueryBuilder"
+    def count(query: str) -> int:
+        return int(pa.table(engine.execute(query).read_all()).column(0)[0].as_py())
 
-    def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        table = DeltaTable(str(lake.folder))
-        engine = QueryBuilder().register("t", table)
+    def where(one: Filter) -> str:
+        return sql.where("datafusion", one)
 
-        def query(text: str) -> list[int]:
-            rows = pa.table(engine.execute(text).read_all())
-            return [column[0].as_py() for column in rows.columns]
-
-        pushed = _each(
-            lambda one: query(f"SELECT count(*) AS n FROM t WHERE {sql.where('datafusion', one)}")[0], filters
-        )
-        on_all = _each(lambda one: query(sql.counts("datafusion", [one], "t"))[0], filters)
-        return pushed, on_all
+    return (
+        lambda one: count(f"SELECT count(*) AS n FROM t WHERE {where(one)}"),
+        lambda one: count(f"SELECT count(*) FILTER (WHERE {where(one)}) AS n FROM t"),
+    )
 
 
-class PyIceberg:
-    formats = ("iceberg",)
-    name = f"pyiceberg {version('pyiceberg')}"
-
-    def read(self, lake: LakeTable, filters: list[Filter]) -> tuple[Counts, Counts]:
-        assert isinstance(lake, IcebergLake)
-        table = lake.load()
-        rows = table.scan().to_arrow()
-
-        def found(one: Filter) -> int:
-            return int(table.scan(_pyiceberg(one), selected_fields=("flag",)).to_arrow().num_rows)
-
-        return _each(found, filters), _each(lambda one: rows.filter(_arrow(one)).num_rows, filters)
+def _pyiceberg(lake: LakeTable) -> tuple[Count, Count]:
+    assert isinstance(lake, IcebergLake)
+    table = lake.load()
+    rows = table.scan().to_arrow()
+    return (
+        lambda one: table.scan(_iceberg_filter(one), selected_fields=("flag",)).to_arrow().num_rows,
+        lambda one: rows.filter(_arrow_filter(one)).num_rows,
+    )
 
 
-def _pyiceberg(one: Filter) -> Any:
+def _iceberg_filter(one: Filter) -> Any:
     if isinstance(one.value, float) and math.isnan(one.value):
         return ice.AlwaysFalse()  # a literal cannot be NaN
     if one.operator in ("null", "not null", "nan"):
@@ -174,7 +155,13 @@ def _pyiceberg(one: Filter) -> Any:
     return predicates[one.operator](one.column, one.value)
 
 
-LIBRARIES: Sequence[Reader] = (DuckDb(), Polars(), DeltaDataset(), DataFusion(), PyIceberg())
+LIBRARIES: Sequence[Reader] = (
+    Reader(f"duckdb {version('duckdb')}", ("delta", "iceberg"), _duckdb),
+    Reader(f"polars {version('polars')}", ("delta", "iceberg"), _polars),
+    Reader(f"deltalake {version('deltalake')} to_pyarrow_dataset", ("delta",), _delta_dataset),
+    Reader(f"deltalake {version('deltalake')} QueryBuilder", ("delta",), _datafusion),
+    Reader(f"pyiceberg {version('pyiceberg')}", ("iceberg",), _pyiceberg),
+)
 
 
 # Spark, in a process of its own -------------------------------------------------------------------
@@ -185,13 +172,20 @@ _POM = Path(__file__).parents[1] / "fixtures" / "jvm_readers" / "pom.xml"
 def spark_counts(
     lakes: Mapping[str, tuple[LakeTable, list[Filter]]], folder: Path
 ) -> Iterator[tuple[str, str, Counts, Counts]]:
-    """(connector, name of the lake, pushed down, on all rows) by one Spark with both connectors.
+    """Yield connector, name of the lake, and both counts, by one Spark with both connectors.
 
     Raises:
-        MavenUnreachableError: their jars are not to be had.
+        MavenUnreachableError: no repository answers for their jars.
     """
     jars = classpath(_POM).replace(os.pathsep, ",")
-    tables = {name: _spark_table(lake, filters) for name, (lake, filters) in lakes.items()}
+    tables = {
+        name: {
+            "format": lake.kind,
+            "location": lake.metadata_location if isinstance(lake, IcebergLake) else str(lake.folder),
+            "where": [sql.where("spark", one) for one in filters],
+        }
+        for name, (lake, filters) in lakes.items()
+    }
     request, answer = folder / "request.json", folder / "answer.json"
     request.write_text(json.dumps({"jars": jars, "tables": tables}))
     program = Path(__file__).with_name("spark_program.py")
@@ -200,18 +194,6 @@ def spark_counts(
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     for name, (pushed, on_all) in json.loads(answer.read_text()).items():
-        yield _connector(jars, tables[name]["format"]), name, pushed, on_all
-
-
-def _connector(jars: str, kind: str) -> str:
-    """Its name and version, by the name of the jar."""
-    (found,) = re.findall(rf"({kind}-spark(?:-runtime)?)[-_][0-9._-]*-([0-9.]+)\.jar", jars)
-    return " ".join(found)
-
-
-def _spark_table(lake: LakeTable, filters: list[Filter]) -> dict[str, Any]:
-    return {
-        "format": lake.kind,
-        "location": lake.metadata_location if isinstance(lake, IcebergLake) else str(lake.folder),
-        "where": [sql.where("spark", one) for one in filters],
-    }
+        jar = rf"({tables[name]['format']}-spark(?:-runtime)?)[-_][0-9._-]*-([0-9.]+)\.jar"
+        (connector,) = re.findall(jar, jars)
+        yield " ".join(connector), name, pushed, on_all

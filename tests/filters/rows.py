@@ -1,26 +1,33 @@
-"""A table with every type: which values each column has, and the filters that are tried on it."""
+"""A table with every type: the values of each column, the table, and the filters that are tried on it."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.support.lakes import LAKES, LakeTable
+from tests.writers.task import NAMES, write_as_task
+
+from penstock.committers.contract import Batch, DataFile, StreamKey
+from penstock.committers.file_tables.manifest import build_manifest
+from penstock.writers.parquet.write_config import WriteConfig
 
 ROW_GROUPS = {"plain": (24, 100), "encoded": (6, 1200)}
-"""Of each data file: how many, and their rows. The first one's are too few for other encodings than plain."""
+"""By data file: the number of row groups, and their rows. Too few rows are encoded plainly."""
 
 PARTITIONS = 6
-"""Of the partitioned table: a row group's rows are of one partition."""
+"""Of the partitioned table: all rows of a row group are in one partition."""
 
 
 def _moments(zone: timezone | None) -> list[datetime]:
-    """Around what readers round to, shift by calendars or count from."""
+    """Moments around which readers round, change calendars, or count."""
     return [
         datetime(1, 1, 1, tzinfo=zone),
         datetime(1582, 10, 4, 23, 59, 59, 999_999, zone),
@@ -84,7 +91,7 @@ PARTITION_COLUMNS: Mapping[str, tuple[pa.DataType, list[Any]]] = {
     "p_bucket": (pa.string(), ["x", "y", "z", "\u00e9", ""]),
     "p_month": (pa.date32(), DAYS[1:]),
 }
-"""A NULL, or one of these, for each partition."""
+"""The values of the partitions, in addition to NULL."""
 
 ALL_COLUMNS = {**COLUMNS, **PARTITION_COLUMNS}
 TRIED = {
@@ -101,7 +108,7 @@ ICEBERG_PARTITIONS = (
 
 
 def rows(kind: str) -> Iterator[pa.RecordBatch]:
-    """The row groups of one data file: three values of a column and NULL in most of them."""
+    """Yield the row groups of one data file: most have three values per column, or NULL."""
     chance = random.Random(kind)
     number, size = ROW_GROUPS[kind]
     for group in range(number):
@@ -116,6 +123,25 @@ def rows(kind: str) -> Iterator[pa.RecordBatch]:
 def _some(values: list[Any], chance: random.Random, size: int) -> list[Any]:
     chosen = chance.sample([None, *values], min(3, len(values)))
     return [chance.choice(chosen) for _ in range(size)]
+
+
+def write_lake(kind: str, folder: Path, *, partitioned: bool) -> LakeTable:
+    """Write a table of this format: one file with small and one with large row groups per partition."""
+    lake = LAKES[kind](folder)
+    columns = DELTA_PARTITIONS if kind == "delta" else ICEBERG_PARTITIONS
+    sink = lake.sink(**({lake.partitioning: columns} if partitioned else {}))
+    table = sink.open_table()
+    files: list[DataFile] = []
+    for attempt, (name, (_, row_group_rows)) in enumerate(ROW_GROUPS.items()):
+        batches = list(rows(name))
+        planned = table.plan_batch(batches[0].schema, "append", 0)
+        assert isinstance(planned.writers, WriteConfig)
+        config = replace(planned.writers, row_group_rows=row_group_rows)
+        rows_of_file = pa.Table.from_batches(batches)
+        files += write_as_task(config, rows_of_file, replace(NAMES, attempt=attempt), batch_rows=1200)
+    batch_of_files = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
+    table.commit(build_manifest(batch_of_files, planned.content.with_files(files)))
+    return lake
 
 
 # Filters ------------------------------------------------------------------------------------------

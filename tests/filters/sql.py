@@ -35,12 +35,6 @@ def where(dialect: str, one: Filter) -> str:
     return f"{column} {one.operator} {literal(dialect, one.type, one.value)}"
 
 
-def counts(dialect: str, filters: list[Filter], table: str) -> str:
-    """How many rows each filter finds, without a WHERE that would be pushed down."""
-    columns = (f"count(*) FILTER (WHERE {where(dialect, one)}) AS c{n}" for n, one in enumerate(filters))
-    return f"SELECT {', '.join(columns)} FROM {table}"
-
-
 def _column(dialect: str, name: str) -> str:
     top, _, field = name.partition(".")
     if field and dialect == "datafusion":

@@ -1,4 +1,4 @@
-"""What decodes bytes of the store or of a table, with samples, and the errors that it may raise."""
+"""The decoders of bytes from the store or from a table, with samples, and the errors that they may raise."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def body_of(content: lake_manifest.LakeManifest) -> bytes:
 
 
 def decode_body(body: bytes, files: int | None = None) -> lake_manifest.LakeManifest:
-    """Whoever can write to the store also writes the checksum, and the counts beside it."""
+    """Decode with a correct checksum and correct counts: who can write to the store writes them, too."""
     prefix = lake_manifest._PREFIX.pack(lake_manifest._MAGIC, lake_manifest.VERSION, zlib.crc32(body))
     sealed = replace(
         lake_manifest.build_manifest(BATCH, manifest(0)), content=prefix + body, files=files or 0
@@ -77,7 +77,7 @@ def _infos(entry: bytes) -> Any:
     return [(info.digest_of(BATCH), info.is_restore) for info in history._infos(1, entry)]
 
 
-def _landed(text: bytes) -> object:
+def _committed(text: bytes) -> object:
     properties = {token_property("q", "main"): text.decode("utf-8", "replace")}
     return committed_batch(SimpleNamespace(properties=properties), "q", "main")  # type: ignore[arg-type]
 
@@ -141,7 +141,7 @@ DECODERS = (
     Decoder(
         "Iceberg token",
         (TOKEN,),
-        _landed,
+        _committed,
         (TableChangedError,),
     ),
     Decoder("Delta log entry", (ENTRY,), changes_of, (ValueError,)),

@@ -52,7 +52,7 @@ def test_commands_find_it_by_the_kind_that_the_store_knows(plug_in: Path, tmp_pa
     assert command(url, "show", "q1", "1")["in_table"] == "yes"
 
 
-def test_clean_up_says_that_it_has_none(plug_in: Path, tmp_path: Path) -> None:
+def test_clean_up_is_reported_as_not_supported(plug_in: Path, tmp_path: Path) -> None:
     from tests.plug_in.harness import JsonLinesHarness
 
     url = f"sqlite:///{tmp_path}/store.db"

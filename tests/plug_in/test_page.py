@@ -1,4 +1,4 @@
-"""docs/write-a-destination.md has the very code that is tested."""
+"""docs/write-a-destination.md has the code that is tested."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_a_whole_destination_is_short() -> None:
     assert len((HERE / "penstock_jsonlines.py").read_text().splitlines()) <= LINES_MAX
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in destination.__all__:
         assert getattr(destination, name) is not None
 
 
 def _put(language: str, code: str) -> None:
-    """In place of the block that begins with the same line."""
+    """Replace the block that begins with the same line."""
     start = f"```{language}\n{code.splitlines()[0]}\n"
     before, _, rest = PAGE.read_text().partition(start)
     PAGE.write_text(f"{before}```{language}\n{code}```\n{rest.partition('```' + chr(10))[2]}")

@@ -32,7 +32,7 @@ def compactor(backlog: Backlog, spark: SparkSession) -> DeliveryCompactor:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_spark_job_makes_the_files_that_a_local_compaction_makes(
+def test_a_spark_job_writes_the_same_files_as_a_local_compaction(
     kind: str, tmp_path: Path, spark: SparkSession
 ) -> None:
     backlog = Backlog(partitioned_sink(kind, tmp_path))
@@ -62,27 +62,27 @@ def test_a_spark_job_makes_the_files_that_a_local_compaction_makes(
     assert len(by_duckdb(tmp_path, kind)) == 48
 
 
-def test_a_source_that_is_gone_is_named_and_what_other_tasks_made_is_deleted(
+def test_a_missing_source_is_named_and_the_files_of_other_tasks_are_deleted(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     backlog = Backlog(partitioned_sink("delta", tmp_path))
-    gone = decode(backlog.merged).files[-1].path
-    (tmp_path / "table" / gone).unlink()
+    missing = decode(backlog.merged).files[-1].path
+    (tmp_path / "table" / missing).unlink()
     before = files_on_disk(tmp_path)
-    with pytest.raises(RetryableError, match=gone.rpartition("/")[2]):
+    with pytest.raises(RetryableError, match=missing.rpartition("/")[2]):
         compactor(backlog, spark)(backlog.merged, "delivery-1")
     assert files_on_disk(tmp_path) == before
 
 
 class BrokenSession:
     def createDataFrame(self, *_: object) -> Iterator[Any]:
-        raise ConnectionError("the driver is gone\nand more")
+        raise ConnectionError("the driver has ended\nand more")
 
 
-def test_a_spark_that_cannot_run_the_job_is_an_error_that_is_tried_again(tmp_path: Path) -> None:
+def test_a_spark_that_cannot_run_the_job_is_a_retryable_error(tmp_path: Path) -> None:
     backlog = Backlog(partitioned_sink("delta", tmp_path))
     broken: Any = BrokenSession()
-    with pytest.raises(RetryableError, match=r"the driver is gone\. .*compactWith=local"):
+    with pytest.raises(RetryableError, match=r"the driver has ended\. .*compactWith=local"):
         compactor(backlog, broken)(backlog.merged, "delivery-1")
 
 
@@ -117,10 +117,10 @@ def test_penstock_deliver_has_spark_rewrite_a_backlog_of_small_files(
     else:
         command = [str(bin_folder / "spark-submit"), *conf, str(program), *words]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    said = ended.stdout + ended.stderr  # spark-submit joins them
-    assert ended.returncode == 0, said
-    assert "delivered batches 0..11, 24 rows, 24 -> 2 files" in said
-    assert "Traceback" not in said
+    output = ended.stdout + ended.stderr  # spark-submit joins them
+    assert ended.returncode == 0, output
+    assert "delivered batches 0..11, 24 rows, 24 -> 2 files" in output
+    assert "Traceback" not in output
     assert lake.row_ids() == list(range(1, 25))
     logged = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
     assert "MapInArrow" in logged

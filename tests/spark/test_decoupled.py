@@ -1,4 +1,4 @@
-"""Decoupled streams through a real Spark: the query goes on without its table, and loses nothing.
+"""Decoupled streams through a real Spark: the query continues without its table, and loses nothing.
 
 Most deliveries are made here by the two-phase committer's recovery, which takes pending batches one by one.
 """
@@ -48,13 +48,13 @@ def states(ids: IdStream) -> dict[int, ManifestState]:
 
 
 def log_of(table: LakeTable) -> Path:
-    """What every look at the table needs: Delta's log, the Iceberg catalog's database."""
+    """Return what every read of the table needs: Delta's log, or the database of the Iceberg catalog."""
     place = Path(table.options[table.place])
     return place / "_delta_log" if table.place == "path" else place / "catalog.sqlite"
 
 
 @pytest.mark.slow
-def test_a_stream_goes_on_while_its_table_cannot_be_reached(ids: IdStream) -> None:
+def test_a_stream_continues_while_its_table_cannot_be_reached(ids: IdStream) -> None:
     ids.add_files(8)
     query = ids.writer(ids.rows(), **DECOUPLED).trigger(processingTime="0 seconds").start()
     while query.lastProgress is None:
@@ -62,7 +62,7 @@ def test_a_stream_goes_on_while_its_table_cannot_be_reached(ids: IdStream) -> No
     log, away = log_of(ids.table), ids.root / "away"
     shutil.move(log, away)
     if log.suffix == "":
-        log.write_text("not a directory")  # or a look would make a new table
+        log.write_text("not a directory")  # otherwise a read would create a new table
     try:
         ids.add_files(4)
         deadline = time.monotonic() + 60
@@ -94,7 +94,7 @@ def test_a_replay_between_prepare_and_the_commits_log_writes_nothing(ids: IdStre
     assert ids.findings().problems == []
 
 
-def test_a_rewound_checkpoint_supersedes_what_waits(delta_ids: IdStream) -> None:
+def test_a_rewound_checkpoint_supersedes_pending_batches(delta_ids: IdStream) -> None:
     delta_ids.add_files(3)
     delta_ids.run(None, **DECOUPLED)
     for folder in ("offsets", "commits", "sources/0"):
@@ -124,7 +124,7 @@ def test_a_store_that_was_lost_with_undelivered_batches_is_refused(ids: IdStream
     assert len(ids.read()) == 100
 
 
-def test_a_full_backlog_makes_the_query_wait_then_fail_and_a_restart_goes_on(delta_ids: IdStream) -> None:
+def test_a_full_backlog_makes_the_query_wait_then_fail_and_a_restart_continues(delta_ids: IdStream) -> None:
     delta_ids.add_files(4)
     bound = {**DECOUPLED, "backlogBatches": "2", "backlogWaitSeconds": "2"}
     message = delta_ids.fails_with(None, **bound)
@@ -139,7 +139,7 @@ def test_a_full_backlog_makes_the_query_wait_then_fail_and_a_restart_goes_on(del
     assert delta_ids.findings().rows == 400
 
 
-def test_a_coupled_start_lands_what_a_decoupled_one_has_left(ids: IdStream) -> None:
+def test_a_coupled_start_commits_the_pending_batches_of_a_decoupled_one(ids: IdStream) -> None:
     ids.add_files(2)
     ids.run(None, **DECOUPLED)
     ids.add_files(1)
@@ -152,7 +152,7 @@ def test_a_coupled_start_lands_what_a_decoupled_one_has_left(ids: IdStream) -> N
     assert ids.findings().rows == 400
 
 
-def test_a_table_that_was_dropped_under_a_backlog_is_not_created_anew(ids: IdStream) -> None:
+def test_a_table_dropped_with_a_backlog_is_not_created_again(ids: IdStream) -> None:
     ids.add_files(1)
     ids.run(None, **DECOUPLED)
     ids.table.drop()
@@ -161,8 +161,8 @@ def test_a_table_that_was_dropped_under_a_backlog_is_not_created_anew(ids: IdStr
 
 
 def reset(ids: IdStream) -> str:
-    """Run two batches, begin anew with another checkpoint on the same store; the first query's id."""
-    store = store_beside(ids)
+    """Run two batches, then start again with an empty checkpoint and the same store."""
+    store = shared_store(ids)
     ids.add_files(2)
     ids.run(None, store=store, **DECOUPLED)
     shutil.rmtree(ids.checkpoint)
@@ -172,30 +172,30 @@ def reset(ids: IdStream) -> str:
     return first.key.query_id
 
 
-def store_beside(ids: IdStream) -> str:
-    """A store that a checkpoint does not take with it."""
+def shared_store(ids: IdStream) -> str:
+    """Return a store outside of the checkpoint."""
     return f"sqlite:///{ids.root}/store.db"
 
 
 def penstock(ids: IdStream, *words: str) -> None:
-    ended = CliRunner().invoke(app, [*words, "--store", store_beside(ids)])
+    ended = CliRunner().invoke(app, [*words, "--store", shared_store(ids)])
     assert ended.exit_code == 0, ended.output
 
 
-def test_what_a_checkpoint_had_prepared_before_its_reset_is_still_delivered(ids: IdStream) -> None:
+def test_batches_prepared_before_a_reset_of_the_checkpoint_are_still_delivered(ids: IdStream) -> None:
     """The new one is another stream, which reads the source from the beginning: each row is there twice."""
     reset(ids)
     penstock(ids, "deliver", "--once")
     assert ids.read("count(*), count(DISTINCT id)") == [(400, 200)]
     ids.add_files(1)
-    ids.run(None, store=store_beside(ids), **DECOUPLED)
+    ids.run(None, store=shared_store(ids), **DECOUPLED)
     penstock(ids, "deliver", "--once")
     assert ids.read("count(*), count(DISTINCT id)") == [(500, 300)]
 
 
-def test_what_a_checkpoint_had_prepared_before_its_reset_can_be_given_up(delta_ids: IdStream) -> None:
+def test_batches_prepared_before_a_reset_of_the_checkpoint_can_be_aborted(delta_ids: IdStream) -> None:
     first = reset(delta_ids)
-    penstock(delta_ids, "abort", first, "--reason", "begun anew", "--yes")
+    penstock(delta_ids, "abort", first, "--reason", "started again", "--yes")
     penstock(delta_ids, "deliver", "--once")
     assert delta_ids.read("count(*), count(DISTINCT id)") == [(200, 200)]
 
@@ -209,8 +209,8 @@ def test_a_batch_write_refuses_to_be_decoupled(delta_ids: IdStream) -> None:
 
 def test_the_event_time_of_the_oldest_row_is_kept(delta_ids: IdStream) -> None:
     write_ids(delta_ids.source / "00000.parquet", range(10), 0)
-    rows = delta_ids.rows().selectExpr("*", "timestamp_micros(1767322800000000 + id) AS seen")
-    delta_ids.run(rows, eventTime="SEEN", **DECOUPLED)
+    rows = delta_ids.rows().selectExpr("*", "timestamp_micros(1767322800000000 + id) AS happened")
+    delta_ids.run(rows, eventTime="HAPPENED", **DECOUPLED)
     with open_store(delta_ids.store_url) as store:
         (status,) = store.streams()
         manifest = store.manifest(StreamKey(status.key.query_id, status.key.table_uri), 0)

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
+from tests.spark.killed_stream import start_driver
 from tests.support.backlogs import QUERY, DecoupledLake, wait_until
-from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.driver_process import DriverProcess
 from tests.support.id_stream import write_ids
 from tests.support.lakes import LakeTable
 from tests.support.postgres_backlog import PostgresBacklog
@@ -228,16 +229,7 @@ def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table:
 
 
 def _driver(table: LakeTable, source: Path, checkpoint: Path, folder: Path, point: str) -> DriverProcess:
-    arguments = [table.source, str(source), str(checkpoint)]
-    options = {
-        **table.options,
-        table.partitioning: "day",
-        "delivery": "decoupled",
-        "deliverAfterBatches": "2",
-    }
-    for key, value in options.items():
-        arguments += ["--option", f"{key}={value}"]
-    for key, value in SHORT_LIVED.items():
-        arguments += ["--conf", f"{key}={value}"]
+    delivery = {"delivery": "decoupled", "deliverAfterBatches": "2"}
+    options = {**table.options, table.partitioning: "day", **delivery}
     environment = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(folder / "driver-paused")}
-    return DriverProcess(arguments, folder / "driver.log", environment)
+    return start_driver(table.source, source, checkpoint, options, folder / "driver.log", environment)

@@ -1,4 +1,4 @@
-"""What a driver shows of an error of Penstock: the message in its first line, and no traceback."""
+"""A driver shows the message of an error of Penstock in the first line, without a traceback."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def assert_message_first(text: str, name: str, message: str) -> None:
     assert "base_source.py" not in text
 
 
-def test_a_wrong_option_is_told_in_the_first_line(delta_ids: IdStream) -> None:
+def test_a_wrong_option_is_reported_in_the_first_line(delta_ids: IdStream) -> None:
     delta_ids.add_files(1)
     failure = delta_ids.fails_with(targetFileSize="big")
     assert_message_first(failure, "ConfigurationError", "Options of penstock.delta:")
     assert "targetFileSize='big': must be a size" in failure
 
 
-def test_a_refused_type_is_told_in_the_first_line(delta_ids: IdStream) -> None:
+def test_a_refused_type_is_reported_in_the_first_line(delta_ids: IdStream) -> None:
     delta_ids.add_files(1)
     failure = delta_ids.fails_with(delta_ids.rows().withColumn("wait", f.expr("make_dt_interval(1)")))
     assert_message_first(failure, "SchemaMismatchError", "These columns cannot be written")
 
 
-def test_a_value_that_a_task_refuses_is_told_in_the_first_line(delta_ids: IdStream) -> None:
+def test_a_value_that_a_task_refuses_is_reported_in_the_first_line(delta_ids: IdStream) -> None:
     delta_ids.add_files(1)
     columns = [Field("id", PrimitiveType("long"), nullable=False), Field("day", PrimitiveType("string"))]
     DeltaTable.create(delta_ids.table.options["path"], Schema(columns))
@@ -43,7 +43,7 @@ def test_a_value_that_a_task_refuses_is_told_in_the_first_line(delta_ids: IdStre
 
 
 def test_the_user_function_that_fails_next_keeps_its_traceback(spark: SparkSession, tmp_path: Path) -> None:
-    """The worker that hid the traceback has ended: nothing is left of that in others."""
+    """The worker that hid the traceback has ended: other workers show tracebacks."""
     writer = spark.range(3).write.format("penstock.delta").mode("append").option("colour", "red")
     with pytest.raises(Exception, match="colour is not an option") as refused:
         writer.save(f"{tmp_path}/t")
@@ -52,7 +52,7 @@ def test_the_user_function_that_fails_next_keeps_its_traceback(spark: SparkSessi
         spark.range(3).select(f.udf(lambda number: 1 / 0)("id")).collect()
 
 
-def test_reading_says_what_reads_in_the_first_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_reading_is_refused_in_the_first_line(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="does not read") as refused:
         spark.read.format("penstock.delta").load(f"{tmp_path}/t").collect()
     assert_message_first(str(refused.value), "ConfigurationError", "penstock.delta writes tables")

@@ -1,4 +1,4 @@
-"""Executors get neither the catalog nor what opens it: not in what is sent to them, not in their memory.
+"""Executors get no secret of the catalog, neither in a pickle nor in their memory.
 
 Spark pickles a batch writer inside the function for the executors and by itself for the commit. No pickle of
 it has a secret, in whatever order and however often it is made.
@@ -13,8 +13,8 @@ import pickle
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,11 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import LongType, StructField, StructType
+from tests.spark.watched_plan import WatchedPlan
 from tests.support.id_stream import IdStream
 from tests.support.lakes import IcebergLake
 
 import penstock
-from penstock.committers.contract import DataFiles
-from penstock.committers.file_tables.manifest import LakeManifest
-from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.batch_writer import BatchWriter
 from penstock.datasource.task import TaskAttempt
 
@@ -118,7 +116,7 @@ def test_a_stream_writer_pickles_without_a_secret(options: dict[str, str], secre
 
 
 class WatchedDataSource(penstock.IcebergDataSource):
-    """Its tasks look for secrets in their own memory, and report what they find."""
+    """A data source whose tasks report the secrets in their memory."""
 
     @classmethod
     def name(cls) -> str:
@@ -136,36 +134,25 @@ class WatchedDataSource(penstock.IcebergDataSource):
 
     def _watch(self, writer: Any) -> None:
         if writer._plan is not None:
-            writer._plan = WatchedPlan(writer._plan, self.options["catalog.report"])
+            writer._plan = WatchedPlan(writer._plan, partial(report_secrets, self.options["catalog.report"]))
 
 
-class WatchedPlan:
-    """A plan that scans the process before it writes.
-
-    The secrets come in a file, each written backwards: here, the scan would find itself.
+def report_secrets(folder: str, task: TaskAttempt) -> None:
+    """Report the secrets in the memory of this process. They are in a file, written backwards: otherwise the
+    scan would find its own input.
     """
-
-    def __init__(self, plan: BatchPlan[DataFiles, LakeManifest], folder: str) -> None:
-        self._plan = plan
-        self._folder = folder
-
-    def check_task(self, task: TaskAttempt) -> None:
-        self._plan.check_task(task)
-
-    def write(self, batches: Iterable[Any], task: TaskAttempt) -> CommittableMessage[DataFiles, LakeManifest]:
-        backwards = json.loads(Path(self._folder, "secrets").read_text())
-        found = {key for text in texts() for key in backwards if backwards[key][::-1] in text}
-        Path(self._folder, f"task-{task.attempt}").write_text(json.dumps(sorted(found)))
-        return self._plan.write(batches, task)
+    backwards = json.loads(Path(folder, "secrets").read_text())
+    found = {key for text in texts() for key in backwards if backwards[key][::-1] in text}
+    Path(folder, f"task-{task.attempt}").write_text(json.dumps(sorted(found)))
 
 
 def texts() -> set[str]:
-    """Every text that an object in this process holds, if it is long enough to have a secret in it.
+    """Return every string in this process that is long enough for a secret.
 
-    The garbage collector does not track dicts and tuples of mere texts: they are looked into one by one.
+    The garbage collector does not track dicts and tuples of strings: they are searched one by one.
     """
     held: set[str | bytes] = set()
-    gc.unfreeze()  # what was there when the process had done its first work is not among its objects
+    gc.unfreeze()  # objects from before the first task are frozen
     items = gc.get_referents(*gc.get_objects())
     while items:
         held |= {item for item in items if type(item) in (str, bytes) and len(item) >= SECRET_LENGTH}
@@ -229,7 +216,7 @@ def test_tasks_of_a_stream_hold_no_secret_of_the_catalog_and_no_file_has_it(
 def test_the_rows_of_a_watched_write_arrive(
     spark: SparkSession, iceberg_table: IcebergLake, reports: Path
 ) -> None:
-    """Or what the tasks report would be of no write at all."""
+    """Otherwise the reports of the tasks would prove nothing."""
     (reports / "secrets").write_text("{}")
     options = {**iceberg_table.options, "catalog.report": str(reports)}
     uri = f"sqlite:///{iceberg_table.warehouse}/catalog.sqlite"

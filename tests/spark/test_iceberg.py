@@ -1,4 +1,4 @@
-"""What only Iceberg has: tables with a history, branches, snapshots that are whole, options of its own."""
+"""Streams into Iceberg tables: evolved tables, branches, complete snapshots, options of the format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 def test_a_table_with_evolved_columns_and_partitions_gets_a_stream(
     iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
-    """A column renamed, one widened, one dropped and made again under its name, one moved; another spec."""
+    """One column renamed, one widened, one dropped and created again, one moved; another partition spec."""
     iceberg_table.create(
         pa.schema([("date", pa.string()), ("id", pa.int32()), ("half", pa.int64()), ("note", pa.string())])
     )
@@ -47,10 +47,10 @@ def test_a_table_with_evolved_columns_and_partitions_gets_a_stream(
     assert folders == {"by_day=d9", *(f"id_bucket={bucket}" for bucket in range(4))}
 
 
-def test_a_branch_is_written_and_main_stays_until_it_is_forwarded(
+def test_a_branch_is_written_and_main_is_unchanged_until_it_is_forwarded(
     iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
-    """Write, audit, publish: the stream writes a branch, somebody looks at it, then main follows."""
+    """Write, audit, publish: the stream writes a branch, it is audited, then main follows."""
     iceberg_ids.add_files(1)
     iceberg_ids.run()
     iceberg_ids.add_files(2)
@@ -71,25 +71,25 @@ def test_a_branch_is_written_and_main_stays_until_it_is_forwarded(
 
 
 def test_complete_mode_shows_one_row_per_key_at_every_moment(iceberg_ids: IdStream) -> None:
-    """A reader that looks all the time never finds the table empty, nor a key twice."""
+    """A reader that reads all the time never finds the table empty, nor a key twice."""
     iceberg_ids.add_files(1)
     counts = iceberg_ids.rows().groupBy("day").count()
     iceberg_ids.writer(counts).outputMode("complete").start().awaitTermination()
     iceberg_ids.add_files(3)
-    seen: list[list[tuple[object, ...]]] = []
+    versions: list[list[tuple[object, ...]]] = []
     query = iceberg_ids.writer(counts).outputMode("complete").start()
     while query.isActive:
-        seen.append(iceberg_ids.read())
+        versions.append(iceberg_ids.read())
         time.sleep(0.02)
     query.awaitTermination()
 
     assert iceberg_ids.read() == [("d0", 200), ("d1", 200)]
     whole = [[("d0", count), ("d1", count)] for count in (50, 100, 150, 200)]
-    assert seen
-    assert all(table in whole for table in seen)
+    assert versions
+    assert all(table in whole for table in versions)
 
 
-def test_new_columns_come_in_the_commit_of_their_first_rows(
+def test_new_columns_are_added_in_the_commit_of_their_first_rows(
     iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
     iceberg_ids.add_files(1)
@@ -109,7 +109,7 @@ def test_new_columns_come_in_the_commit_of_their_first_rows(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "part_of_message"),
     [
         ({"partitionBy": "day"}, "Did you mean partitionSpec?"),
         ({"path": "/lake/ids"}, "path is not an option"),
@@ -121,18 +121,18 @@ def test_new_columns_come_in_the_commit_of_their_first_rows(
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_a_mistake_in_the_options_is_named_before_any_file_is_written(
-    iceberg_ids: IdStream, iceberg_table: IcebergLake, options: dict[str, str], said: str
+def test_a_wrong_option_is_reported_before_any_file_is_written(
+    iceberg_ids: IdStream, iceberg_table: IcebergLake, options: dict[str, str], part_of_message: str
 ) -> None:
     iceberg_ids.add_files(1)
     message = iceberg_ids.fails_with(None, **options)
 
     assert "ConfigurationError" in message
-    assert said in message
+    assert part_of_message in message
     assert not iceberg_table.folder.exists()
 
 
-def test_neither_catalog_nor_warehouse_is_named_before_any_file_is_written(iceberg_ids: IdStream) -> None:
+def test_a_missing_catalog_is_reported_before_any_file_is_written(iceberg_ids: IdStream) -> None:
     iceberg_ids.add_files(1)
     writer = iceberg_ids.rows().writeStream.format("penstock.iceberg").option("table", "lake.ids")
     query = writer.option("checkpointLocation", str(iceberg_ids.checkpoint)).trigger(availableNow=True)

@@ -1,4 +1,4 @@
-"""A deleted checkpoint in a real Spark: what its user sees."""
+"""A deleted checkpoint is reported by a real Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.id_stream import IdStream
 pytestmark = pytest.mark.spark
 
 
-def test_a_deleted_checkpoint_is_warned_of_in_the_log_of_the_driver(ids: IdStream) -> None:
+def test_a_deleted_checkpoint_is_a_warning_in_the_log_of_the_driver(ids: IdStream) -> None:
     """Once, at the query's start. Spark's planner writes into the standard error of the driver."""
     ids.add_files(3)
     ids.run()

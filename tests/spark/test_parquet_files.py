@@ -1,4 +1,4 @@
-"""Spark's vectorised reader takes data files as they are encoded: it knows fewer encodings than others."""
+"""Spark's vectorised reader, which knows fewer encodings than other readers, reads all data files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.plans import delta_plan, iceberg_plan
+from tests.writers.task import write_as_task
 
-from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.write_config import WriteConfig
 
 pytestmark = pytest.mark.spark
 
@@ -50,10 +50,7 @@ def test_every_encoding_is_read_in_columns(
 ) -> None:
     """Only the vectorised reader hands over columns."""
     expected = rows()
-    writer = DataFileWriter(plan_of(tmp_path, expected.schema), FileNames("query", "run", 0, 0, 0))
-    for batch in expected.to_batches(max_chunksize=10_000):
-        writer.write(batch)
-    writer.finish()
+    write_as_task(plan_of(tmp_path, expected.schema), expected, batch_rows=10_000)
 
     frame = spark.read.parquet(str(tmp_path))
     assert "ColumnarToRow" in frame._jdf.queryExecution().executedPlan().toString()
@@ -66,12 +63,10 @@ def test_every_encoding_is_read_in_columns(
 def test_rows_with_nan_are_found(
     plan_of: Callable[[Path, pa.Schema], WriteConfig], spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark holds NaN for the greatest number, and skips row groups by the footer's bounds."""
+    """NaN is the greatest number in Spark, which skips row groups by the footer's bounds."""
     values = [1.0, float("nan")]
     rows = pa.table({"x": values, "s": pa.array([{"x": x} for x in values])})
-    writer = DataFileWriter(plan_of(tmp_path, rows.schema), FileNames("query", "run", 0, 0, 0))
-    writer.write(rows.to_batches()[0])
-    writer.finish()
+    write_as_task(plan_of(tmp_path, rows.schema), rows)
     frame = spark.read.parquet(str(tmp_path))
     for place in ("x", "s.x"):
         for where in (f"{place} > 5", f"{place} = double('NaN')", f"{place} >= double('Infinity')"):

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark import killed_stream
+from tests.spark.killed_stream import KilledStream
 from tests.support.backlogs import wait_until
-from tests.support.driver_process import SHORT_LIVED, DriverProcess
 from tests.support.id_stream import write_ids
 from tests.support.postgres import PostgresQuery, query_into
 
@@ -47,33 +48,18 @@ def psql(query: PostgresQuery, statement: str) -> str:
 
 @pytest.mark.kills
 def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
-    query: PostgresQuery, source: Path, tmp_path: Path
+    query: PostgresQuery, tmp_path: Path
 ) -> None:
-    """SIGKILL once staged, once prepared, once in the table; the replays are partitioned otherwise."""
-    kills = ("write.files_closed", "prepare.done", "commit.landed", None)
-    for turn, point in enumerate(kills):
-        reached = tmp_path / f"reached-{turn}"
-        options = {"url": query.url, "dbtable": f"{query.schema}.events"}
-        arguments = ["penstock.postgres", str(source), str(tmp_path / "checkpoint")]
-        arguments += ["--partitions", str(1 + turn % 3)]
-        for key, value in options.items():
-            arguments += ["--option", f"{key}={value}"]
-        for key, value in SHORT_LIVED.items():
-            arguments += ["--conf", f"{key}={value}"]
-        environment = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(reached)} if point else {}
-        with DriverProcess(arguments, tmp_path / f"driver-{turn}.log", environment) as driver:
-            if point:
-                driver.wait_for(reached)
-                driver.kill()
-            else:
-                assert driver.wait() == 0, driver.tail()
+    """SIGKILL once staged, once prepared, once in the table."""
+    options = {"url": query.url, "dbtable": f"{query.schema}.events"}
+    kills = ("write.files_closed", "prepare.done", "commit.landed")
+    KilledStream(tmp_path, "penstock.postgres", options, kills).run()
 
-    assert psql(query, "SELECT count(*), count(DISTINCT id), sum(id) FROM events") == (
-        f"{FILES * ROWS}|{FILES * ROWS}|{sum(range(FILES * ROWS))}"
-    )
+    found = psql(query, "SELECT count(*), count(DISTINCT id), sum(id) FROM events")
+    assert found == f"{killed_stream.ROWS}|{killed_stream.ROWS}|{sum(range(killed_stream.ROWS))}"
 
 
-def test_a_stream_goes_on_where_it_was_and_skips_its_replays(
+def test_a_restarted_stream_continues_and_skips_its_replays(
     spark: SparkSession, query: PostgresQuery, source: Path, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
@@ -144,7 +130,7 @@ def test_a_password_is_in_no_error_and_not_in_the_store(
     assert "geheim" not in str(failure.value)
 
 
-def test_a_decoupled_stream_is_delivered_beside_its_driver(
+def test_a_decoupled_stream_is_delivered_while_its_driver_runs(
     spark: SparkSession,
     query: PostgresQuery,
     source: Path,

@@ -55,12 +55,12 @@ def test_local_workers_use_the_python_that_registers(tmp_path: Path) -> None:
 
 @pytest.fixture
 def other_session(spark: SparkSession) -> SparkSession:
-    """One in which nothing was set yet. Data sources it has from the first one."""
+    """A session without settings. It has the data sources of the first one."""
     return spark.newSession()
 
 
 def batch_rows(session: SparkSession, rows: int) -> list[int]:
-    """How many rows each batch has when one task hands over `rows` of them."""
+    """Return the rows of each batch if one task hands over `rows` of them."""
 
     def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -71,7 +71,7 @@ def batch_rows(session: SparkSession, rows: int) -> list[int]:
 
 
 def test_spark_cuts_by_the_rows_that_registering_sets(spark: SparkSession) -> None:
-    """The session of all tests was registered with nothing said about it."""
+    """The session of all tests was registered with the defaults."""
     assert spark.conf.get(BYTES_MAX) == "2147483647"
     most = rows_per_batch(spark)
     assert batch_rows(spark, 2 * most + 1) == [most, most, 1]
@@ -86,7 +86,7 @@ def test_defaults_of_spark_do_not_count_as_set(other_session: SparkSession) -> N
 
 
 def test_a_bound_that_the_session_has_set_holds(other_session: SparkSession) -> None:
-    """Also if it is Spark's own: who sets it wants it."""
+    """Also if it is the default of Spark."""
     other_session.conf.set(BYTES_MAX, "64m")
     cut_by_rows(other_session)
 
@@ -94,7 +94,7 @@ def test_a_bound_that_the_session_has_set_holds(other_session: SparkSession) -> 
     assert other_session.conf.get(ROWS_MAX, None) is None
 
 
-def test_wide_rows_land(spark: SparkSession, tmp_path: Path) -> None:
+def test_wide_rows_are_written(spark: SparkSession, tmp_path: Path) -> None:
     """Rows of 300 KiB, more than fit into one batch."""
     count, width = rows_per_batch(spark) + 100, 300 * 1024
     wide = spark.range(0, count, 1, 1).selectExpr("id", f"lpad(id, {width}, 'x') AS text")
@@ -102,10 +102,10 @@ def test_wide_rows_land(spark: SparkSession, tmp_path: Path) -> None:
 
     text = pl.col("text")
     found = pl.scan_delta(str(tmp_path / "t")).select("id", width=text.str.len_bytes(), end=text.str.tail(4))
-    landed = found.sort("id").collect()
-    assert landed["id"].to_list() == list(range(count))
-    assert set(landed["width"]) == {width}
-    assert [end.lstrip("x") for end in landed["end"]] == [str(number) for number in range(count)]
+    written = found.sort("id").collect()
+    assert written["id"].to_list() == list(range(count))
+    assert set(written["width"]) == {width}
+    assert [end.lstrip("x") for end in written["end"]] == [str(number) for number in range(count)]
 
 
 # What is set when Spark starts ----------------------------------------------------------------------

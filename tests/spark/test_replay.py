@@ -52,7 +52,7 @@ def test_a_replayed_batch_writes_no_data_file(ids: IdStream) -> None:
 
 
 def test_a_replay_after_the_store_was_lost_adds_no_rows(ids: IdStream) -> None:
-    """The table knows its last batch by itself."""
+    """The token in the table identifies the last batch."""
     ids.add_files(3)
     ids.run()
     files = ids.data_files()
@@ -134,7 +134,7 @@ def _union(ids: IdStream, sources: Sequence[tuple[Path, str]]) -> DataFrame:
 
 
 def _rewind(ids: IdStream, to_batch: int) -> None:
-    """As an operator would: the checkpoint forgets all batches from `to_batch` on."""
+    """Delete all batches from `to_batch` on from the checkpoint, as an operator would."""
     sources = [path.relative_to(ids.checkpoint) for path in (ids.checkpoint / "sources").iterdir()]
     for folder in (Path("offsets"), Path("commits"), *sources):
         for path in (ids.checkpoint / folder).iterdir():
@@ -143,7 +143,7 @@ def _rewind(ids: IdStream, to_batch: int) -> None:
                 path.unlink()
 
 
-def test_copies_of_a_checkpoint_that_read_the_same_deliver_each_row_once(ids: IdStream) -> None:
+def test_checkpoint_forks_with_the_same_offsets_deliver_each_row_once(ids: IdStream) -> None:
     """Both have the query id: a batch that one has committed is a replay to the other."""
     ids.add_files(2)
     ids.run()
@@ -158,7 +158,7 @@ def test_copies_of_a_checkpoint_that_read_the_same_deliver_each_row_once(ids: Id
     assert ids.findings().problems == []
 
 
-def test_a_copied_checkpoint_that_reads_other_rows_is_an_error(delta_ids: IdStream) -> None:
+def test_a_checkpoint_fork_with_other_offsets_is_an_error(delta_ids: IdStream) -> None:
     delta_ids.add_files(2)
     delta_ids.run()
     copy = delta_ids.copy_checkpoint("copy")
@@ -213,7 +213,7 @@ def test_a_table_rolled_back_to_before_the_token_is_an_error(ids: IdStream) -> N
     assert "was restored" in message or "rolled back" in message
 
 
-def test_a_compacted_and_vacuumed_delta_table_goes_on(delta_ids: IdStream) -> None:
+def test_a_stream_continues_after_compaction_and_vacuum_of_its_delta_table(delta_ids: IdStream) -> None:
     delta_ids.add_files(3)
     delta_ids.run()
     table = DeltaTable(delta_ids.table.options["path"])
@@ -227,10 +227,10 @@ def test_a_compacted_and_vacuumed_delta_table_goes_on(delta_ids: IdStream) -> No
     assert delta_ids.findings().lost == 0
 
 
-def test_an_iceberg_table_rewritten_and_expired_by_others_goes_on(
+def test_a_stream_continues_after_rewrite_and_expiry_of_its_iceberg_table(
     iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:
-    """The snapshots with the batches' summaries are gone; the token is in the table's properties."""
+    """The snapshots with the batches' summaries have expired; the token is in the table's properties."""
     iceberg_ids.add_files(3)
     iceberg_ids.run()
     table = iceberg_table.load()

@@ -19,17 +19,17 @@ def query_id(checkpoint: Path) -> str:
     return str(json.loads((checkpoint / "metadata").read_text())["id"])
 
 
-def renew(checkpoint: Path) -> tuple[int, str]:
+def reset_query_id(checkpoint: Path) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["reset-query-id", str(checkpoint), "--yes"])
     return result.exit_code, result.stderr
 
 
-def test_a_renewed_query_goes_on_at_its_offsets_as_a_new_stream(ids: IdStream) -> None:
+def test_a_query_with_a_new_id_continues_at_its_offsets_as_a_new_stream(ids: IdStream) -> None:
     ids.add_files(2)
     ids.run()
     old = query_id(ids.checkpoint)
     assert (ids.checkpoint / ".metadata.crc").exists()
-    assert renew(ids.checkpoint)[0] == 0
+    assert reset_query_id(ids.checkpoint)[0] == 0
 
     ids.add_files(1)
     query = ids.start()
@@ -43,8 +43,8 @@ def test_a_renewed_query_goes_on_at_its_offsets_as_a_new_stream(ids: IdStream) -
     assert written == {old: 200, query.id: 100}
 
 
-def test_a_rewound_checkpoint_writes_other_rows_only_once_it_is_renewed(delta_ids: IdStream) -> None:
-    """The way that the error about other source offsets points out. The rows come beside what is there."""
+def test_a_rewound_checkpoint_writes_other_rows_only_with_a_new_query_id(delta_ids: IdStream) -> None:
+    """As the error about other source offsets suggests. The rows are added to the existing ones."""
     delta_ids.add_files(2)
     delta_ids.run()
     for folder in ("offsets", "commits"):
@@ -57,22 +57,22 @@ def test_a_rewound_checkpoint_writes_other_rows_only_once_it_is_renewed(delta_id
     (delta_ids.source / "00001.parquet").rename(delta_ids.source / "other.parquet")
 
     assert "penstock reset-query-id" in delta_ids.fails_with()
-    assert renew(delta_ids.checkpoint)[0] == 0
+    assert reset_query_id(delta_ids.checkpoint)[0] == 0
     delta_ids.run()
 
     assert delta_ids.findings().rows == 300
 
 
-def test_renew_is_refused_where_spark_would_replay_a_committed_batch(delta_ids: IdStream) -> None:
-    """The replay under a new id would double its rows; one more start under the old one mends it."""
+def test_a_new_query_id_is_refused_if_spark_would_replay_a_committed_batch(delta_ids: IdStream) -> None:
+    """The replay under a new id would double its rows; one more start under the old id repairs it."""
     delta_ids.add_files(2)
     delta_ids.run()
     delta_ids.forget_commit(1)
-    code, message = renew(delta_ids.checkpoint)
+    code, message = reset_query_id(delta_ids.checkpoint)
     assert code == 2
     assert "run it again" in message
 
     delta_ids.run()
-    assert renew(delta_ids.checkpoint)[0] == 0
+    assert reset_query_id(delta_ids.checkpoint)[0] == 0
     delta_ids.run()
     assert delta_ids.findings().problems == []

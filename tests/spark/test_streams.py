@@ -31,7 +31,7 @@ def test_append_delivers_each_row_once(ids: IdStream) -> None:
     assert {Path(path).parent.name for path in ids.data_files()} == {"day=d0", "day=d1"}
 
 
-def test_a_restart_goes_on_where_it_ended(delta_ids: IdStream) -> None:
+def test_a_restart_continues_at_its_offsets(delta_ids: IdStream) -> None:
     delta_ids.add_files(2)
     delta_ids.run()
     delta_ids.add_files(2)
@@ -146,7 +146,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 def test_two_queries_write_one_table(ids: IdStream) -> None:
-    """Each has a query id of its own, so their batch ids do not get in each other's way."""
+    """Each has its own query id, so that their batch ids are independent."""
     ids.add_files(3)
     first = ids.start(ids.rows().where("id % 2 = 0"))
     second = ids.start(ids.rows().where("id % 2 = 1"), checkpointLocation=str(ids.root / "second"))

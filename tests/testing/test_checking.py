@@ -1,4 +1,4 @@
-"""`check` on real tables that were broken on purpose, each in one way; and on sound ones that look odd."""
+"""`check` on real tables that were broken on purpose, each in one way, and on unusual but sound ones."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_lost_and_a_doubled_row_do_not_outweigh_each_other(lake: LakeTable) ->
     assert (found.rows, found.lost, found.doubled) == (7, 1, 1)
 
 
-def test_rows_are_told_apart_by_all_given_columns_and_expressions(lake: LakeTable) -> None:
+def test_rows_are_distinguished_by_all_given_columns_and_expressions(lake: LakeTable) -> None:
     source = "(SELECT unnest([1, 2, 3, 4, 5, 16]) AS id)"
     assert _check(lake, source, columns="id % 10").problems == []
     assert (_check(lake, source, columns="id % 10, id > 10").lost) == 1
@@ -219,13 +219,13 @@ def test_rows_are_told_apart_by_all_given_columns_and_expressions(lake: LakeTabl
 
 def test_a_deleted_data_file_is_found(lake: LakeTable) -> None:
     """No engine reads the table any more: all rows are lost."""
-    gone = _a_data_file(lake)
-    gone.unlink()
+    missing = _a_data_file(lake)
+    missing.unlink()
     found = _check(lake)
-    assert list(found.missing) == [str(gone)]
+    assert list(found.missing) == [str(missing)]
     assert found.lost == 6
     assert (
-        f"1 data file named by the table but missing from storage, so that it cannot be read, first {gone}"
+        f"1 data file named by the table but missing from storage, so that it cannot be read, first {missing}"
         in (found.problems)
     )
 
@@ -305,14 +305,14 @@ def _commit_to_delta(lake: DeltaLake, action: dict[str, Any]) -> None:
     (lake.folder / "_delta_log" / f"{version:020}.json").write_text(json.dumps(action) + "\n")
 
 
-# What the user is told ----------------------------------------------------------------------------------
+# Errors -----------------------------------------------------------------------------------------------
 
 
-def test_a_table_that_is_not_there_is_an_error(tmp_path: Path, lake: LakeTable) -> None:
+def test_a_missing_table_is_an_error(tmp_path: Path, lake: LakeTable) -> None:
     elsewhere = type(lake)(tmp_path / "elsewhere")  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match=r"The (Delta|Iceberg) table .*elsewhere.* does not exist"):
         _check(elsewhere)
-    assert not (tmp_path / "elsewhere").exists(), "looking made it"
+    assert not (tmp_path / "elsewhere").exists(), "reading created it"
 
 
 def test_a_catalog_file_without_tables_has_no_table(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_catalog_file_without_tables_has_no_table(tmp_path: Path) -> None:
         testing.check(testing.IcebergTable("lake.ids", tmp_path), IDS)
 
 
-def test_a_branch_that_is_not_there_is_an_error(iceberg: IcebergLake) -> None:
+def test_a_missing_branch_is_an_error(iceberg: IcebergLake) -> None:
     table = testing.IcebergTable(iceberg.table, iceberg.warehouse, branch="nope")
     with pytest.raises(ConfigurationError, match=r"The branch .*lake\.ids@nope does not exist"):
         testing.check(table, IDS)
@@ -339,7 +339,7 @@ def test_a_branch_that_is_not_there_is_an_error(iceberg: IcebergLake) -> None:
         ("(SELECT 'x' AS id)", "id::BIGINT", "cannot be compared by .*Could not convert"),
     ],
 )
-def test_wrong_columns_are_an_error_that_says_where(
+def test_wrong_columns_are_an_error_with_their_place(
     delta: DeltaLake, source: str, columns: str, where: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=where):
@@ -354,24 +354,24 @@ def test_a_store_that_does_not_know_the_table_is_an_error(lake: LakeTable, tmp_p
 
 
 @pytest.mark.parametrize("store", ["{folder}", "sqlite:///{folder}/nope.db"])
-def test_a_store_that_is_not_there_is_an_error(lake: LakeTable, tmp_path: Path, store: str) -> None:
+def test_a_missing_store_is_an_error(lake: LakeTable, tmp_path: Path, store: str) -> None:
     with pytest.raises(ConfigurationError):
         _check(lake, store=store.format(folder=tmp_path))
-    assert not (tmp_path / "nope.db").exists(), "looking made it"
+    assert not (tmp_path / "nope.db").exists(), "reading created it"
 
 
 # duckdb -------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_of_the_users_is_used_and_stays_open(lake: LakeTable) -> None:
+def test_a_given_connection_is_used_and_stays_open(lake: LakeTable) -> None:
     with duckdb.connect() as connection:
         connection.execute(f"CREATE TABLE given AS FROM {IDS}")
         assert _check(lake, "given", connection=connection).problems == []
         assert _check(lake, "given", connection=connection).problems == []
 
 
-def test_a_table_in_another_ones_place_is_read_anew(tmp_path: Path) -> None:
-    """Connections of `check` share a database, which must remember nothing of files."""
+def test_a_replaced_table_is_read_again(tmp_path: Path) -> None:
+    """Connections of `check` share a database, which must not cache files."""
     for ids in ([1, 2, 3], [4, 5, 6]):
         shutil.rmtree(tmp_path / "table", ignore_errors=True)
         write_deltalake(tmp_path / "table", pa.table({"id": ids}))

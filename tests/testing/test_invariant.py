@@ -46,11 +46,11 @@ def test_a_sound_table_has_no_problems() -> None:
 
 
 @pytest.mark.parametrize("sentence", BROKEN)
-def test_what_is_broken_is_found_and_nothing_else(sentence: str) -> None:
+def test_each_problem_is_found_and_no_other(sentence: str) -> None:
     assert find_problems(BROKEN[sentence]) == BROKEN[sentence].problems == [sentence]
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     both = replace(SOUND, lost=1, pending=["batch 4 of query q0"])
     assert str(both).splitlines() == [
         "3 rows: 1 lost, 0 doubled; 2 data files: 0 missing, 7 orphaned; 4 tokens",

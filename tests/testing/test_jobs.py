@@ -1,4 +1,4 @@
-"""A job is killed where it was asked for, with all that it started; what goes otherwise is told."""
+"""A job is killed at the requested point with all its child processes; otherwise there is an error."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _is_alive(pid: int) -> bool:
 # Killed -------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_killed_at_the_first_batch_that_gets_there(
+def test_a_job_is_killed_at_the_first_batch_that_reaches_the_point(
     job: Callable[..., testing.Job], tmp_path: Path
 ) -> None:
     assert job(BATCHES).kill_at("prepare.done") == 1
@@ -94,15 +94,15 @@ def test_a_job_runs_again_after_it_was_killed(job: Callable[..., testing.Job], t
     assert _log(tmp_path) == ["batch 0", "batch 0", "batch 1", "batch 2", "the end"]
 
 
-def test_all_that_a_job_has_started_is_killed(job: Callable[..., testing.Job], tmp_path: Path) -> None:
-    """Also a process whose parent is gone, and one with a session of its own."""
+def test_all_child_processes_of_a_job_are_killed(job: Callable[..., testing.Job], tmp_path: Path) -> None:
+    """Also a process whose parent has ended, and one with its own session."""
     assert job(STARTS_OTHERS).kill_at("prepare.done") == 4
     started = [int(line) for line in _log(tmp_path)]
     assert len(started) == 3
     assert not [pid for pid in started if _is_alive(pid)]
 
 
-def test_no_process_of_a_job_sees_another_one_die(
+def test_no_process_of_a_job_notices_the_death_of_another(
     job: Callable[..., testing.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a driver would still handle the loss of its workers: a power failure leaves no time for that."""
@@ -113,9 +113,9 @@ def test_no_process_of_a_job_sees_another_one_die(
         time.sleep(0.2 if number == signal.SIGKILL else 0)
 
     monkeypatch.setattr(psutil.Process, "send_signal", send_slowly)
-    seen = tmp_path / "seen"
-    assert job(WATCHES_ANOTHER, str(seen)).kill_at("prepare.done") == 3
-    assert not seen.exists()
+    noticed = tmp_path / "noticed"
+    assert job(WATCHES_ANOTHER, str(noticed)).kill_at("prepare.done") == 3
+    assert not noticed.exists()
 
 
 def test_a_job_can_be_killed_at_any_moment(job: Callable[..., testing.Job], tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_process_id_that_is_in_use_again_is_left_alone(job: Callable[..., test
             assert stranger.is_running()
 
 
-# Told ---------------------------------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_ends_before_the_crash_point_is_an_error(job: Callable[..., testing.Job]) -> None:

@@ -1,4 +1,4 @@
-"""Rows are split and encoded beside the task that brings them: one piece at a time, and no error is lost."""
+"""Rows are split and encoded in the background: one piece at a time, and no error is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.writers.parquet.file import OpenParquetFile
 from penstock.writers.parquet.write_config import FileNames
 
 GROUP_ROWS = 100
-PATIENCE_S = 5
+WAIT_S_MAX = 5
 ROWS = pa.record_batch({"id": pa.array(range(GROUP_ROWS))})
 
 
@@ -37,22 +37,22 @@ def before_each_row_group(monkeypatch: pytest.MonkeyPatch, action: Callable[[], 
     monkeypatch.setattr(OpenParquetFile, "write_row_group", act_and_write)
 
 
-def test_rows_are_taken_in_while_a_row_group_is_encoded(
+def test_rows_are_accepted_while_a_row_group_is_encoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more_rows = threading.Event()
-    came_in_time: list[bool] = []
-    before_each_row_group(monkeypatch, lambda: came_in_time.append(more_rows.wait(PATIENCE_S)))
+    in_time: list[bool] = []
+    before_each_row_group(monkeypatch, lambda: in_time.append(more_rows.wait(WAIT_S_MAX)))
     writer = writer_of(tmp_path)
     writer.write(ROWS)
     writer.write(ROWS.slice(0, 1))
     more_rows.set()
     (file,) = writer.finish()
-    assert came_in_time == [True, True]
+    assert in_time == [True, True]
     assert file.rows == GROUP_ROWS + 1
 
 
-def test_rows_are_taken_in_while_those_of_many_table_partitions_are_written(
+def test_rows_are_accepted_while_many_table_partitions_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that waits for each of their row groups keeps Spark's JVM waiting."""
@@ -60,19 +60,19 @@ def test_rows_are_taken_in_while_those_of_many_table_partitions_are_written(
     numbers = pa.array(range(1000))
     rows = pa.record_batch({"id": numbers, "p": pa.array([n % partitions for n in range(1000)])})
     more_rows = threading.Event()
-    came_in_time: list[bool] = []
-    before_each_row_group(monkeypatch, lambda: came_in_time.append(more_rows.wait(PATIENCE_S)))
+    in_time: list[bool] = []
+    before_each_row_group(monkeypatch, lambda: in_time.append(more_rows.wait(WAIT_S_MAX)))
     writer = writer_of(tmp_path, rows, partition_by=("p",), buffer_bytes_max=4 * rows.nbytes)
     writer.write(rows)
     for _ in range(9):
         writer.write(rows.slice(0, 100))
     more_rows.set()
     files = writer.finish()
-    assert all(came_in_time)
+    assert all(in_time)
     assert sum(file.rows for file in files) == 1000 + 9 * 100
 
 
-def test_one_piece_of_work_is_under_way() -> None:
+def test_one_piece_of_work_runs_at_a_time() -> None:
     done: list[int] = []
     begun: list[list[int]] = []
 
@@ -91,7 +91,7 @@ def test_one_piece_of_work_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("last", ["write", "close"])
-def test_an_error_while_encoding_comes_with_the_next_call(
+def test_an_error_while_encoding_is_raised_by_the_next_call(
     last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -107,9 +107,7 @@ def test_an_error_while_encoding_comes_with_the_next_call(
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_an_abort_leaves_nothing_of_what_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_discards_the_running_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before_each_row_group(monkeypatch, lambda: time.sleep(0.2))
     writer = writer_of(tmp_path)
     writer.write(ROWS)

@@ -1,4 +1,4 @@
-"""What waits to be written is as much as the bound allows, and holds nothing else in memory."""
+"""Buffered rows are bounded, and keep no other memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ BYTES_MAX = 256 * 1024
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("p", pa.int32())])
 
 
-def test_rows_that_wait_keep_no_others_in_memory(tmp_path: Path) -> None:
-    """Few rows of rare table partitions beside many of a common one, with texts of all lengths."""
+def test_buffered_rows_keep_no_other_rows_in_memory(tmp_path: Path) -> None:
+    """Few rows of rare table partitions and many of a common one, with texts of all lengths."""
     rng = random.Random(7)
     buffers = RowBuffers(
         delta_plan(tmp_path, SCHEMA, partition_by=("p",), buffer_bytes_max=BYTES_MAX), "here"

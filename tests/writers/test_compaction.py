@@ -1,4 +1,4 @@
-"""Rewritten files are those that one writer would have made of the same rows; a failure leaves none."""
+"""Rewritten files are equal to those of one writer with the same rows; a failure leaves no file."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.iceberg_kinds import KINDS, Kind, column
 from tests.support.plans import delta_plan, with_ids
+from tests.writers.task import NAMES, write_as_task
 
 from penstock.committers.contract import DataFile, PartitionField, SortField
 from penstock.committers.errors import PenstockError, RetryableError
@@ -34,7 +35,6 @@ from penstock.writers.parquet.compaction import (
     rewrite_group,
 )
 from penstock.writers.parquet.compaction_process import RewriteProcess
-from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.table_format import PartitionValues
 from penstock.writers.parquet.write_config import FileNames, WriteConfig, parse_file_name
 
@@ -42,22 +42,18 @@ MIB = 1024 * 1024
 NEW = FileNames("query", "delivery", 9, 0, 0)
 
 
-def write(plan: WriteConfig, rows: pa.Table, attempt: int) -> tuple[DataFile, ...]:
-    """What one task attempt makes of the rows."""
-    writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, attempt))
-    for batch in rows.to_batches():
-        writer.write(batch)
-    return writer.finish()
-
-
 def write_pieces(plan: WriteConfig, rows: pa.Table, size: int) -> list[DataFile]:
-    """A task attempt for every `size` rows."""
+    """Write every `size` rows as another task attempt."""
     starts = range(0, rows.num_rows, size)
-    return [file for n, start in enumerate(starts) for file in write(plan, rows.slice(start, size), n)]
+    return [
+        file
+        for attempt, start in enumerate(starts)
+        for file in write_as_task(plan, rows.slice(start, size), replace(NAMES, attempt=attempt))
+    ]
 
 
 def rewrite(plan: WriteConfig, files: Sequence[DataFile]) -> list[DataFile]:
-    """Every table partition that has several files, whatever the target size."""
+    """Rewrite all files of each table partition, for any target size."""
     by_partition: dict[PartitionValues, list[DataFile]] = {}
     for file in files:
         by_partition.setdefault(file.partition_values, []).append(file)
@@ -76,9 +72,9 @@ def on_disk(folder: Path) -> set[str]:
 
 
 def assert_as_by_one_writer(plan: WriteConfig, rows: pa.Table, size: int) -> None:
-    """Byte by byte, and with the same statistics."""
+    """Check that rewritten files are equal to those of one writer, byte by byte, with the same statistics."""
     new = rewrite(plan, write_pieces(plan, rows, size))
-    whole = {file.partition_values: file for file in write(plan, rows, 1_000_000)}
+    whole = {file.partition_values: file for file in write_as_task(plan, rows, batch_rows=1_000_000)}
     assert {file.partition_values for file in new} == whole.keys()
     assert len(new) == len(whole)
     for file in new:
@@ -172,7 +168,7 @@ def test_delta_files_are_byte_by_byte_those_of_one_writer(
     folder = tmp_path_factory.mktemp("t")
     plan = delta_plan(folder, SCHEMA, partition_by=partition_by, statistics_columns_max=7)
     table = pa.Table.from_pylist(rows, SCHEMA)
-    for name in ("text",) if "text" in partition_by else ():  # what no directory can be called
+    for name in ("text",) if "text" in partition_by else ():  # too long for the name of a directory
         table = table.filter(
             pa.compute.less(pa.compute.binary_length(pa.compute.fill_null(table[name], "")), 30)
         )
@@ -186,7 +182,7 @@ def test_iceberg_files_are_byte_by_byte_those_of_one_writer(
     rows: list[Any], size: int, partitioned: bool, tmp_path_factory: Any
 ) -> None:
     """Field ids are in the files' schemas too."""
-    partitioning = (PartitionField("flag", ("flag",), "identity"), PartitionField("gone", (), "void"))
+    partitioning = (PartitionField("flag", ("flag",), "identity"), PartitionField("dropped", (), "void"))
     schema = with_ids(SCHEMA)
     metrics = {int(schema.field("text").metadata[b"PARQUET:field_id"]): "full"}
     location = str(tmp_path_factory.mktemp("t"))
@@ -305,7 +301,7 @@ def test_files_near_the_target_size_stay() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(), (10,), (74, 74), (10, 80)])
-def test_what_would_not_become_fewer_files_is_left_alone(sizes: tuple[int, ...]) -> None:
+def test_groups_that_would_not_become_fewer_files_are_not_rewritten(sizes: tuple[int, ...]) -> None:
     assert choose_groups(files_of(*sizes), 100) == []
 
 
@@ -336,19 +332,17 @@ def some(folder: Path, rows: int = 30) -> tuple[WriteConfig, list[DataFile], Rew
     return plan, files, RewriteGroup(4, (), tuple(files))
 
 
-def test_a_source_that_is_gone_is_named_and_no_new_file_stays(tmp_path: Path) -> None:
+def test_a_missing_source_is_named_and_no_new_file_remains(tmp_path: Path) -> None:
     plan, files, group = some(tmp_path)
-    gone = tmp_path / files[-1].path
-    gone.unlink()
-    with pytest.raises(RetryableError, match=gone.name):
+    missing = tmp_path / files[-1].path
+    missing.unlink()
+    with pytest.raises(RetryableError, match=missing.name):
         rewrite_group(plan, NEW, group)
     assert on_disk(tmp_path) == {file.path for file in files[:-1]}
 
 
 @pytest.mark.parametrize("damage", ["cut off", "of other rows", "garbage"])
-def test_a_source_that_is_not_what_was_written_is_named_and_no_new_file_stays(
-    tmp_path: Path, damage: str
-) -> None:
+def test_a_damaged_source_is_named_and_no_new_file_remains(tmp_path: Path, damage: str) -> None:
     plan, files, group = some(tmp_path)
     path = tmp_path / files[7].path
     if damage == "of other rows":
@@ -372,7 +366,7 @@ def test_the_same_names_twice_overwrite_nothing(tmp_path: Path) -> None:
     assert {file.path: content(plan, file) for file in new} == before
 
 
-def test_new_files_have_names_that_clean_up_knows(tmp_path: Path) -> None:
+def test_clean_up_recognizes_the_names_of_new_files(tmp_path: Path) -> None:
     plan, files, group = some(tmp_path)
     for file in rewrite_group(plan, replace(NEW, partition=group.number), group):
         name = parse_file_name(file.path)
@@ -385,7 +379,7 @@ def test_new_files_have_names_that_clean_up_knows(tmp_path: Path) -> None:
 # A process of its own -----------------------------------------------------------------------------
 
 
-def test_a_process_makes_the_same_files_and_hands_errors_over(tmp_path: Path) -> None:
+def test_a_process_writes_the_same_files_and_reports_errors(tmp_path: Path) -> None:
     plan, files, group = some(tmp_path)
     expected = [content(plan, file) for file in rewrite_group(plan, NEW, group)]
     with RewriteProcess() as process:
@@ -396,7 +390,7 @@ def test_a_process_makes_the_same_files_and_hands_errors_over(tmp_path: Path) ->
     assert [content(plan, file) for file in new] == expected
 
 
-def test_a_process_that_dies_is_an_error_that_is_tried_again(tmp_path: Path) -> None:
+def test_a_killed_process_is_a_retryable_error(tmp_path: Path) -> None:
     plan, _, group = some(tmp_path)
     with RewriteProcess() as process:
         process.rewrite(plan, NEW, group)

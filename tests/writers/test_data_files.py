@@ -1,4 +1,4 @@
-"""Data files of one task attempt: complete, bounded, durable, and gone after an abort."""
+"""Data files of one task attempt: complete, bounded, durable, and deleted by an abort."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tests.support.plans import delta_plan
+from tests.writers.task import NAMES
 
 from penstock.committers import crash_points
 from penstock.committers.errors import RetryableError, SchemaMismatchError
 from penstock.writers.parquet.buffers import RowBuffers, RowGroup
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.file import WRITER_BYTES
-from penstock.writers.parquet.write_config import FileNames, parse_file_name
-
-NAMES = FileNames("query", "run", 7, 3, 12)
+from penstock.writers.parquet.write_config import parse_file_name
 
 
 class Killed(BaseException):
@@ -142,7 +141,7 @@ def test_no_more_files_are_open_than_allowed(tmp_path: Path) -> None:
     assert read_ids(tmp_path) == list(range(2000))
 
 
-def test_a_table_partition_has_one_file_though_its_rows_come_in_turn(tmp_path: Path) -> None:
+def test_a_table_partition_with_scattered_rows_has_one_file(tmp_path: Path) -> None:
     """300 partitions, each with many row groups: they were 3,000 files when 100 could be open."""
     table = numbers(30_000, 300)
     writer = writer_of(tmp_path, table.schema, partition_by=("p",), buffer_bytes_max=48_000)
@@ -214,7 +213,7 @@ def open_parquet_files() -> int:
 
 
 @pytest.mark.parametrize(("is_local", "files_min", "files_max"), [(True, 20, 20), (False, 30, 80)])
-def test_what_waits_for_its_upload_to_an_object_store_counts_as_memory(
+def test_queued_uploads_count_as_memory(
     is_local: bool, files_min: int, files_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 partitions of 200 kB each, while open files may take a megabyte."""
@@ -271,25 +270,6 @@ def test_timestamps_are_stored_as_microseconds_utc_or_local(tmp_path: Path) -> N
     assert "isAdjustedToUTC=false, timeUnit=microseconds" in str(local.logical_type)
 
 
-@pytest.mark.parametrize("values", [range(20_000), [i % 7 for i in range(20_000)]])
-def test_encodings_are_read_by_others(values: Any, tmp_path: Path) -> None:
-    """Many different whole numbers are stored as differences, repeating ones by dictionary."""
-    kinds = [pa.int16(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC"), pa.string()]
-    rows = pa.table({str(kind): pa.array(values).cast(kind) for kind in kinds})
-    rows = rows.append_column("day", rows["int32"].cast(pa.date32()))
-    writer = writer_of(tmp_path, rows.schema)
-    write_all(writer, rows, 5000)
-    (file,) = writer.finish()
-    encodings = pq.read_metadata(tmp_path / file.path).row_group(0).column(2).encodings
-    assert ("RLE_DICTIONARY" if values[-1] < 7 else "DELTA_BINARY_PACKED") in encodings
-    by_duckdb = duckdb.sql(f"SELECT * FROM read_parquet('{tmp_path}/*.parquet')").pl()
-    by_polars = pl.read_parquet(tmp_path / file.path)
-    expected = pl.from_arrow(rows)
-    assert isinstance(expected, pl.DataFrame)
-    assert by_polars.equals(expected)
-    assert by_duckdb.rows() == expected.rows()
-
-
 # Failure --------------------------------------------------------------------------------------------
 
 
@@ -319,7 +299,7 @@ def test_abort_deletes_only_own_files(tmp_path: Path) -> None:
     assert [path.name for path in leftovers(tmp_path)] == ["other.parquet"]
 
 
-def test_abort_raises_nothing_when_the_disk_is_gone(tmp_path: Path) -> None:
+def test_abort_raises_nothing_if_the_files_are_missing(tmp_path: Path) -> None:
     writer = writer_of(tmp_path, numbers(1).schema, buffer_bytes_max=1)
     write_all(writer, numbers(500))
     for path in leftovers(tmp_path):

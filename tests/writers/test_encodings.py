@@ -15,20 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.plans import delta_plan, iceberg_plan
+from tests.writers.task import write_as_task
 
-from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.encodings import SAMPLE_ROWS
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.write_config import WriteConfig
 
 ROWS = 50_000
 DIFFERENCES, DICTIONARY, PLAIN = "DELTA_BINARY_PACKED", "RLE_DICTIONARY", "PLAIN"
 
 
 def written(plan: WriteConfig, rows: pa.Table, batch_rows: int = 10_000) -> list[pq.FileMetaData]:
-    writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
-    for batch in rows.to_batches(max_chunksize=batch_rows):
-        writer.write(batch)
-    return [pq.read_metadata(Path(plan.location) / file.path) for file in writer.finish()]
+    files = write_as_task(plan, rows, batch_rows=batch_rows)
+    return [pq.read_metadata(Path(plan.location) / file.path) for file in files]
 
 
 def columns(footer: pq.FileMetaData) -> dict[str, pq.ColumnChunkMetaData]:

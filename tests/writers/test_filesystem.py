@@ -5,27 +5,25 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from servers.azure import ACCOUNT, azure_names, azure_options
 from servers.s3 import s3_client, s3_properties, s3_server
 from tests.support.plans import delta_plan
+from tests.writers.task import commit, write_as_task
 
-from penstock.committers.contract import DataFile, PartitionField
+from penstock.committers.contract import PartitionField
 from penstock.writers.delta.filesystem import open_filesystem
 from penstock.writers.iceberg.filesystem import open_iceberg_filesystem
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.local_path import local_path
-from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.write_config import WriteConfig
 
 VALUES = ["a b", "x/y", "a%20b", "é€😀", "a=b", "#?&;", "\x01", "+", "~", None, "{}[]^|<>`!$()*", "\\"]
 
@@ -60,17 +58,9 @@ def storage_options() -> Iterator[dict[str, str]]:
         yield options
 
 
-def write(uri: str, rows: pa.Table, options: dict[str, str], **plan: Any) -> DataFileWriter:
-    writer = DataFileWriter(delta_plan(uri, rows.schema, options, **plan), FileNames("query", "run", 7, 0, 0))
-    for batch in rows.to_batches():
-        writer.write(batch)
-    return writer
-
-
-def commit(uri: str, rows: pa.Table, files: tuple[DataFile, ...], options: dict[str, str]) -> None:
-    adds = [AddAction(f.path, f.size_bytes, dict(f.partition_values), 0, True, f.statistics) for f in files]
-    schema = Schema.from_arrow(rows.schema)
-    create_table_with_add_actions(uri, schema, adds, partition_by=["p"], storage_options=options)
+def write_table(uri: str, rows: pa.Table, options: dict[str, str]) -> None:
+    files = write_as_task(delta_plan(uri, rows.schema, options, partition_by=("p",)), rows)
+    commit(uri, rows.schema, files, partition_by=["p"], storage_options=options)
 
 
 def keys(options: dict[str, str], prefix: str) -> list[str]:
@@ -99,8 +89,7 @@ def test_partitioned_files_on_azure_are_read_through_the_table(root: str, azure:
 def check_that_odd_names_are_read(uri: str, options: dict[str, str]) -> None:
     """Odd characters in addresses and directories mean the same to the writer, the log and the readers."""
     rows = pa.table({"id": range(len(VALUES)), "p": VALUES})
-    files = write(uri, rows, options, partition_by=("p",)).finish()
-    commit(uri, rows, files, options)
+    write_table(uri, rows, options)
     found = DeltaTable(uri, storage_options=options).to_pyarrow_table()
     assert found.sort_by("id").select(["id", "p"]).to_pylist() == rows.to_pylist()
 
@@ -109,24 +98,9 @@ def test_polars_reads_plain_partition_values_on_s3(storage_options: dict[str, st
     """On object stores polars does not find paths with any character that URLs escape."""
     rows = pa.table({"id": [1, 2, 3], "p": ["JFK", "2024-01-01", None]})
     uri = "s3://lake/plain"
-    commit(uri, rows, write(uri, rows, storage_options, partition_by=("p",)).finish(), storage_options)
+    write_table(uri, rows, storage_options)
     frame = pl.scan_delta(uri, storage_options=storage_options)
     assert frame.sort("id").select("id", "p").collect().to_dicts() == rows.to_pylist()
-
-
-def test_a_big_file_on_s3_is_uploaded_in_parts(storage_options: dict[str, str]) -> None:
-    rows = pa.table({"v": pa.array(range(1_500_000)).cast(pa.float64())})
-    (file,) = write("s3://lake/big", rows, storage_options, compression="none").finish()
-    head = s3_client(storage_options).head_object(Bucket="lake", Key=f"big/{file.path}")
-    assert head["ContentLength"] == file.size_bytes > 10_000_000
-
-
-def test_abort_on_s3_leaves_no_object_and_no_upload(storage_options: dict[str, str]) -> None:
-    rows = pa.table({"id": range(10), "p": [0, 1] * 5})
-    writer = write("s3://lake/aborted", rows, storage_options, partition_by=("p",), buffer_bytes_max=1)
-    writer.abort()
-    assert keys(storage_options, "aborted/") == []
-    assert "Uploads" not in s3_client(storage_options).list_multipart_uploads(Bucket="lake")
 
 
 # Iceberg --------------------------------------------------------------------------------------------
@@ -155,9 +129,7 @@ def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
     schema = pa.schema([pa.field("v", pa.string(), metadata=ids)])
     table_format = IcebergFormat((PartitionField("p q", ("v",), "identity"),), is_object_storage_layout=True)
     plan = WriteConfig("s3://lake/wh/db/t/data", properties, schema, table_format)
-    writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
-    writer.write(pa.record_batch({"v": VALUES}))
-    files = writer.finish()
+    files = write_as_task(plan, pa.table({"v": VALUES}))
     assert len(keys(storage_options, "wh/db/t/data/")) == len(files) == len(VALUES)
     by_polars = [
         pl.read_parquet(f"{plan.location}/{file.path}", storage_options=storage_options)["v"].to_list()
@@ -166,14 +138,3 @@ def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
     assert sorted(map(repr, by_polars)) == sorted(repr([value]) for value in VALUES)
     by_pyiceberg = PyArrowFileIO(properties).new_input(f"{plan.location}/{files[0].path}")
     assert len(by_pyiceberg) == files[0].size_bytes
-
-
-def test_abort_of_iceberg_files_on_s3_leaves_none(storage_options: dict[str, str]) -> None:
-    properties = s3_properties(storage_options)
-    schema = pa.schema([pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})])
-    plan = WriteConfig("s3://lake/wh/gone/data", properties, schema, IcebergFormat(), buffer_bytes_max=1)
-    writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
-    writer.write(pa.record_batch({"v": [1, 2, 3]}))
-    writer.abort()
-    assert [key for key in keys(storage_options, "wh/gone/") if key.endswith(".parquet")] == []
-    assert "Uploads" not in s3_client(storage_options).list_multipart_uploads(Bucket="lake")

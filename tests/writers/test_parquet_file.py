@@ -18,43 +18,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg import types as ice
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from tests.support import plans
 from tests.support.plans import delta_plan
+from tests.writers.task import write_as_task
 
 from penstock.committers.contract import PartitionField
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames, ParquetOptions, WriteConfig
+from penstock.writers.parquet.write_config import ParquetOptions, WriteConfig
 
-SCHEMA = Schema(
-    ice.NestedField(1, "id", ice.LongType(), required=True),
-    ice.NestedField(
-        2,
-        "l",
-        ice.ListType(
-            20, ice.StructType(ice.NestedField(21, "x", ice.DecimalType(9, 2))), element_required=False
-        ),
-    ),
-    ice.NestedField(
-        3,
-        "m",
-        ice.MapType(
-            30,
-            ice.StringType(),
-            31,
-            ice.ListType(32, ice.UUIDType(), element_required=False),
-            value_required=False,
-        ),
-    ),
-    ice.NestedField(4, "d18", ice.DecimalType(18, 2)),
-    ice.NestedField(5, "d19", ice.DecimalType(19, 2)),
-    ice.NestedField(6, "local", ice.TimestampType()),
-    ice.NestedField(7, "utc", ice.TimestamptzType()),
-    ice.NestedField(8, "t", ice.TimeType()),
-    ice.NestedField(9, "f", ice.FixedType(3)),
+TYPES = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("l", pa.list_(pa.struct([("x", pa.decimal128(9, 2))]))),
+        ("m", pa.map_(pa.string(), pa.list_(pa.uuid()))),
+        ("d18", pa.decimal128(18, 2)),
+        ("d19", pa.decimal128(19, 2)),
+        ("local", pa.timestamp("us")),
+        ("utc", pa.timestamp("us", "UTC")),
+        ("t", pa.time64("us")),
+        ("f", pa.binary(3)),
+    ]
 )
+SCHEMA = pyarrow_to_schema(plans.with_ids(TYPES))
 ROW: dict[str, Any] = {
     "id": 1,
     "l": [{"x": Decimal("1.50")}],
@@ -72,10 +59,7 @@ def iceberg_plan(path: Path, **options: Any) -> WriteConfig:
 
 
 def write(plan: WriteConfig, rows: pa.Table) -> pq.ParquetFile:
-    writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0))
-    for batch in rows.to_batches(max_chunksize=1000):
-        writer.write(batch)
-    (file,) = writer.finish()
+    (file,) = write_as_task(plan, rows)
     return pq.ParquetFile(Path(plan.location.removeprefix("file://")) / file.path)
 
 
@@ -92,9 +76,10 @@ def test_field_ids_are_at_every_level(tmp_path: Path) -> None:
     file = write(iceberg_plan(tmp_path), iceberg_rows())
     ids = re.findall(r"field_id=(\d+) (\w+)", str(file.schema))
     assert {name: int(field_id) for field_id, name in ids if name not in ("element", "value")} == {
-        "id": 1, "l": 2, "x": 21, "m": 3, "key": 30, "d18": 4, "d19": 5, "local": 6, "utc": 7, "t": 8, "f": 9
+        "id": 1, "l": 2, "x": 4, "m": 5, "key": 6, "d18": 9, "d19": 10, "local": 11, "utc": 12,
+        "t": 13, "f": 14,
     }  # fmt: skip
-    assert sorted(int(field_id) for field_id, name in ids if name in ("element", "value")) == [20, 31, 32]
+    assert sorted(int(field_id) for field_id, name in ids if name in ("element", "value")) == [3, 7, 8]
 
 
 def test_types_are_stored_as_the_specification_says(tmp_path: Path) -> None:
@@ -127,7 +112,7 @@ def test_wide_offsets_of_a_schema_do_not_reach_the_rows(tmp_path: Path) -> None:
     plan = iceberg_plan(tmp_path)
     assert "large" in str(plan.schema)
     assert "large" not in str(plan.row_schema)
-    assert plan.row_schema.field("l").type.value_field.metadata == {b"PARQUET:field_id": b"20"}
+    assert plan.row_schema.field("l").type.value_field.metadata == {b"PARQUET:field_id": b"3"}
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 

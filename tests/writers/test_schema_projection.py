@@ -217,13 +217,13 @@ def test_all_misfits_are_named_at_once_with_both_schemas() -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         conform(rows, target)
     message = str(caught.value)
-    for said in (
+    for part_of_message in (
         "'must': the table declares it NOT NULL",
         "'n': string does not",
         "'extra': the table does not have it",
         "'s.y': the table does not have it",
     ):
-        assert said in message
+        assert part_of_message in message
     assert "The rows have:\n    n: string" in message
     assert "The table has:\n    must: int64 NOT NULL" in message
 

@@ -111,7 +111,7 @@ def test_uuids_sort_by_their_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sort", "said"),
+    ("sort", "part_of_message"),
     [
         (SortField(("nope",)), "'nope'"),
         (SortField(("s", "nope")), "'s.nope'"),
@@ -120,8 +120,8 @@ def test_uuids_sort_by_their_bytes() -> None:
         (SortField(("i",), "day"), "Int32"),
     ],
 )
-def test_what_cannot_be_sorted_by_is_named(sort: SortField, said: str) -> None:
+def test_what_cannot_be_sorted_by_is_named(sort: SortField, part_of_message: str) -> None:
     schema = pa.schema([("i", pa.int32()), ("s", pa.struct([("x", pa.int64())]))])
     (problem,) = sort_problems(schema, [sort])
-    assert said in problem
+    assert part_of_message in problem
     assert list(sort_problems(schema, [SortField(("s", "x")), SortField(("i",), "bucket[2]")])) == []

@@ -12,9 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from tests.support.plans import delta_plan
-
-from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames
+from tests.writers.task import write_as_task
 
 BATCH_ROWS = 1000
 ROUNDS = 7
@@ -46,10 +44,7 @@ def a_dictionary_per_column(rows: pa.Table, path: Path) -> None:
 
 
 def ours(rows: pa.Table, path: Path) -> None:
-    writer = DataFileWriter(delta_plan(path, rows.schema), FileNames("query", "run", 0, 0, 0))
-    for batch in rows.to_batches(BATCH_ROWS):
-        writer.write(batch)
-    writer.finish()
+    write_as_task(delta_plan(path, rows.schema), rows, batch_rows=BATCH_ROWS)
 
 
 def processor_seconds(write: Callable[[pa.Table, Path], None], rows: pa.Table, path: Path) -> float:

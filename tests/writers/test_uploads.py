@@ -7,9 +7,8 @@ import os
 import threading
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +30,8 @@ from servers.azure import (
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
 from servers.request_log import RequestLog
 from servers.s3 import BUCKET, logged_s3_server, s3_client, s3_options, s3_properties
-from tests.support.plans import delta_plan
+from tests.support.plans import delta_plan, with_ids
+from tests.writers.task import NAMES, write_as_task
 
 from penstock.committers.contract import PartitionField
 from penstock.committers.delta.object_store import open_object_store
@@ -42,125 +42,109 @@ from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.compaction import RewriteGroup, rewrite_group
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.uploads import PART_BYTES, UPLOADS_MAX, Uploads
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.write_config import WriteConfig
 
-NAMES = FileNames("query", "run", 7, 3, 12)
 DENIED: list[Fault] = ["denied"] * 20
 
 
-class Lake(ABC):
-    """A table on a server, behind a network that loses things."""
+@dataclass(frozen=True)
+class Storage:
+    """An object store: its addresses, its options by URL, and its content past the libraries."""
 
-    def __init__(self, server: Server, table_format: str) -> None:
+    root: str
+    options: Callable[[str], dict[str, str]]
+    """As the Delta library and polars name them."""
+    properties: Callable[[str], dict[str, str]]
+    """As Iceberg names them."""
+    iceberg_requests: list[str]
+    """Methods of the requests for a new, small file of an Iceberg table."""
+    keys: Callable[[str, str], list[str]]
+    """Lists the objects with a prefix."""
+    uploads: Callable[[str, str], list[str]]
+    """Lists the uploads with a prefix that are neither completed nor aborted."""
+
+
+def _s3_keys(url: str, prefix: str) -> list[str]:
+    found = s3_client(s3_options(url)).list_objects_v2(Bucket=BUCKET, Prefix=prefix)
+    return [entry["Key"] for entry in found.get("Contents", [])]
+
+
+def _s3_uploads(url: str, prefix: str) -> list[str]:
+    found = s3_client(s3_options(url)).list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+    return [upload["Key"] for upload in found if upload["Key"].startswith(prefix)]
+
+
+def _azure_uploads(url: str, prefix: str) -> list[str]:
+    complete = azure_names(url, prefix)
+    blobs = azure_client(url).list_blobs(prefix, include=["uncommittedblobs"])
+    return [blob.name for blob in blobs if blob.name not in complete and not blob.name.endswith("/")]
+
+
+S3 = Storage(
+    f"s3://{BUCKET}",
+    s3_options,
+    lambda url: s3_properties(s3_options(url)),
+    ["HEAD", "PUT"],
+    _s3_keys,
+    _s3_uploads,
+)
+AZURE = Storage(
+    f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net",
+    azure_options,
+    azure_properties,
+    # Arrow checks for a directory, creates an empty file, sends a part, and ends it.
+    ["HEAD", "GET", "PUT", "PUT", "PUT"],
+    azure_names,
+    _azure_uploads,
+)
+
+
+class Lake:
+    """A table in an object store, behind a proxy that loses requests."""
+
+    def __init__(self, storage: Storage, server: Server, table_format: str) -> None:
         self.proxy = server.proxy
-        self.url = server.url
         self.is_delta = table_format == "delta"
-        self.prefix = f"{table_format}/{uuid.uuid4()}"
+        self.requests_for_a_file = ["PUT"] if self.is_delta else storage.iceberg_requests
+        self._storage = storage
+        self._url = server.url
+        self._prefix = f"{table_format}/{uuid.uuid4()}/"
         self._log = server.log
 
-    @property
-    @abstractmethod
-    def location(self) -> str: ...
-
-    @abstractmethod
-    def options(self, url: str) -> dict[str, str]:
-        """For storage at this address, as the Delta library and polars name them."""
-
-    @abstractmethod
-    def properties(self, url: str) -> dict[str, str]:
-        """As Iceberg names them."""
-
-    @property
-    @abstractmethod
-    def for_a_file(self) -> list[str]:
-        """Methods of the requests that a new, small file takes."""
-
-    @abstractmethod
     def keys(self) -> list[str]:
-        """Of the data files."""
+        """Return the data files."""
+        return [key for key in self._storage.keys(self._url, self._prefix) if key.endswith(".parquet")]
 
-    @abstractmethod
-    def uploads(self) -> list[Any]:
-        """Those that are neither completed nor aborted."""
+    def uploads(self) -> list[str]:
+        return self._storage.uploads(self._url, self._prefix)
 
     def requests(self) -> list[str]:
-        """Methods of the requests since the last time, of data files."""
+        """Return the methods of the requests for data files since the last call."""
         return self._log.methods(b".parquet")
 
     def plan(self, schema: pa.Schema, **options: Any) -> WriteConfig:
+        location = f"{self._storage.root}/{self._prefix}".rstrip("/")
         if self.is_delta:
-            storage = self.options(self.proxy.url)
-            return WriteConfig(self.location, storage, schema, DeltaFormat(("p",)), **options)
-        numbered = pa.schema(
-            [
-                column.with_metadata({"PARQUET:field_id": str(number)})
-                for number, column in enumerate(schema, 1)
-            ]
-        )
+            storage = self._storage.options(self.proxy.url)
+            return WriteConfig(location, storage, schema, DeltaFormat(("p",)), **options)
         table_format = IcebergFormat((PartitionField("p", ("p",), "identity"),))
-        return WriteConfig(self.location, self.properties(self.proxy.url), numbered, table_format, **options)
+        properties = self._storage.properties(self.proxy.url)
+        return WriteConfig(location, properties, with_ids(schema), table_format, **options)
 
     def writer(self, rows: pa.Table, attempt: int = 12, **options: Any) -> DataFileWriter:
-        """One that has got these rows."""
+        """Return a writer that has these rows, but is not finished."""
         writer = DataFileWriter(self.plan(rows.schema, **options), replace(NAMES, attempt=attempt))
         for batch in rows.to_batches(max_chunksize=1000):
             writer.write(batch)
         return writer
 
     def values(self) -> list[Any]:
-        """Of the column `v` in all files, sorted."""
-        files = [self.location.replace(self.prefix, key) for key in self.keys()]
-        found = [pl.read_parquet(file, storage_options=self.options(self.url))["v"] for file in files]
+        """Return the column `v` of all files, sorted."""
+        options = self._storage.options(self._url)
+        files = [f"{self._storage.root}/{key}" for key in self.keys()]
+        found = [pl.read_parquet(file, storage_options=options)["v"] for file in files]
         values: list[Any] = pl.concat(found).sort().to_list()
         return values
-
-
-class LakeOnS3(Lake):
-    @property
-    def location(self) -> str:
-        return f"s3://{BUCKET}/{self.prefix}"
-
-    def options(self, url: str) -> dict[str, str]:
-        return s3_options(url)
-
-    def properties(self, url: str) -> dict[str, str]:
-        return s3_properties(s3_options(url))
-
-    @property
-    def for_a_file(self) -> list[str]:
-        return ["PUT"] if self.is_delta else ["HEAD", "PUT"]
-
-    def keys(self) -> list[str]:
-        found = s3_client(s3_options(self.url)).list_objects_v2(Bucket=BUCKET, Prefix=self.prefix + "/")
-        return [entry["Key"] for entry in found.get("Contents", []) if entry["Key"].endswith(".parquet")]
-
-    def uploads(self) -> list[Any]:
-        found = s3_client(s3_options(self.url)).list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
-        return [upload for upload in found if upload["Key"].startswith(self.prefix)]
-
-
-class LakeOnAzure(Lake):
-    @property
-    def location(self) -> str:
-        return f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/{self.prefix}"
-
-    def options(self, url: str) -> dict[str, str]:
-        return azure_options(url)
-
-    def properties(self, url: str) -> dict[str, str]:
-        return azure_properties(url)
-
-    @property
-    def for_a_file(self) -> list[str]:
-        """Iceberg's as Arrow does it: it looks for a folder, makes an empty file, sends a part, ends it."""
-        return ["PUT"] if self.is_delta else ["HEAD", "GET", "PUT", "PUT", "PUT"]
-
-    def keys(self) -> list[str]:
-        return [name for name in azure_names(self.url, self.prefix + "/") if name.endswith(".parquet")]
-
-    def uploads(self) -> list[Any]:
-        blobs = azure_client(self.url).list_blobs(self.prefix, include=["uncommittedblobs"])
-        return [name for blob in blobs if (name := blob.name) not in self.keys() and not name.endswith("/")]
 
 
 class Server(NamedTuple):
@@ -189,11 +173,8 @@ def logged_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(params=["delta on S3", "iceberg on S3", "delta on Azure", "iceberg on Azure"])
 def lake(request: pytest.FixtureRequest) -> Lake:
     table_format, _, place = request.param.partition(" on ")
-    lake: Lake
-    if place == "S3":
-        lake = LakeOnS3(request.getfixturevalue("s3"), table_format)
-    else:
-        lake = LakeOnAzure(request.getfixturevalue("logged_azure"), table_format)
+    storage, fixture = (S3, "s3") if place == "S3" else (AZURE, "logged_azure")
+    lake = Lake(storage, request.getfixturevalue(fixture), table_format)
     lake.proxy.spend()
     lake.requests()
     return lake
@@ -211,14 +192,14 @@ def noise(size_bytes: int) -> pa.Table:
 
 @pytest.mark.parametrize("partitions", [1, 20])
 def test_a_small_file_takes_a_request_or_two(lake: Lake, partitions: int) -> None:
-    """Delta's are put where none is; Iceberg's file I/O cannot do that, so somebody looks first."""
+    """Delta files are created atomically; Iceberg's file I/O cannot do that, so the writer checks first."""
     files = lake.writer(numbers(40, partitions)).finish()
     assert len(files) == partitions
-    assert sorted(lake.requests()) == sorted(lake.for_a_file * partitions)
+    assert sorted(lake.requests()) == sorted(lake.requests_for_a_file * partitions)
     assert lake.values() == list(range(40))
 
 
-def test_a_large_file_goes_up_in_parts(lake: Lake) -> None:
+def test_a_large_file_is_uploaded_in_parts(lake: Lake) -> None:
     rows = noise(3 * PART_BYTES)
     (file,) = lake.writer(rows, row_group_rows=500_000, buffer_bytes_max=1_000_000).finish()
     assert file.size_bytes > 2 * PART_BYTES
@@ -229,7 +210,7 @@ def test_a_large_file_goes_up_in_parts(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("rows", [numbers(40, 3), noise(2 * PART_BYTES)], ids=["small", "large"])
-def test_a_file_that_is_there_is_not_overwritten(lake: Lake, rows: pa.Table) -> None:
+def test_an_existing_file_is_not_overwritten(lake: Lake, rows: pa.Table) -> None:
     files = lake.writer(numbers(10, len(rows["p"].unique()))).finish()
     before = lake.values()
     second = lake.writer(rows)
@@ -254,7 +235,7 @@ def test_abort_leaves_a_file_that_may_be_anothers(lake: Lake) -> None:
 
 @pytest.mark.parametrize("rows", [numbers(40, 20), noise(2 * PART_BYTES)], ids=["small", "large"])
 def test_abort_leaves_nothing(lake: Lake, rows: pa.Table) -> None:
-    """Neither files on their way nor those that were open, nor parts that no listing shows."""
+    """Neither running uploads nor open files, nor parts that no listing shows."""
     writer = lake.writer(rows, buffer_bytes_max=1, max_open_partitions=5, row_group_rows=200_000)
     writer.abort()
     assert lake.keys() == []
@@ -269,7 +250,7 @@ def test_abort_after_close_leaves_nothing(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("fault", ["response lost", "committed, answered 500", "answered 503"])
-def test_a_lost_answer_loses_no_file(lake: Lake, fault: Fault) -> None:
+def test_a_lost_response_loses_no_file(lake: Lake, fault: Fault) -> None:
     """The client sends it again, to where its own file may be by now."""
     writer = lake.writer(numbers(40, 2))
     lake.proxy.spend(fault, on="PUT")
@@ -352,7 +333,7 @@ def test_the_copy_of_a_file_system_has_all_its_options() -> None:
 
 
 def test_small_files_are_read_whole_when_they_are_compacted(lake: Lake) -> None:
-    """Of Iceberg's Arrow asks for the size, though that is known."""
+    """For Iceberg files, Arrow requests the size, although it is known."""
     rows = numbers(10)
     plan = lake.plan(rows.schema)
     files = [file for attempt in range(5) for file in lake.writer(rows, attempt).finish()]
@@ -361,10 +342,10 @@ def test_small_files_are_read_whole_when_they_are_compacted(lake: Lake) -> None:
     group = RewriteGroup(0, sources[0].partition_values, sources)
     rewrite_group(plan, replace(NAMES, batch_id=8), group)
     each = ["GET"] if lake.is_delta else ["HEAD", "GET"]
-    assert sorted(lake.requests()) == sorted(each * 5 + lake.for_a_file)
+    assert sorted(lake.requests()) == sorted(each * 5 + lake.requests_for_a_file)
 
 
-# Beside each other ----------------------------------------------------------------------------------
+# In parallel ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -402,9 +383,9 @@ def crowded() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_files_go_up_beside_each_other_and_beside_python(kind: str, crowded: str) -> None:
-    """Four at least. The server, which is Python, could not answer to a client that keeps Python's lock."""
-    lake = LakeOnS3(Server(crowded, LossyProxy(crowded), RequestLog(io.BytesIO())), kind)
+def test_files_are_uploaded_in_parallel_without_the_lock_of_python(kind: str, crowded: str) -> None:
+    """At least four. The server, which is Python, could not answer a client that keeps the lock."""
+    lake = Lake(S3, Server(crowded, LossyProxy(crowded), RequestLog(io.BytesIO())), kind)
     assert len(lake.writer(numbers(40, 4)).finish()) == 4
 
 
@@ -463,13 +444,10 @@ class SlowParts:
 def write_to(storage: Slow, rows: pa.Table, **options: Any) -> int:
     """Into one file for each table partition, one after the other; how many there are."""
     plan = delta_plan("s3://nowhere/t", rows.schema, partition_by=("p",), max_open_partitions=1, **options)
-    writer = DataFileWriter(plan, NAMES, (cast("Any", storage), ""))
-    for batch in rows.to_batches(max_chunksize=200):
-        writer.write(batch)
-    return len(writer.finish())
+    return len(write_as_task(plan, rows, batch_rows=200, filesystem=(storage, "")))
 
 
-def test_what_is_on_its_way_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_uploads_count_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 files of 200 kB each, a megabyte at a time: five of them, not 16."""
     monkeypatch.setattr("penstock.writers.parquet.open_files.UPLOAD_BYTES_MIN", 1_000_000)
     rows = pa.table({"v": [os.urandom(1000) for _ in range(8000)], "p": [n // 200 for n in range(8000)]})
@@ -479,8 +457,8 @@ def test_what_is_on_its_way_counts_as_memory(monkeypatch: pytest.MonkeyPatch) ->
     assert storage.bytes_max <= 1_000_000 + max(storage.sizes)
 
 
-def test_what_may_be_anothers_after_an_error_is_not_deleted() -> None:
-    """Nobody knows whose file is there, if there is one."""
+def test_a_file_that_may_be_anothers_is_not_deleted_after_an_error() -> None:
+    """It is unknown whose file it is, if there is one."""
 
     class Broken(Slow):
         def create(self, path: str, content: memoryview) -> bool:
@@ -495,13 +473,13 @@ def test_what_may_be_anothers_after_an_error_is_not_deleted() -> None:
     assert storage.deleted == []
 
 
-def test_no_more_files_are_on_their_way_than_allowed() -> None:
+def test_uploads_in_parallel_are_bounded() -> None:
     storage = Slow()
     assert write_to(storage, numbers(100, 100)) == 100
     assert 1 < storage.at_once_max <= UPLOADS_MAX
 
 
-def test_parts_of_a_file_go_up_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_file_are_uploaded_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.writers.parquet.uploads.PART_BYTES", 1000)
     storage = Slow()
     content = os.urandom(10_500)
@@ -516,8 +494,8 @@ def test_parts_of_a_file_go_up_one_after_the_other(monkeypatch: pytest.MonkeyPat
     assert (storage.at_once_max, max(storage.sizes)) == (1, 1200)
 
 
-def test_what_is_given_up_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what waits for its turn nor what is open; parts that are there are no longer."""
+def test_deleted_files_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither queued nor open files; uploaded parts are discarded."""
     monkeypatch.setattr("penstock.writers.parquet.uploads.PART_BYTES", 1000)
     storage = Slow()
     files = Uploads(cast("Any", storage), "")

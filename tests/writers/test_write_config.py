@@ -41,7 +41,7 @@ def test_delta_files_leave_partition_columns_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "part_of_message"),
     [
         ({"row_group_rows": 0}, "row_group_rows"),
         ({"target_file_bytes": 0}, "target_file_bytes"),
@@ -61,8 +61,8 @@ def test_delta_files_leave_partition_columns_out() -> None:
         ({"partition_by": ("id", "tags", "day")}, "not a partition column"),
     ],
 )
-def test_plan_refuses(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_plan_refuses(options: dict[str, Any], part_of_message: str) -> None:
+    with pytest.raises(ConfigurationError, match=part_of_message):
         delta_plan("/t", SCHEMA, **options)
 
 

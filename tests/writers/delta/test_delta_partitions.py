@@ -67,7 +67,7 @@ def test_the_empty_string_in_a_required_column_is_refused(write_files: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "part_of_message"),
     [
         (pa.array([2932897], pa.date32()), "years 1 to 9999"),
         (pa.array([-719163], pa.date32()), "years 1 to 9999"),
@@ -77,9 +77,11 @@ def test_the_empty_string_in_a_required_column_is_refused(write_files: Any) -> N
     ],
 )
 def test_values_that_would_be_read_as_others_are_refused(
-    values: pa.Array, said: str, write_files: Any
+    values: pa.Array, part_of_message: str, write_files: Any
 ) -> None:
-    with pytest.raises(SchemaMismatchError, match=f"'v' .*{said}.*batch 7, partition 0, attempt 12"):
+    with pytest.raises(
+        SchemaMismatchError, match=f"'v' .*{part_of_message}.*batch 7, partition 0, attempt 12"
+    ):
         write_files(pa.table({"id": [1], "v": values}), partition_by=("v",))
 
 
@@ -103,8 +105,8 @@ def test_all_partition_problems_are_named_at_once() -> None:
     schema = pa.schema([("x", pa.float64()), ("y", pa.binary())])
     with pytest.raises(SchemaMismatchError) as caught:
         check_partition_columns(schema, ["x", "y", "z"])
-    for said in ("'x'", "'y'", "'z'", "At least one column"):
-        assert said in str(caught.value)
+    for part_of_message in ("'x'", "'y'", "'z'", "At least one column"):
+        assert part_of_message in str(caught.value)
 
 
 def test_what_may_be_a_partition_column_is_let_through() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import StaticTable, Table
 from tests.support.foreign_iceberg import NAMES, PartitionRow, data_files, load, partition_rows, unpack
+from tests.writers.iceberg.test_iceberg_partitions import as_text
 
 from penstock.committers.contract import DataFile, PartitionField
 from penstock.committers.iceberg.data_files import iceberg_data_files
@@ -22,36 +22,24 @@ from penstock.writers.parquet.columns import reach
 from penstock.writers.parquet.transforms import apply_transform
 
 PARTITIONED = (
-    "bucket",
-    "day",
-    "evolved_spec",
-    "hour",
-    "identity",
-    "month",
-    "object_storage",
-    "replaced",
-    "smallest_integers",
-    "sorted_within_partitions",
-    "truncate",
-    "upgraded_from_v1",
-    "void_only_v1",
-    "void_v1",
-    "year",
-)
+    "bucket", "day", "evolved_spec", "hour", "identity", "month", "object_storage", "replaced",
+    "smallest_integers", "sorted_within_partitions", "truncate", "upgraded_from_v1", "void_only_v1",
+    "void_v1", "year",
+)  # fmt: skip
 
+TIMES = {"timestamp", "timestamptz"}
+TRUNCATED = {"int", "long", "decimal(9, 2)", "decimal(38, 10)", "string", "binary"}
 EVERY_TYPE = {
-    "bucket": {"int", "long", "decimal(9, 2)", "decimal(38, 10)", "string", "binary", "date"}
-    | {"timestamp", "timestamptz"},
-    "truncate": {"int", "long", "decimal(9, 2)", "decimal(38, 10)", "string", "binary"},
-    "year": {"date", "timestamp", "timestamptz"},
-    "month": {"date", "timestamp", "timestamptz"},
-    "day": {"date", "timestamp", "timestamptz"},
-    "hour": {"timestamp", "timestamptz"},
-    "identity": {"boolean", "int", "long", "float", "double", "decimal(9, 2)", "string", "binary", "date"}
-    | {"timestamp", "timestamptz"},
+    "bucket": {*TRUNCATED, "date", *TIMES},
+    "truncate": TRUNCATED,
+    "year": {"date", *TIMES},
+    "month": {"date", *TIMES},
+    "day": {"date", *TIMES},
+    "hour": TIMES,
+    "identity": {*TRUNCATED, "boolean", "float", "double", "date", *TIMES} - {"decimal(38, 10)"},
     "void": {"string"},
 }
-"""What Spark has types for; fixed, time and UUID it has not."""
+"""The types that Spark has: fixed, time and UUID are missing."""
 
 
 @pytest.fixture(scope="module", params=PARTITIONED)
@@ -60,7 +48,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def by_spec(table: Table) -> Iterator[tuple[PartitionSpec, list[PartitionRow], pa.Table]]:
-    """Each partitioning with its rows, as Java has them and as Arrow has them."""
+    """Yield each partition spec with its rows, from Java's metadata and from its data files."""
     rows = partition_rows(table)
     paths = [(file.spec_id, file.file_path.removeprefix("file://")) for file in data_files(table)]
     for spec_id, spec in table.metadata.specs().items():
@@ -68,17 +56,6 @@ def by_spec(table: Table) -> Iterator[tuple[PartitionSpec, list[PartitionRow], p
         if own:
             files = [pq.read_table(path, partitioning=None) for of, path in paths if of == spec_id]
             yield spec, own, pa.concat_tables(files)
-
-
-def as_text(value: Any) -> str | None:
-    """As the writers hand partition values over."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, bytes):
-        return value.hex()
-    return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
 def test_every_transform_of_every_type_of_spark_is_in_these_tables(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_transforms_are_those_of_pyiceberg(kind: Kind) -> None:
 
 
 def as_text(value: Any) -> str | None:
-    """A partition value as files hand it over."""
+    """Return a partition value as text, as in a data file."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -116,7 +116,7 @@ def as_text(value: Any) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("transform", "kind", "said"),
+    ("transform", "kind", "part_of_message"),
     [
         ("hour", pa.date32(), "hour"),
         ("year", pa.time64("us"), "Year"),
@@ -133,27 +133,29 @@ def as_text(value: Any) -> str | None:
         ("identity", pa.list_(pa.int64()), "one of its fields"),
     ],
 )
-def test_what_iceberg_does_not_allow_is_refused(transform: str, kind: pa.DataType, said: str) -> None:
+def test_transforms_that_iceberg_does_not_allow_are_refused(
+    transform: str, kind: pa.DataType, part_of_message: str
+) -> None:
     schema = pa.schema([pa.field("v", kind, metadata={"PARQUET:field_id": "1"})])
     problems = " ".join(IcebergFormat((PartitionField("p", ("v",), transform),)).problems(schema))
     assert "'p'" in problems
-    assert said in problems
+    assert part_of_message in problems
 
 
-def test_a_column_that_is_not_there_is_refused_unless_nothing_is_read_of_it() -> None:
+def test_a_missing_column_is_refused_unless_its_field_is_void() -> None:
     """A partition field of a dropped column is void."""
     schema = pa.schema([pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})])
-    lost = PartitionField("p", ("s", "gone"), "bucket[4]")
+    lost = PartitionField("p", ("s", "dropped"), "bucket[4]")
     (problem,) = IcebergFormat((lost,)).problems(schema)
-    assert "'s.gone'" in problem
-    assert IcebergFormat((PartitionField("p", ("gone",), "void"),)).problems(schema) == []
+    assert "'s.dropped'" in problem
+    assert IcebergFormat((PartitionField("p", ("dropped",), "void"),)).problems(schema) == []
 
 
 # Splitting ------------------------------------------------------------------------------------------
 
 FIELDS = [
     PartitionField("i", ("i",), "truncate[10]"),
-    PartitionField("gone", ("t",), "void"),
+    PartitionField("dropped", ("t",), "void"),
     PartitionField("t", ("s", "t"), "identity"),
     PartitionField("f", ("f",), "identity"),
 ]
@@ -177,26 +179,26 @@ def test_splitting_keeps_every_row_once_in_order_under_its_key(keys: list[tuple[
         expected.setdefault((tens, None, text, None if real is None else repr(real)), []).append(row)
     parts = list(split(pa.concat_tables([table[:3], table[3:]]), FIELDS, "here"))
     got = {tuple(value for _, value in part.values): part.rows["id"].to_pylist() for part in parts}
-    assert [name for name, _ in parts[0].values] == ["i", "gone", "t", "f"]
+    assert [name for name, _ in parts[0].values] == ["i", "dropped", "t", "f"]
     assert len(got) == len(parts)
     assert got == expected
     assert all(part.rows.schema == SCHEMA for part in parts)
 
 
-def test_what_lies_in_a_null_struct_is_null() -> None:
+def test_fields_of_a_null_struct_are_null() -> None:
     inner = pa.StructArray.from_arrays([pa.array([1, 2])], ["x"], mask=pa.array([False, True]))
     assert reach(pa.StructArray.from_arrays([inner], ["s"]), ["s", "x"]).to_pylist() == [1, None]
 
 
 def test_only_void_fields_make_one_partition() -> None:
-    (part,) = split(pa.table({"id": [1, 2]}), [PartitionField("p", ("gone",), "void")], "here")
+    (part,) = split(pa.table({"id": [1, 2]}), [PartitionField("p", ("dropped",), "void")], "here")
     assert (part.values, part.rows.num_rows) == ((("p", None),), 2)
 
 
 # Paths ----------------------------------------------------------------------------------------------
 
 
-def test_directories_are_for_people_and_plain_for_readers() -> None:
+def test_directories_are_readable_and_need_no_escapes() -> None:
     values = (("a b", "x/y=%ü"), ("n", None), ("dots", ".."))
     partitioning = [PartitionField(name, ("v",), "identity") for name, _ in values]
     assert directory(values, partitioning) == "a_b=x_y___/n=null/dots=.."

@@ -22,16 +22,18 @@ from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
+    pyarrow_to_schema,
     schema_to_pyarrow,
 )
 from pyiceberg.schema import Schema
 from tests.support.iceberg_kinds import KINDS, Kind, column, is_nan, to_iceberg
+from tests.support.plans import with_ids
 from tests.support.written_iceberg import schema_of
+from tests.writers.task import write_as_task
 
 from penstock.committers.errors import ConfigurationError
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.write_config import WriteConfig
 
 Write: TypeAlias = Callable[..., tuple[dict[str, Any], pq.FileMetaData]]
 
@@ -47,10 +49,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
         arrow = schema_to_pyarrow(schema, include_field_ids=True)
         plan = WriteConfig(str(location), {}, arrow, IcebergFormat((), metrics or {}), **options)
         unsynced = SubTreeFileSystem(str(location), LocalFileSystem())
-        writer = DataFileWriter(plan, FileNames("query", "run", 7, 0, 0), (unsynced, ""))
-        for batch in rows.to_batches():
-            writer.write(batch)
-        (file,) = writer.finish()
+        (file,) = write_as_task(plan, rows, filesystem=(unsynced, ""))
         return json.loads(file.statistics), pq.read_metadata(location / file.path)
 
     return write_one
@@ -187,20 +186,15 @@ def test_a_full_bound_is_the_whole_value(write: Write) -> None:
     assert one(write, ice.StringType(), pa.array([text]), "full") == (text.encode().hex(),) * 2
 
 
-NESTED = Schema(
-    ice.NestedField(
-        1,
-        "l",
-        ice.ListType(10, ice.StructType(ice.NestedField(11, "x", ice.LongType())), element_required=False),
-    ),
-    ice.NestedField(2, "m", ice.MapType(20, ice.StringType(), 21, ice.DoubleType(), value_required=False)),
-    ice.NestedField(
-        3,
-        "s",
-        ice.StructType(ice.NestedField(30, "y", ice.StructType(ice.NestedField(31, "z", ice.DoubleType())))),
-    ),
-    ice.NestedField(4, "v", ice.LongType()),
+NESTED = pa.schema(
+    [
+        ("l", pa.list_(pa.struct([("x", pa.int64())]))),
+        ("m", pa.map_(pa.string(), pa.float64())),
+        ("s", pa.struct([("y", pa.struct([("z", pa.float64())]))])),
+        ("v", pa.int64()),
+    ]
 )
+"""With the field ids 3 (x), 5 and 6 (keys and values), 9 (z) and 10 (v)."""
 NESTED_ROWS = [
     {"l": [{"x": 7}, None, {"x": None}], "m": [("a", 1.0), ("b", None)], "s": {"y": {"z": 2.5}}, "v": 1},
     {"l": [], "m": [], "s": {"y": None}, "v": 2},
@@ -208,24 +202,13 @@ NESTED_ROWS = [
 ]
 
 
-def nested_rows() -> pa.Table:
-    y = pa.struct([("y", pa.struct([("z", pa.float64())]))])
-    kinds = [
-        ("l", pa.list_(pa.struct([("x", pa.int64())]))),
-        ("m", pa.map_(pa.string(), pa.float64())),
-        ("s", y),
-        ("v", pa.int64()),
-    ]
-    return pa.Table.from_pylist(NESTED_ROWS, pa.schema(kinds))
-
-
 def test_nested_columns_are_counted_and_bound_only_outside_lists_and_maps(write: Write) -> None:
-    statistics, _ = write(nested_rows(), NESTED)
-    assert statistics["value_counts"] == {"11": 5, "20": 4, "21": 4, "31": 3, "4": 3}
-    assert statistics["null_value_counts"] == {"11": 4, "20": 2, "31": 2, "4": 1}
-    assert statistics["nan_value_counts"] == {"31": 0}
-    assert statistics["lower_bounds"] == {"31": struct.pack("<d", 2.5).hex(), "4": "0100000000000000"}
-    assert statistics["upper_bounds"] == {"31": struct.pack("<d", 2.5).hex(), "4": "0200000000000000"}
+    statistics, _ = write(pa.Table.from_pylist(NESTED_ROWS, NESTED), pyarrow_to_schema(with_ids(NESTED)))
+    assert statistics["value_counts"] == {"3": 5, "5": 4, "6": 4, "9": 3, "10": 3}
+    assert statistics["null_value_counts"] == {"3": 4, "5": 2, "9": 2, "10": 1}
+    assert statistics["nan_value_counts"] == {"9": 0}
+    assert statistics["lower_bounds"] == {"9": struct.pack("<d", 2.5).hex(), "10": "0100000000000000"}
+    assert statistics["upper_bounds"] == {"9": struct.pack("<d", 2.5).hex(), "10": "0200000000000000"}
 
 
 def test_statistics_are_those_of_pyiceberg_from_the_same_footer(write: Write) -> None:
@@ -233,28 +216,25 @@ def test_statistics_are_those_of_pyiceberg_from_the_same_footer(write: Write) ->
 
     And of floating columns it knows nothing: the footer has no statistics of them.
     """
-    schema = Schema(
-        *NESTED.fields,
-        ice.NestedField(5, "t", ice.StringType()),
-        ice.NestedField(6, "d", ice.DecimalType(18, 2)),
-        ice.NestedField(7, "b", ice.BinaryType()),
-    )
-    rows = nested_rows()
+    rows = pa.Table.from_pylist(NESTED_ROWS, NESTED)
     rows = rows.append_column("t", pa.array(["x" * 20, None, "y"]))
     rows = rows.append_column("d", pa.array([Decimal("-1.50"), None, Decimal("300")], pa.decimal128(18, 2)))
     rows = rows.append_column("b", pa.array([b"\xff" * 20, None, b"\x00"]))
+    schema = pyarrow_to_schema(with_ids(rows.schema))
     ours, footer = write(rows, schema, row_group_rows=2)
     theirs = data_file_statistics_from_parquet_metadata(
         footer, compute_statistics_plan(schema, {}), parquet_path_to_id_mapping(schema)
     ).to_serialized_dict()
-    assert ours["null_value_counts"].pop("31") == 2
+    assert ours["null_value_counts"].pop("9") == 2
     for name in ("column_sizes", "value_counts", "null_value_counts"):
         assert ours[name] == {str(field_id): count for field_id, count in theirs[name].items()}
     assert ours["split_offsets"] == theirs["split_offsets"]
     for name in ("lower_bounds", "upper_bounds"):
         bounds = {str(field_id): bound.hex() for field_id, bound in theirs[name].items()}
-        of_top_level = {field_id: bounds[field_id] for field_id in ("4", "5", "6", "7") if field_id in bounds}
-        ours[name].pop("31")
+        of_top_level = {
+            field_id: bounds[field_id] for field_id in ("10", "11", "12", "13") if field_id in bounds
+        }
+        ours[name].pop("9")
         assert ours[name] == of_top_level
 
 
