@@ -1,8 +1,8 @@
 """Progress in the store: the token of destinations that have no place for one.
 
 A request-based destination (an HTTP endpoint, a queue) cannot store which batch of a query was the last. The
-manifest store does it instead: the last delivered batch and, of the batch in delivery, how many of its rows are
-acknowledged. A lost store therefore loses the token, too.
+manifest store does it instead: the last delivered batch and, of the batch in delivery, how many of its rows
+are acknowledged. A lost store therefore loses the token, too.
 
 The terms follow RisingWave's RFC 0055 (the progress of a log consumer).
 """

@@ -25,7 +25,7 @@ from ..committers.errors import (
 from ..committers.safe_text import get_logger
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.file_table import Compactable
-from ..datasource.sink import Destination, check_same_table
+from ..datasource.sink import Destination, check_same_table, open_table
 from .attempts import DeliveryAttempt, DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
 from .lease import HeldLease
@@ -180,7 +180,7 @@ class StreamWorker:
     def _round(self, held: HeldLease, trigger: str | None) -> Delivered | Failed | None:
         held.check()
         store, context, sink = self._store, self._context, self._opened_sink()
-        table = sink.open_table()
+        table = open_table(sink, store)
 
         written = store.written_table(self._key)
 

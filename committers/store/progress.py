@@ -18,8 +18,8 @@ from .tables import progress, streams
 class SqlProgress:
     """`ProgressStore` on SQLite and Postgres. Each method is one short database transaction.
 
-    Methods raise `RetryableError` if the database does not answer. `write` raises `CommitStateUnknownError` if
-    the database does not answer the COMMIT.
+    Methods raise `RetryableError` if the database does not answer. `write` raises `CommitStateUnknownError`
+    if the database does not answer the COMMIT.
     """
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -51,12 +51,15 @@ class SqlProgress:
             if found != expected:
                 raise FencedError(
                     f"Another process delivers {stream}: its progress in the store {self._database.name} is "
-                    f"{_shown(found)}, and this process expected {_shown(expected)}. This process sends nothing "
+                    f"{_shown(found)}, and this process expected {_shown(expected)}. This process sends "
+                    "nothing "
                     "more."
                 )
             values = {**_to_values(new), "changed_at": self._clock()}
             if expected.revision:
-                connection.execute(sa.update(progress).where(progress.c.stream_id == stream_id).values(values))
+                connection.execute(
+                    sa.update(progress).where(progress.c.stream_id == stream_id).values(values)
+                )
             else:
                 connection.execute(sa.insert(progress).values(stream_id=stream_id, **values))
         return new
