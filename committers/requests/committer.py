@@ -129,7 +129,7 @@ class RequestCommitter:
         return Committed(recorded.revision)
 
     def _is_delivered(self, manifest: Manifest, token: Token | None) -> bool:
-        """Unlike in a table, some of the merged batches may be delivered and others not: each has its record."""
+        """Unlike in a table, some of the merged batches may be delivered and others not."""
         if token is None:
             return False
         for batch in manifest.batches:
@@ -153,14 +153,12 @@ class RequestCommitter:
         if requests is None:
             raise ConfigurationError(
                 f"The batches of {stream} wait in its row log. This command does not send them. Run: "
-                "penstock "
-                "deliver --once; or start the query."
+                "penstock deliver --once; or start the query."
             )
         if log is None:
             raise ConfigurationError(
                 f"The batches of {stream} wait in its row log, whose location is not known: the checkpoint "
-                "is not "
-                "on a local disk. Give it with the option rowLog."
+                "is not on a local disk. Give it with the option rowLog."
             )
         recorder = ProgressRecorder(self._store, stream, batches, seen, self._progress_s, self._clock)
         sent = deliver(log, requests, recorder, batches)

@@ -118,9 +118,8 @@ class RequestManifests:
     def _corrupt(self, manifest: Manifest, error: Exception) -> ManifestCorruptError:
         return ManifestCorruptError(
             f"The manifest of batch {manifest.batch.batch_id} of {manifest.batch.stream} cannot be read as "
-            "one "
-            f"of kind {self.kind!r} ({error}). Nothing was sent. Restore the store from a backup, or use the "
-            "version of Penstock that prepared the batch."
+            f"one of kind {self.kind!r} ({error}). Nothing was sent. Restore the store from a backup, or "
+            "use the version of Penstock that prepared the batch."
         )
 
 

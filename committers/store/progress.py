@@ -52,8 +52,7 @@ class SqlProgress:
                 raise FencedError(
                     f"Another process delivers {stream}: its progress in the store {self._database.name} is "
                     f"{_shown(found)}, and this process expected {_shown(expected)}. This process sends "
-                    "nothing "
-                    "more."
+                    "nothing more."
                 )
             values = {**_to_values(new), "changed_at": self._clock()}
             if expected.revision:

@@ -27,9 +27,8 @@ class RequestOptions(DeliveryOptions):
     row_log: str | None = optional(
         "rowLog",
         text,
-        "With `delivery=decoupled`: the directory or URL of the row log, to which tasks write the rows that "
-        "wait for "
-        "their delivery.",
+        "With `delivery=decoupled`: the directory or URL of the row log, to which tasks write the rows "
+        "that wait for their delivery.",
         default=f"`{ROW_LOG}` in the checkpoint directory, if that is on a local disk",
     )
     id_column: str | None = optional(
@@ -41,9 +40,8 @@ class RequestOptions(DeliveryOptions):
     drops_bad_rows: bool = option(
         "badRows",
         one_of({"fail": False, "drop": True}),
-        "Rows that the destination refuses for good: `fail` ends the query or, decoupled, parks the stream. "
-        "`drop` "
-        "drops them, and logs how many.",
+        "Rows that the destination refuses for good: `fail` ends the query or, decoupled, parks the "
+        "stream. `drop` drops them, and logs how many.",
         default="fail",
     )
     batch_entries_max: int = option(
@@ -92,16 +90,15 @@ class RequestOptions(DeliveryOptions):
         "retryFor",
         duration_s,
         "How long a row is sent again after errors that may pass. Then the query fails, or the delivery is "
-        "tried "
-        "again later.",
+        "tried again later.",
         default="5min",
     )
     progress_s: int = option(
         "progressEverySeconds",
         count(0, 3600),
         "With `delivery=decoupled`: minimum seconds between two records of the progress. After a crash, "
-        "rows that "
-        "were acknowledged since the last one are sent again, like those in flight. 0: after each response.",
+        "rows that were acknowledged since the last one are sent again, like those in flight. 0: after "
+        "each response.",
         default="1",
     )
     storage_options: Mapping[str, str] = passed_on(

@@ -69,8 +69,7 @@ class RequestTarget(RequestCommitter):
         if mode != "append":
             raise ConfigurationError(
                 f"penstock.{self._name} cannot overwrite: what was sent cannot be taken back. Write in the "
-                "output mode "
-                "append."
+                "output mode append."
             )
         self._rows_to_requests.check_schema(rows)
         writers: TaskWriterFactory[RequestPayload]

@@ -50,10 +50,10 @@ def log(tmp_path: Path) -> RowLog:
 
 
 @pytest.mark.parametrize("start", [0, 1, 999, 1000, 1001, 2499, 2500, 2501, 2509, 2510])
-def test_rows_are_read_by_partition_and_row_from_any_position(tmp_path: Path, log: RowLog, start: int) ->
-None:
-    """Whichever task has ended first, and however large its Arrow batches were.
-    """
+def test_rows_are_read_by_partition_and_row_from_any_position(
+    tmp_path: Path, log: RowLog, start: int
+) -> None:
+    """Whichever task has ended first, and however large its Arrow batches were."""
     files = [
         write(tmp_path, 3, range(30_000, 30_010)),
         write(tmp_path, 0, range(1200), range(1200, 2500), attempt=9),
@@ -104,9 +104,13 @@ def test_a_value_that_the_destination_refuses_is_not_written(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("point", ["write.file_open", "write.files_closed"])
-def test_a_task_that_dies_leaves_a_file_that_clean_up_recognizes(tmp_path: Path, log: RowLog, point: str) ->
-None: with crash_at(point): write(tmp_path, 4, range(3)) ((path, _, _),) = log.files.walk() assert
-    RowLogName.parse(path) == RowLogName(STREAM.query_id, 7, 4)
+def test_a_task_that_dies_leaves_a_file_that_clean_up_recognizes(
+    tmp_path: Path, log: RowLog, point: str
+) -> None:
+    with crash_at(point):
+        write(tmp_path, 4, range(3))
+    ((path, _, _),) = log.files.walk()
+    assert RowLogName.parse(path) == RowLogName(STREAM.query_id, 7, 4)
 
 
 def test_an_attempt_never_overwrites_the_file_of_another(tmp_path: Path) -> None:
