@@ -9,6 +9,7 @@ The terms follow RisingWave's RFC 0055 (the progress of a log consumer).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
@@ -84,6 +85,36 @@ class HasProgress(Protocol):
     def progress(self) -> ProgressStore: ...
 
 
-def with_store(table: T, store: HasProgress) -> T:
-    """Give the store's progress to a target or committer that needs it. Called wherever one is opened."""
-    return table.with_progress(store.progress) if isinstance(table, StoresProgress) else table
+@dataclass(frozen=True, slots=True)
+class SupervisedProgress:
+    """See `ProgressStore`. Calls `check` after each record, so that a long delivery is supervised."""
+
+    store: ProgressStore
+    check: Callable[[], None]
+
+    def read(self, stream: StreamKey) -> Progress:
+        return self.store.read(stream)
+
+    def write(
+        self,
+        stream: StreamKey,
+        expected: Progress,
+        token: Token | None,
+        in_delivery: BatchInDelivery | None = None,
+    ) -> Progress:
+        """Record it, then raise the error of the check: what is acknowledged is not sent again."""
+        written = self.store.write(stream, expected, token, in_delivery)
+        self.check()
+        return written
+
+
+def with_store(table: T, store: HasProgress, check: Callable[[], None] | None = None) -> T:
+    """Give the store's progress to a target or committer that needs it. Called wherever one is opened.
+
+    Args:
+        check: called after each record of the progress; an exception stops the delivery
+    """
+    if not isinstance(table, StoresProgress):
+        return table
+    progress = store.progress
+    return table.with_progress(progress if check is None else SupervisedProgress(progress, check))

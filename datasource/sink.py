@@ -204,9 +204,15 @@ class _Opens(Protocol[TableT_co]):
     def open_table(self) -> TableT_co: ...
 
 
-def open_table(sink: _Opens[TableT_co], store: SqlManifestStore) -> TableT_co:
-    """Open the table of a destination. Generic code with a store opens it here."""
-    return with_store(sink.open_table(), store)
+def open_table(
+    sink: _Opens[TableT_co], store: SqlManifestStore, check: Callable[[], None] | None = None
+) -> TableT_co:
+    """Open the table of a destination. Generic code with a store opens it here.
+
+    Args:
+        check: see `with_store`
+    """
+    return with_store(sink.open_table(), store, check)
 
 
 def mode_of(overwrite: bool) -> Mode:

@@ -180,8 +180,16 @@ class StreamWorker:
     def _round(self, held: HeldLease, trigger: str | None) -> Delivered | Failed | None:
         held.check()
         store, context, sink = self._store, self._context, self._opened_sink()
-        table = open_table(sink, store)
 
+        def check_progress() -> None:
+            held.check()
+            if context.stop.is_set():
+                raise RetryableError(
+                    f"The delivery process was stopped while it sent rows of {self._key}. The next delivery "
+                    "continues behind those that are acknowledged."
+                )
+
+        table = open_table(sink, store, check_progress)
         written = store.written_table(self._key)
 
         def check() -> None:

@@ -95,7 +95,7 @@ class RequestOptions(DeliveryOptions):
     )
     progress_s: int = option(
         "progressEverySeconds",
-        count(0, 3600),
+        count(0, 300),
         "With `delivery=decoupled`: minimum seconds between two records of the progress. After a crash, "
         "rows that were acknowledged since the last one are sent again, like those in flight. 0: after "
         "each response.",

@@ -203,6 +203,26 @@ def test_another_process_that_delivers_the_stream_stops_this_one(backlog: Backlo
     assert backlog.progress.token == Token(0, "d0")
 
 
+def test_a_delivery_that_is_stopped_has_recorded_what_was_acknowledged(backlog: Backlog) -> None:
+    """The delivery process is stopped, or has lost its lease, which the check reports."""
+
+    def check() -> None:
+        raise RetryableError("stopped")
+
+    manifest = backlog.merged(0, 1)
+    committer = RequestCommitter("test", STREAM.table_uri, backlog.destination, backlog.log, 0.0)
+    with pytest.raises(RetryableError, match="stopped"):
+        with_store(committer, backlog.store, check).commit(manifest)
+    assert len(backlog.destination.received) == 4
+    assert backlog.progress.in_delivery is not None
+    assert backlog.progress.in_delivery.position == 2, (
+        "all but the request in whose acknowledgment it was stopped"
+    )
+    backlog.committer().commit(manifest)
+
+    assert backlog.destination.ids == ids(0)[:4] + ids(0)[2:] + ids(1)
+
+
 def test_a_delivery_that_another_process_has_begun_is_finished(backlog: Backlog) -> None:
     """Unlike in a table, some of its batches may be delivered, and one of them in part."""
     manifest = backlog.merged(0, 1, 2)

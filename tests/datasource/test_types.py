@@ -357,6 +357,29 @@ years outside 1 to 9999. `varchar(n)`, `char(n)` and timestamps of less than mic
 and are refused. A text that is no `uuid` or JSON fails its task. Columns that the table has and the rows have
 not get their default.
 
+## HTTP endpoints
+
+A row is a JSON object; its names are those of the columns, in their order.
+
+| Spark | JSON | example |
+|---|---|---|
+| `boolean` | boolean | `true` |
+| `tinyint`, `smallint`, `int`, `bigint` | number, with all digits | `9223372036854775807` |
+| `float`, `double` | number; NaN and infinities are strings | `0.1`, `"NaN"`, `"-Infinity"` |
+| `decimal(p,s)` | string, with all digits | `"-0.10"` |
+| `string` | string | `"é"` |
+| `binary` | string, base64 | `"AP8="` |
+| `date` | string, ISO 8601 | `"0001-01-01"` |
+| `timestamp` | string, ISO 8601 in UTC, with microseconds | `"2026-01-02T03:04:05.000006Z"` |
+| `timestamp_ntz` | the same without a zone | `"2026-01-02T03:04:05.000006"` |
+| `array` | array | `[1,null]` |
+| `struct` | object | `{{"a":"0.50"}}` |
+| `map` with keys of type `string` | object | `{{"k":null}}` |
+
+NULL is `null`, at every level. Maps with other keys are refused at start: cast the keys to STRING. Refused
+while
+writing: a text that is no valid UTF-8, and years outside 1 to 9999.
+
 ## Partition columns of Delta tables
 
 Boolean, integers, decimals, string, date and timestamps. Float, double, binary and nested types are
