@@ -51,18 +51,20 @@ class EntryBuffer(Generic[PayloadT]):
         """Entries that can be taken."""
         return len(self._fresh) + len(self._returned)
 
-    def add(self, entry: Entry[PayloadT], now: float) -> None:
-        """Add an entry whose position is behind all others."""
-        queued = Queued(entry, now)
-        self.entries += 1
-        self.bytes += entry.size_bytes
-        if self._order_by_key and entry.key is not None:
-            if (behind := self._behind.get(entry.key)) is not None:
-                behind.append(queued)
-                return
-            self._behind[entry.key] = deque()
-        self._fresh.append(queued)
-        self.ready_bytes += entry.size_bytes
+    def add(self, entries: Sequence[Entry[PayloadT]], size_bytes: int, now: float) -> None:
+        """Add entries whose positions are behind all others.
+
+        Args:
+            size_bytes: of all of them
+        """
+        self.entries += len(entries)
+        self.bytes += size_bytes
+        added = [Queued(entry, now) for entry in entries]
+        if self._order_by_key:
+            added = [queued for queued in added if self._is_first_of_its_key(queued)]
+            size_bytes = sum(queued.entry.size_bytes for queued in added)
+        self._fresh.extend(added)
+        self.ready_bytes += size_bytes
 
     def put_back(self, queued: Queued[PayloadT], next_attempt_at: float) -> None:
         """Return an entry that was taken. It can be taken again from `next_attempt_at` on."""
@@ -89,22 +91,27 @@ class EntryBuffer(Generic[PayloadT]):
 
     def take(self, entries_max: int, bytes_max: int) -> list[Queued[PayloadT]]:
         """Remove the first entries that can be taken: at least one, and more up to the limits."""
+        fresh, returned = self._fresh, self._returned
         batch: list[Queued[PayloadT]] = []
         size_bytes = 0
-        while len(batch) < entries_max and (queued := self._first()) is not None:
+        while len(batch) < entries_max:
+            is_fresh = bool(fresh) and (not returned or fresh[0].entry.position < returned[0][0])
+            if not is_fresh and not returned:
+                break
+            queued = fresh[0] if is_fresh else returned[0][1]
             if not batch:
                 entries_max = min(entries_max, queued.together_max or entries_max)
-            elif queued.together_max != batch[0].together_max:
+            elif (
+                queued.together_max != batch[0].together_max
+                or size_bytes + queued.entry.size_bytes > bytes_max
+            ):
                 break
-            size_bytes += queued.entry.size_bytes
-            if batch and size_bytes > bytes_max:
-                size_bytes -= queued.entry.size_bytes
-                break
-            if self._fresh and self._fresh[0] is queued:
-                self._fresh.popleft()
+            if is_fresh:
+                fresh.popleft()
             else:
-                heapq.heappop(self._returned)
+                heapq.heappop(returned)
             batch.append(queued)
+            size_bytes += queued.entry.size_bytes
         self.entries -= len(batch)
         self.bytes -= size_bytes
         self.ready_bytes -= size_bytes
@@ -112,8 +119,8 @@ class EntryBuffer(Generic[PayloadT]):
 
     def oldest_ready(self) -> float:
         """When the first entry that can be taken was buffered; infinity if there is none."""
-        first = self._first()
-        return math.inf if first is None else first.buffered_at
+        oldest = self._fresh[0].buffered_at if self._fresh else math.inf
+        return min(oldest, self._returned[0][1].buffered_at) if self._returned else oldest
 
     def next_attempt(self) -> float:
         """When the next wait ends; infinity if no entry waits."""
@@ -130,10 +137,13 @@ class EntryBuffer(Generic[PayloadT]):
         heapq.heappush(self._returned, (queued.entry.position, queued))
         self.ready_bytes += queued.entry.size_bytes
 
-    def _first(self) -> Queued[PayloadT] | None:
-        if not self._returned:
-            return self._fresh[0] if self._fresh else None
-        returned = self._returned[0][1]
-        if self._fresh and self._fresh[0].entry.position < returned.entry.position:
-            return self._fresh[0]
-        return returned
+    def _is_first_of_its_key(self, queued: Queued[PayloadT]) -> bool:
+        """Return True if it can be sent; if not, it stays behind the others of its key."""
+        key = queued.entry.key
+        if key is None:
+            return True
+        if (behind := self._behind.get(key)) is not None:
+            behind.append(queued)
+            return False
+        self._behind[key] = deque()
+        return True

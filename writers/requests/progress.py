@@ -18,15 +18,21 @@ class Progress:
         thread.
         """
 
-    def add(self, position: int) -> None:
-        """
+    def add(self, positions: Iterable[int]) -> None:
+        """Add positions that follow all others.
+
         Raises:
-            ValueError: the position does not follow the previous one.
+            ValueError: a position does not follow the previous one. No position is added.
         """
-        if self._last is not None and position <= self._last:
-            raise ValueError(f"Position {position} follows position {self._last}. Positions must ascend.")
-        self._open[position] = self._last
-        self._last = position
+        added: dict[int, int | None] = {}
+        last = self._last
+        for position in positions:
+            if last is not None and position <= last:
+                raise ValueError(f"Position {position} follows position {last}. Positions must ascend.")
+            added[position] = last
+            last = position
+        self._open.update(added)
+        self._last = last
 
     def finish(self, positions: Iterable[int]) -> None:
         for position in positions:

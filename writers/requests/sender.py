@@ -18,8 +18,9 @@ from .entry import Entry
 from .limits import Limits
 from .progress import Progress
 from .rate_limit import Aimd, Permit, RateLimit
-from .results import Acknowledged, DeadLetter, Delivered, Dropped, Fatal, Result, Retry, Split
+from .results import Acknowledged, DeadLetter, Delivered, Dropped, Fatal, Result, Retry
 from .retry_budget import RetryBudget
+from .settlement import settle
 
 PayloadT = TypeVar("PayloadT")
 
@@ -117,12 +118,15 @@ class RequestSender(Generic[PayloadT]):
             if count := self._accept(entries, start):
                 start += count
                 self._send_what_is_due()
-                continue
-            self._wanted_bytes = entries[start].size_bytes
-            try:
-                await self._wait()
-            finally:
-                self._wanted_bytes = None
+            elif entries[start].size_bytes > self._limits.record_bytes_max:
+                self._refuse_oversized(entries[start])
+                start += 1
+            else:
+                self._wanted_bytes = entries[start].size_bytes
+                try:
+                    await self._wait()
+                finally:
+                    self._wanted_bytes = None
         self._check()
 
     async def flush(self) -> None:
@@ -193,19 +197,22 @@ class RequestSender(Generic[PayloadT]):
         self._notify()
 
     def _accept(self, entries: Sequence[Entry[PayloadT]], start: int) -> int:
-        """Buffer entries until the buffer is full; return how many were taken."""
-        now = asyncio.get_running_loop().time()
-        for number in range(start, len(entries)):
-            entry = entries[number]
-            if entry.size_bytes > self._limits.record_bytes_max:
-                self._progress.add(entry.position)
-                self._refuse_oversized(entry)
-                continue
-            if self._is_full(entry.size_bytes):
-                return number - start
-            self._progress.add(entry.position)
-            self._buffer.add(entry, now)
-        return len(entries) - start
+        """Buffer entries until the buffer is full, or until an oversized one; return how many were taken."""
+        limits, buffer = self._limits, self._buffer
+        room_bytes = limits.buffered_bytes_max - buffer.bytes
+        size_bytes = 0
+        end = min(len(entries), start + max(limits.buffered_entries_max - buffer.entries, 0))
+        for number in range(start, end):
+            entry_bytes = entries[number].size_bytes
+            if entry_bytes > limits.record_bytes_max or size_bytes + entry_bytes > room_bytes:
+                end = number
+                break
+            size_bytes += entry_bytes
+        if end > start:
+            accepted = entries[start:end]
+            self._progress.add([entry.position for entry in accepted])
+            buffer.add(accepted, size_bytes, asyncio.get_running_loop().time())
+        return end - start
 
     def _refuse_oversized(self, entry: Entry[PayloadT]) -> None:
         message = (
@@ -214,8 +221,9 @@ class RequestSender(Generic[PayloadT]):
         )
         if self._limits.on_oversized == "fail":
             self._fail(SchemaMismatchError(message))
-            self._check()
-        self._acknowledge([(entry, DeadLetter("oversized", message))])
+        else:
+            self._progress.add([entry.position])
+            self._acknowledge([(entry, DeadLetter("oversized", message))])
 
     def _send_what_is_due(self) -> bool:
         """Start all requests that can be started now, and set the timer for the next one. Return True if any
@@ -300,9 +308,7 @@ class RequestSender(Generic[PayloadT]):
             return
         try:
             self._settle(request, self._results(task, request))
-        except PenstockError as error:
-            self._fail(error)
-        except Exception as error:  # noqa: BLE001  of the client's classifier, or of the observer
+        except Exception as error:  # noqa: BLE001  of the client's classifier
             self._fail(_wrapped(error))
         self._send_what_is_due()
         self._count()
@@ -310,89 +316,53 @@ class RequestSender(Generic[PayloadT]):
 
     def _results(
         self, task: asyncio.Task[Result | Sequence[Result]], request: _Request[PayloadT]
-    ) -> Sequence[Result]:
-        """The results by entry, whatever became of the request."""
-        count = len(request.queued)
-        failed = task.cancelled() or task.exception() is not None
-        if not failed:
-            results = task.result()
-            if not isinstance(results, Sequence):
-                return [results] * count
-            if len(results) != count:
-                raise PenstockError(
-                    f"{type(self._client).__name__} returned {len(results)} results for {count} entries."
-                )
-            return results
+    ) -> Result | Sequence[Result]:
+        """The results of a request, whatever became of it."""
+        if not task.cancelled() and (error := task.exception()) is None:
+            return task.result()
         if request.is_timed_out:
             self._counters.timed_out_requests += 1
             message = f"No response within {self._limits.request_timeout_s:g} s."
-            return [(Fatal if self._limits.fail_on_timeout else Retry)("timeout", message)] * count
+            return (Fatal if self._limits.fail_on_timeout else Retry)("timeout", message)
         if task.cancelled():
-            return [Retry("cancelled", "The client cancelled the request.")] * count
-        error = task.exception()
-        assert isinstance(error, Exception)  # asyncio lets others end the loop
+            return Retry("cancelled", "The client cancelled the request.")
+        assert isinstance(error, Exception)  # others end the loop
         classify = self._client.classify if isinstance(self._client, ErrorClassifier) else classify_error
-        return [classify(error)] * count
+        return classify(error)
 
-    def _settle(self, request: _Request[PayloadT], results: Sequence[Result]) -> None:
+    def _settle(self, request: _Request[PayloadT], results: Result | Sequence[Result]) -> None:
         """Acknowledge, put back, or stop."""
         now = asyncio.get_running_loop().time()
-        draw = self._draw()
-        done: list[Queued[PayloadT]] = []
-        acknowledged: list[tuple[Entry[PayloadT], Acknowledged]] = []
-        refused: list[tuple[Entry[PayloadT], Fatal]] = []
-        throttled = 0
-        for queued, result in zip(request.queued, results, strict=True):
-            ending: Acknowledged | Fatal | None
-            if isinstance(result, Retry):
-                throttled += result.is_throttled
-                queued.first_sent_at = min(queued.first_sent_at, request.permit.started_at)
-                ending = self._retry(queued, result, now, draw)
-            elif isinstance(result, Split):
-                ending = self._split(queued, result, len(results))
-            else:
-                ending = result
-            if isinstance(ending, Fatal):
-                refused.append((queued.entry, ending))
-            elif ending is not None:
-                done.append(queued)
-                acknowledged.append((queued.entry, ending))
-        self._counters.throttled += throttled
-        self._counters.throttled_requests += throttled > 0
-        self._rate.finish(request.permit, now, is_throttled=throttled > 0 or request.is_timed_out)
-        if acknowledged:
-            self._acknowledge(acknowledged)
-            self._buffer.release(done)
-        for entry, fatal in refused[:1]:
+        settlement = settle(
+            request.queued,
+            results,
+            started_at=request.permit.started_at,
+            now=now,
+            draw=self._draw(),
+            retries=self._retries,
+        )
+        is_throttled = settlement.throttled > 0
+        self._counters.throttled += settlement.throttled
+        self._counters.throttled_requests += is_throttled
+        self._rate.finish(request.permit, now, is_throttled=is_throttled or request.is_timed_out)
+        for queued, next_attempt_at in settlement.put_back:
+            self._buffer.put_back(queued, next_attempt_at)
+        self._counters.retried += len(settlement.put_back)
+        if settlement.done:
+            self._acknowledge(settlement.acknowledged)
+            self._buffer.release(settlement.done)
+        for entry, fatal in settlement.refused[:1]:
             message = f"The destination did not accept entry {entry.id}: {fatal.code}. {fatal.message}"
             self._fail(fatal.error(message))
 
-    def _retry(
-        self, queued: Queued[PayloadT], result: Retry, now: float, draw: float
-    ) -> DeadLetter | Fatal | None:
-        """Put the entry back, or return the result of an entry that is out of attempts."""
-        queued.attempts += 1
-        elapsed_s = now - queued.first_sent_at
-        delay_s = self._retries.delay_s(queued.attempts, result.retry_after_s, draw)
-        if self._retries.is_exhausted(queued.attempts, elapsed_s, delay_s):
-            return self._retries.exhausted(result, queued.attempts, elapsed_s)
-        self._counters.retried += 1
-        self._buffer.put_back(queued, now + delay_s)
-        return None
-
-    def _split(self, queued: Queued[PayloadT], result: Split, entries: int) -> DeadLetter | None:
-        """Put the entry back for a request of half as many entries, or return the result of a single one."""
-        if entries == 1:
-            return DeadLetter(result.code, result.message)
-        queued.together_max = (entries + 1) // 2
-        self._counters.retried += 1
-        self._buffer.put_back(queued, -math.inf)
-        return None
-
     def _acknowledge(self, done: Sequence[tuple[Entry[PayloadT], Acknowledged]]) -> None:
         if self._observer is not None:
-            self._observer(done)
-        self._progress.finish(entry.position for entry, _ in done)
+            try:
+                self._observer(done)
+            except Exception as error:  # noqa: BLE001  of any type
+                self._fail(_wrapped(error))
+                return
+        self._progress.finish([entry.position for entry, _ in done])
         counters = self._counters
         for _, result in done:
             if isinstance(result, Delivered):
@@ -410,6 +380,8 @@ class RequestSender(Generic[PayloadT]):
 
 def _wrapped(error: Exception) -> PenstockError:
     """The error in a form that can be pickled between Spark's processes."""
+    if isinstance(error, PenstockError):
+        return error
     wrapped = RetryableError(f"Sending failed: {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
