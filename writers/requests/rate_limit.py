@@ -48,11 +48,12 @@ class Permit:
 
 
 class RateLimit:
-    """Limits the entries in flight, on average over time, by AIMD as in Flink's AsyncSinkWriter (FLIP-171).
+    """Limits the requests in flight, and the entries in flight on average over time.
 
-    It starts with a fair share: the most that may be in flight, divided by the number of tasks that write to
-    the destination. Four rules are added to Flink's, which would use three quarters of what a destination
-    admits and have a tenth of the requests rejected:
+    The entries are limited by AIMD as in Flink's AsyncSinkWriter (FLIP-171). The limit starts with a fair
+    share: the most that may be in flight, divided by the number of tasks that write to the destination. Four
+    rules are added to Flink's, whose average is three quarters of the limit at which the destination
+    throttles:
 
     - Requests stay full. While less than a batch may be in flight, full requests are sent with pauses
       between them, instead of small ones without: many services limit requests, not entries.

@@ -234,11 +234,7 @@ class RequestSender(Generic[PayloadT]):
         now = asyncio.get_running_loop().time()
         self._buffer.end_waits(now + _TICK_S)
         is_started = False
-        while (
-            self._batch_due_at() <= now + _TICK_S
-            and len(self._in_flight) < self._limits.in_flight_requests_max
-            and self._rate.next_start(now + _TICK_S) <= now + _TICK_S
-        ):
+        while self._batch_due_at() <= now + _TICK_S and self._rate.next_start(now + _TICK_S) <= now + _TICK_S:
             self._start_request(now)
             is_started = True
         self._count()
@@ -273,9 +269,7 @@ class RequestSender(Generic[PayloadT]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        send_at = math.inf
-        if len(self._in_flight) < self._limits.in_flight_requests_max:
-            send_at = max(self._batch_due_at(), self._rate.next_start(now))
+        send_at = max(self._batch_due_at(), self._rate.next_start(now))
         at = min(send_at, self._buffer.next_attempt())
         if at < math.inf:
             self._timer = asyncio.get_running_loop().call_at(at, self._send_what_is_due)

@@ -114,7 +114,7 @@ def test_a_caller_who_waits_for_room_fills_the_next_request() -> None:
     service = ScriptedService()
 
     async def main() -> None:
-        writer = sender(service, buffered_entries_max=4, in_flight_requests_max=1)
+        writer = sender(service, buffered_entries_max=4)
         await writer.write(entries(30))
         await writer.flush()
         assert {len(positions) for positions in service.positions} == {3}

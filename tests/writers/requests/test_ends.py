@@ -18,7 +18,7 @@ from tests.support.request_service import (
 )
 from tests.support.virtual_loop import run_virtually
 
-from penstock.committers.errors import AccessRefusedError
+from penstock.committers.errors import AccessRefusedError, SchemaMismatchError
 from penstock.writers.requests.results import DELIVERED, Fatal, Retry
 from penstock.writers.requests.sender import RequestSender
 
@@ -136,6 +136,22 @@ def test_a_call_that_waits_raises_the_error(waiting: str) -> None:
         with pytest.raises(AccessRefusedError):
             await (writer.write(entries(99, start=6)) if waiting == "write" else writer.flush())
         assert now() == LATENCY_S
+        await writer.abort()
+
+    run_virtually(main())
+
+
+def test_a_flush_ends_with_the_error_of_a_concurrent_write() -> None:
+    async def main() -> None:
+        writer = sender(ScriptedService(NEVER), request_timeout_s=HOURS_S, record_bytes_max=100)
+        await writer.write(entries(3))
+        flush = asyncio.ensure_future(writer.flush())
+        await asyncio.sleep(1)
+        with pytest.raises(SchemaMismatchError):
+            await writer.write(entries(1, start=3, size_bytes=101))
+        with pytest.raises(SchemaMismatchError):
+            await flush
+        assert now() == 1
         await writer.abort()
 
     run_virtually(main())
