@@ -1,4 +1,4 @@
-"""All benchmarks, or some of them: Markdown on the output, progress beside it.
+"""Runs all benchmarks or the named ones; prints Markdown to stdout and progress to stderr.
 
     python -m benchmarks [NAME …] [--write] [--quick] [--rows N] [--repeat N] [--cases CASE …]
 
@@ -11,13 +11,14 @@ import argparse
 import sys
 from importlib import import_module
 
-from benchmarks.measure import Options, say
+from benchmarks.measure import Options, print_progress
 from benchmarks.report import Report, write_index
 
 NAMES = (
     "throughput",
     "partitions",
     "postgres_sink",
+    "requests",
     "arrow_batches",
     "start_settings",
     "small_batches",
@@ -39,27 +40,27 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--write", action="store_true", help="put the pages into docs/benchmarks/")
-    parser.add_argument("--quick", action="store_true", help="a short look; the figures mean little")
-    parser.add_argument("--rows", type=int, help="default: as many as the bounds are for")
-    parser.add_argument("--repeat", type=int, help="runs of each case; default: 5, of a short look 2")
+    parser.add_argument("--quick", action="store_true", help="a short run, with inaccurate figures")
+    parser.add_argument("--rows", type=int, help="default: the number that the bounds apply to")
+    parser.add_argument("--repeat", type=int, help="runs of each case; default: 5, with --quick 2")
     parser.add_argument("--cases", nargs="+", default=(), help="only these cases; default: all")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(NAMES)):
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; the benchmarks are {', '.join(NAMES)}")
     repeat = arguments.repeat or (2 if arguments.quick else 5)
     options = Options(arguments.rows, repeat, arguments.quick, tuple(arguments.cases))
-    asked = [one for one in sys.argv[1:] if one not in (*arguments.names, "--write")]
-    held = True
+    shown = [one for one in sys.argv[1:] if one not in (*arguments.names, "--write")]
+    holds = True
     for name in arguments.names or NAMES:
-        say(f"{name}:")
+        print_progress(f"{name}:")
         report: Report = import_module(f"benchmarks.{name}").run(options)
-        report.arguments = " ".join(asked)
+        report.arguments = " ".join(shown)
         print(report.markdown, flush=True)
         if arguments.write:
             report.write()
             write_index()
-        held &= report.holds
-    return 0 if held else 1
+        holds &= report.holds
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How many rows of an Arrow batch are best on their way from the JVM to a Python sink."""
+"""Measures which number of rows per Arrow batch is fastest from the JVM to a Python sink."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def run(options: Options) -> Report:
     rows = options.rows or (QUICK_ROWS if options.is_quick else ROWS)
     report = Report(
         "arrow_batches",
-        "Rows of an Arrow batch",
+        "Rows per Arrow batch",
         f"{rows:,} rows of lineitem in one batch of a stream into `penstock.delta`, {LOCAL} with a heap of "
-        f"4 GB; medians of {options.repeat} interleaved runs. Spark by itself ends an Arrow batch at 10,000 "
-        "rows or at a size, for which it asks every column after every row; the other lines are without a "
-        "size. `penstock.register` sets 500 rows for each GiB of heap, 2,000 at most.",
+        f"4 GB; medians of {options.repeat} interleaved runs. By default Spark ends an Arrow batch at 10,000 "
+        "rows or at a size limit, and computes the size of every column after every row. The other lines "
+        "have no size limit. `penstock.register` sets 500 rows for each GiB of heap, at most 2,000.",
     )
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
@@ -37,11 +37,11 @@ def run(options: Options) -> Report:
         seconds = interleaved(cases, options.repeat, warm_up=WARM_UP)
     speeds = {case: rows / one / 1e6 for case, one in medians(seconds).items()}
     report.table(
-        ("Arrow batches", "seconds", "million rows/s", "times as fast as Spark cuts"),
+        ("Arrow batches", "seconds", "million rows/s", "times as fast as Spark's default"),
         (
             (case, one, speeds[case], ratio(seconds, AS_SPARK_CUTS, case))
             for case, one in medians(seconds).items()
         ),
     )
-    report.plot("Rows a second, by the rows of an Arrow batch", bars(speeds, "million rows a second"))
+    report.plot("Rows per second, by the rows of an Arrow batch", bars(speeds, "million rows a second"))
     return report

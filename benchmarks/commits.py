@@ -1,10 +1,10 @@
-"""What a batch's commit costs as the table's history grows, and what a commit of very many files costs.
+"""Measures the cost of a commit as the table's history grows, and of a commit of many files.
 
-Batches of 8 files go into a table on the local disk, with a SQLite store beside it and default settings. The
-data files are never opened by a commit, so none are written; their entries carry statistics of 10 columns.
-Each commit is timed as a whole as the driver does it (look, prepare, table commit, mark, maintenance) and in
-its parts. Beside it, in turn and on the same table, the floor: the same files committed by the table's
-library alone, as a user would call it, without token, store or checks.
+Batches of 8 files go into a table on the local disk, with a SQLite store and default settings. No commit
+opens the data files, so they are not written; their entries have statistics of 10 columns. The benchmark
+measures each commit of the driver (read, prepare, table commit, mark, maintenance) as a whole and by step. It
+alternates with the floor on the same table: a commit of the same files by the table library alone, without
+token, store or checks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.measure import Options, peak_memory_of, say
+from benchmarks.measure import Options, peak_memory_of, print_progress
 from benchmarks.report import Report, lines
-from benchmarks.streams import FORMATS, Spent, Stream, named_files, sink_of
+from benchmarks.streams import FORMATS, BatchTimes, Stream, named_files, sink_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -40,18 +40,18 @@ PARTS = (
     ("store", "commit: prepare and mark"),
     ("maintain", "commit: maintenance"),
     ("commit", "commit as a whole"),
-    ("cpu", "processor time of it"),
+    ("cpu", "commit: processor time"),
     ("floor", "the library alone"),
-    ("floor_cpu", "processor time of it"),
+    ("floor_cpu", "the library alone: processor time"),
 )
 
 
 @dataclass
 class Stage:
-    """What was measured after so many earlier commits, in seconds."""
+    """Seconds measured after a number of earlier commits."""
 
     earlier: int
-    ours: list[Spent] = field(default_factory=list)
+    ours: list[BatchTimes] = field(default_factory=list)
     floor: list[float] = field(default_factory=list)
     floor_cpu: list[float] = field(default_factory=list)
 
@@ -69,20 +69,20 @@ def run(options: Options) -> Report:
         "commits",
         "What a commit costs as a table grows",
         f"Batches of {FILES} files into a table on the local disk, with default settings; medians of "
-        f"{SAMPLES} commits, in turn with as many of the same files by the library alone (`deltalake`: load, "
-        "`create_write_transaction`; `pyiceberg`: `load_table`, a `fast_append` of the files). Of a "
-        f"long history, all but {REAL_COMMITS} commits are fast-forwarded: Delta's are written into its log, "
-        "Iceberg's files come in larger commits. Compared is processor time: waits for the disk do not "
-        "grow, and other programs do not change it.",
+        f"{SAMPLES} commits. They alternate with commits of the same files by the library alone "
+        "(`deltalake`: load, `create_write_transaction`; `pyiceberg`: `load_table`, a `fast_append` of the "
+        f"files). A long history has {REAL_COMMITS} real commits; the others are generated: for Delta as "
+        "entries of the log, for Iceberg as larger commits of all files. The target applies to processor "
+        "time, because waits for the disk do not grow, and other programs do not affect it.",
     )
     earlier = [count for count in EARLIER if count <= (options.rows or max(EARLIER))]
     earlier = earlier[:2] if options.is_quick else earlier
     for kind in FORMATS:
         if options.wants(kind):
             with tempfile.TemporaryDirectory(prefix="bench-commits-") as folder:
-                _tell_growth(report, kind, measure(kind, Path(folder), earlier))
+                _report_growth(report, kind, measure(kind, Path(folder), earlier))
             with tempfile.TemporaryDirectory(prefix="bench-commits-") as folder:
-                _tell_many(report, kind, Path(folder), 1000 if options.is_quick else MANY_FILES)
+                _report_many_files(report, kind, Path(folder), 1000 if options.is_quick else MANY_FILES)
     return report
 
 
@@ -102,17 +102,16 @@ def measure(kind: str, folder: Path, earlier: Sequence[int]) -> list[Stage]:
             stage.floor.append(time.perf_counter() - started)
             stage.floor_cpu.append(time.process_time() - started_cpu)
         ours, floor = stage.median_ms("commit"), stage.median_ms("floor")
-        say(f"  {kind} after {count:,}: {ours:.1f} ms, the library alone {floor:.1f}")
+        print_progress(f"  {kind} after {count:,}: {ours:.1f} ms, the library alone {floor:.1f}")
         stages.append(stage)
     return stages
 
 
 def fill(kind: str, stream: Stream, commits: int) -> None:
-    """Bring the table to what it is after so many commits, most of them fast-forwarded.
+    """Create the state of the table after this number of commits; most of them are generated.
 
-    Delta's are written into its log as the stream's last one was, then the library makes a log checkpoint.
-    Iceberg's files come in commits of many files each; of these commits nothing is left but the files once
-    enough others have followed.
+    For Delta, copies of the stream's last log entry are written, then the library writes a log checkpoint.
+    For Iceberg, the files are committed in larger commits, whose snapshots expire after enough later commits.
     """
     write = named_files(kind, FILES)
     while stream.next_batch < min(commits, REAL_COMMITS):
@@ -191,20 +190,20 @@ def _commit_by_pyiceberg(stream: Stream) -> None:
 LIBRARIES = {"delta": commit_by_deltalake, "iceberg": _commit_by_pyiceberg}
 
 
-def _tell_growth(report: Report, kind: str, stages: Sequence[Stage]) -> None:
+def _report_growth(report: Report, kind: str, stages: Sequence[Stage]) -> None:
     first, last = stages[0], stages[-1]
 
     def ratio(part: str) -> float:
         return last.median_ms(part) / max(first.median_ms(part), 0.01)
 
     report.bound(
-        f"{kind}: commit after {last.earlier:,} commits, of that after {first.earlier}",
+        f"{kind}: commit after {last.earlier:,} commits, relative to after {first.earlier}",
         ratio("cpu"),
         "<=",
         RATIO_MAX,
         " times",
     )
-    report.text(f"## {kind.title()}\n\nMilliseconds after so many earlier commits.")
+    report.text(f"## {kind.title()}\n\nMilliseconds by number of earlier commits.")
     header = ("", *(f"{stage.earlier:,}" for stage in stages), "ratio", "slowest")
     report.table(
         header,
@@ -231,23 +230,21 @@ def _tell_growth(report: Report, kind: str, stages: Sequence[Stage]) -> None:
 # A commit of many files -------------------------------------------------------------------------------
 
 
-def _tell_many(report: Report, kind: str, folder: Path, files: int) -> None:
+def _report_many_files(report: Report, kind: str, folder: Path, files: int) -> None:
     many = _in_a_process(kind, str(folder), files)
-    report.bound(f"{kind}: commit of {files:,} files, processor", many.cpu_s, "<=", MANY_S_MAX, " s")
-    report.bound(f"{kind}: memory for it above idle", many.more_bytes / MB, "<=", MANY_MB_MAX, " MB")
-    report.text(
-        f"{kind}: the commit of {files:,} files took {many.seconds:.1f} s by the clock of this machine."
-    )
+    report.bound(f"{kind}: processor time of a commit of {files:,} files", many.cpu_s, "<=", MANY_S_MAX, " s")
+    report.bound(f"{kind}: memory of it, above idle", many.more_bytes / MB, "<=", MANY_MB_MAX, " MB")
+    report.text(f"{kind}: the commit of {files:,} files took {many.seconds:.1f} s of wall-clock time.")
 
 
 @dataclass(frozen=True)
 class Many:
-    """A commit of many files, in a process of its own."""
+    """Results of a commit of many files in a separate process."""
 
     seconds: float
     cpu_s: float
     more_bytes: int
-    """Above what the process held before."""
+    """Memory above that before the commit."""
 
 
 def _in_a_process(kind: str, folder: str, files: int) -> Many:

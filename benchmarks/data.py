@@ -1,4 +1,4 @@
-"""The rows of the streams, as Parquet files under build/: made once, for all benchmarks and runs."""
+"""Generates the rows of the streams once, as Parquet files below build/, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from benchmarks.measure import say
+from benchmarks.measure import print_progress
 from notebooks.flights import read_flights
 
 CACHE = Path(__file__).parents[1] / "build" / "benchmarks"
 LINEITEM_ROWS = 6_001_215
-"""Of scale factor 1."""
+"""Rows of lineitem at scale factor 1."""
 PARTS = 8
 
 
@@ -34,11 +34,11 @@ class Source:
 
 
 def lineitem(rows: int = LINEITEM_ROWS) -> Source:
-    """TPC-H's largest table: 16 columns, among them decimals, dates, few and many different strings."""
+    """TPC-H's largest table, with 16 columns: decimals, dates, and strings of low and high cardinality."""
     scale = rows / LINEITEM_ROWS
     folder = CACHE / f"lineitem-{rows}"
     if not folder.exists():
-        say(f"Generating lineitem, {rows:,} rows")
+        print_progress(f"Generating lineitem, {rows:,} rows")
         made = _fresh(folder)
         program = Path(sys.executable).with_name("tpchgen-cli")
         options = [f"--scale-factor={scale}", "--tables=lineitem", f"--parts={PARTS}"]
@@ -50,11 +50,11 @@ def lineitem(rows: int = LINEITEM_ROWS) -> Source:
 
 
 def flights(rows: int) -> Source:
-    """The flights that left New York in 2013, as often as makes about so many rows."""
+    """The flights that left New York in 2013, repeated to about this number of rows."""
     years = max(round(rows / 336_776), 1)
     folder = CACHE / f"flights-{years}-years"
     if not folder.exists():
-        say(f"Preparing the flights, {years} times")
+        print_progress(f"Preparing the flights, {years} times")
         made = _fresh(folder)
         one = read_flights()
         for part in range(min(PARTS, years)):
@@ -65,7 +65,7 @@ def flights(rows: int) -> Source:
 
 
 def small_files(files: int, rows: int) -> Source:
-    """The first flights of 2013, so many a file."""
+    """The first flights of 2013 in files of this number of rows."""
     folder = CACHE / f"flights-{files}-files-of-{rows}"
     if not folder.exists():
         made = _fresh(folder)
@@ -73,13 +73,13 @@ def small_files(files: int, rows: int) -> Source:
         for number in range(files):
             path = made / f"flights-{number:05}.parquet"
             pq.write_table(table.slice(number * rows, rows), path)
-            os.utime(path, (1_000_000_000 + number,) * 2)  # Spark takes files in the order of their time
+            os.utime(path, (1_000_000_000 + number,) * 2)  # Spark reads files in the order of their time
         made.rename(folder)
     return _source(folder)
 
 
 def _fresh(folder: Path) -> Path:
-    """An empty folder beside it: what is not finished is never taken for made."""
+    """Create an empty folder next to it, which is renamed when it is complete."""
     made = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
@@ -92,7 +92,7 @@ def _source(folder: Path) -> Source:
 
 
 def as_from_spark(table: pa.Table) -> pa.Table:
-    """Without views of strings, which Spark does not have."""
+    """Cast string views to strings, because Spark has no string views."""
     fields = [
         field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
         for field in table.schema
@@ -100,8 +100,8 @@ def as_from_spark(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields)).combine_chunks()
 
 
-def made_rows(rows: int) -> pa.Table:
-    """A sequence, times, few and many different texts, numbers."""
+def generated_rows(rows: int) -> pa.Table:
+    """A sequence, times, strings of low and high cardinality, and numbers."""
     ids = pa.array(range(rows), pa.int64())
     mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
     words = pa.array([f"carrier-{i}" for i in range(30)])
@@ -123,7 +123,7 @@ def _modulo(numbers: pa.Array, divisor: int) -> pa.Array:
 
 
 def with_partition(table: pa.Table, partitions: int) -> pa.Table:
-    """Neighbouring rows are of different table partitions: the hardest case."""
+    """Add a partition column in which neighbouring rows differ, which is the hardest case."""
     numbers = pa.array(range(table.num_rows), pa.int64())
     mixed = pc.bit_wise_and(pc.multiply(numbers, 2654435761), 0xFFFFFFFF)
     return table.append_column("p", _modulo(mixed, partitions).cast(pa.int32()))

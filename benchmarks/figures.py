@@ -1,4 +1,4 @@
-"""`make figures`: the figures of the README in one picture, from the tables of docs/benchmarks/."""
+"""Draws the picture of the README from the tables in docs/benchmarks/: `make figures`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PANELS = (
         ROWS,
     ),
     Panel(
-        "A batch of 100 rows, 2 cores: less is better", "small_batches", "", "median batch, ms", LAKE, "ms"
+        "A batch of 100 rows, 2 cores: lower is better", "small_batches", "", "median batch, ms", LAKE, "ms"
     ),
     Panel(
         "Large batches into Postgres, 2 cores",
@@ -61,10 +61,10 @@ PANELS = (
 
 
 def column_of(page: str, section: str, column: str) -> dict[str, float]:
-    """The column of the first table below the heading that has it, by the name in the first column.
+    """Return the column of the first table below the heading that has it, keyed by the first column.
 
     Raises:
-        ValueError: there is no such heading or table.
+        ValueError: no table below the heading has the column.
     """
     _, found, below = page.partition(section) if section else ("", "x", page)
     lines = iter(below.splitlines())
@@ -88,7 +88,7 @@ def _cells(line: str) -> list[str]:
 
 
 def draw() -> Any:
-    """A matplotlib Figure."""
+    """Return a matplotlib Figure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5.6), dpi=130, layout="constrained", facecolor="white")

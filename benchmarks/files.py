@@ -1,7 +1,7 @@
-"""Arrow's encoder alone: files as ours are, and nothing else of what makes them a table's.
+"""Writes files like Penstock's with Arrow's encoder alone.
 
-No row is brought into a schema or checked, there are no statistics beside the footer, nothing is synced with
-the disk. What a writer in Python that has Arrow can be at most.
+It does not convert or check rows, writes no statistics except the footer's, and does not sync the disk. It is
+the upper limit for a Python writer that uses Arrow.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 
 
 def write_file(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:
-    """One file, with our encodings, codec and row groups; none without rows.
+    """Write one file with Penstock's encodings, codec and row groups; no file if there are no rows.
 
-    A row group is encoded while the next one is read, as ours are.
+    A row group is encoded while the next one is read, as in Penstock.
     """
     file = None
     background = Background("encoder")

@@ -1,8 +1,8 @@
-"""Flame graphs of what was changed for speed, before and after, by py-spy: `make flames`.
+"""Draws flame graphs with py-spy, before and after the changes for speed: `make flames`.
 
-Each work is done twice in a process of its own, by the package as it was at the commit BEFORE and as it is
-now, one drawn above the other on the same scale. The pictures go into docs/benchmarks/, where `profiles.md`
-says what they show. Needs the repository's history.
+Each workload runs twice in separate processes, with the package at the commit BEFORE and with the current
+one. Both graphs have the same scale. The pictures go into docs/benchmarks/; `profiles.md` describes them.
+This needs the repository's history.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks import data
 from benchmarks.data import as_from_spark, with_partition
-from benchmarks.measure import one_core, say
+from benchmarks.measure import one_core, print_progress
 from benchmarks.report import PAGES
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -34,22 +34,22 @@ import penstock
 
 ROOT = Path(__file__).parents[1]
 BEFORE = "fe91f85"
-"""The last commit before writers, store and commits were made faster."""
+"""The last commit before the changes for speed of writers, store and commits."""
 SAMPLES_A_SECOND = 250
 LEAST_SHARE = 0.004
-"""What took less of the whole is not drawn."""
+"""Frames with a smaller share of the total are not drawn."""
 DONE = "done"
-"""py-spy does not hand on how the program ended."""
+"""Printed at the end, because py-spy does not return the program's exit code."""
 LEVELS_MAX = 20
 LETTERS = 150
-"""That the whole width has room for."""
+"""Number of letters that fit into the whole width."""
 LINEITEM_ROWS, ROUNDS, PARTITIONS = 1_000_000, 10, 200
 BATCHES = 200
 WAITING, WRITING = "Background.wait", "DataFileWriter._take_in"
 
 
 def benchmark(name: str) -> Any:
-    """A module of `benchmarks` as it was when the package was: each fits its own."""
+    """Load the module of `benchmarks` that belongs to the package's version."""
     tree = Path(penstock.__file__).parents[2]
     spec = importlib.util.spec_from_file_location(f"{name}_of_its_time", tree / "benchmarks" / f"{name}.py")
     assert spec is not None
@@ -61,7 +61,7 @@ def benchmark(name: str) -> Any:
 
 
 def write_files(folder: Path, *, partitions: int) -> None:
-    """Batches of lineitem into one table partition, or into many."""
+    """Write batches of lineitem into one table partition, or into many."""
     writer = benchmark("writer")
     files = data.lineitem(LINEITEM_ROWS).files
     table = as_from_spark(pa.concat_tables(pq.read_table(file) for file in files))
@@ -75,7 +75,7 @@ def write_files(folder: Path, *, partitions: int) -> None:
 
 
 def commit_batches(folder: Path, *, kind: str) -> None:
-    """Batches of one small file, planned and committed as on Spark's driver."""
+    """Plan and commit batches of one small file as on Spark's driver."""
     streams = benchmark("streams")
     stream, write = streams.Stream(streams.sink_of(kind, folder)), streams.named_files(kind, 1)
     for _ in range(BATCHES):
@@ -94,7 +94,7 @@ WORKS: dict[str, Callable[[Path], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flames", description=__doc__)
-    parser.add_argument("works", nargs="*", help=f"of {', '.join(WORKS)}; default: all")
+    parser.add_argument("works", nargs="*", help=f"any of {', '.join(WORKS)}; default: all")
     parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help=f"default: {BEFORE}")
     parser.add_argument("--do", choices=WORKS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -104,7 +104,7 @@ def main() -> int:
         print(DONE)
         return 0
     if unknown := sorted(set(arguments.works) - set(WORKS)):
-        parser.error(f"no work {', '.join(unknown)}; there are {', '.join(WORKS)}")
+        parser.error(f"unknown workload {', '.join(unknown)}; the workloads are {', '.join(WORKS)}")
     data.lineitem(LINEITEM_ROWS)
     with tempfile.TemporaryDirectory(prefix="penstock-before-") as folder:
         extract(arguments.before, Path(folder))
@@ -112,7 +112,7 @@ def main() -> int:
             stacks = {f"before ({arguments.before})": record(work, Path(folder)), "now": record(work, ROOT)}
             picture = PAGES / f"flames-{work}.png"
             flame_graphs(stacks).savefig(picture)
-            say(f"{work}: {picture.relative_to(ROOT)}")
+            print_progress(f"{work}: {picture.relative_to(ROOT)}")
     return 0
 
 
@@ -120,19 +120,19 @@ def main() -> int:
 
 
 def extract(commit: str, folder: Path) -> None:
-    """The files of the commit."""
+    """Extract the files of the commit into the folder."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
 
 
 def record(work: str, package: Path) -> Counter[Stack]:
-    """Samples, by the clock, of the work done by the package in that folder, but for imports."""
+    """Return wall-clock samples of the workload with the package in that folder, without imports."""
     spy = Path(sys.executable).with_name("py-spy")
     program = [sys.executable, "-m", "benchmarks.flames", "--do", work]
     paths = {"PYTHONPATH": f"{package / 'src'}{os.pathsep}{ROOT}"}
     with tempfile.NamedTemporaryFile(suffix=".txt") as raw:
-        # Without --idle, what Arrow does outside of Python would be missing.
+        # Without --idle, Arrow's work outside of Python would be missing.
         options = ["--rate", str(SAMPLES_A_SECOND), "--function", "--idle", "--format", "raw"]
         recorded = subprocess.run(
             [spy, "record", *options, "--output", raw.name, "--", *program],
@@ -143,13 +143,15 @@ def record(work: str, package: Path) -> Counter[Stack]:
             check=False,
         )
         if recorded.returncode or DONE not in recorded.stdout.split():
-            raise SystemExit(f"py-spy has failed on {work}:\n{recorded.stdout}\n{recorded.stderr}")
+            raise SystemExit(f"py-spy failed for {work}:\n{recorded.stdout}\n{recorded.stderr}")
         return _stacks(Path(raw.name).read_text())
 
 
 def _stacks(raw: str) -> Counter[Stack]:
-    """Of `frame;frame;frame count` the frames below the work's own; in place of waiting for the encoder's
-    thread, what that does meanwhile."""
+    """Parse lines `frame;frame;frame count` into stacks below the workload's frame.
+
+    The stacks of the encoder's thread replace those that wait for it.
+    """
     stacks: Counter[Stack] = Counter()
     for line in raw.splitlines():
         frames, _, count = line.rpartition(" ")
@@ -167,7 +169,7 @@ def _stacks(raw: str) -> Counter[Stack]:
 
 
 def flame_graphs(of: Mapping[str, Counter[Stack]]) -> Figure:
-    """One above the other: the width is time, on the same scale."""
+    """Draw the graphs below each other; the width is time, on the same scale."""
     longest = max(stacks.total() for stacks in of.values())
     depths = {when: _depth(stacks, longest) for when, stacks in of.items()}
     figure = Figure(figsize=(12, 0.22 * sum(depths.values()) + 1.2), layout="constrained")
@@ -196,7 +198,7 @@ def _draw(axes: Axes, stacks: Counter[Stack], longest: int) -> None:
 
 
 def _label(name: str, letters: int) -> str:
-    """As much of it as there is room for."""
+    """Shorten the name to fit."""
     if len(name) <= letters:
         return name
     last = name.rpartition(".")[2]
@@ -204,7 +206,7 @@ def _label(name: str, letters: int) -> str:
 
 
 def _boxes(stacks: Counter[Stack], depth: int = 0, left: int = 0) -> list[tuple[int, str, int, int]]:
-    """Depth, name, left edge and width of each, in samples; the widest of a caller come first."""
+    """Return depth, name, left edge and width of each frame, in samples; the widest callees come first."""
     callees: dict[str, Counter[Stack]] = {}
     for stack, count in stacks.items():
         if stack and depth < LEVELS_MAX:

@@ -1,4 +1,4 @@
-"""What `import penstock` costs, and what the first use of its parts adds."""
+"""Measures the time of `import penstock` and of the first use of its modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(options: Options) -> Report:
     report = Report(
         "import_time",
         "Importing Penstock",
-        f"Each statement runs in {options.repeat} fresh interpreters, all in turn; milliseconds beyond the "
+        f"Each statement runs in {options.repeat} new interpreters, all in turn. Milliseconds without the "
         "interpreter's own start.",
     )
     cases = {one: partial(milliseconds, one) for one in STATEMENTS if options.wants(one)}

@@ -1,9 +1,9 @@
-"""What a stream notices of a compaction that runs beside it.
+"""Measures the effect of concurrent compaction on a stream.
 
-A stream commits a batch of 4 small files every 100 ms, on the local disk: alone, then beside another process
-that compacts the table's files with a pause of one second, 600 times as often as by default, then alone
-again. All in one run: the commit times, the conflicts that the stream and the compaction had, and that no
-row was lost or doubled.
+A stream commits a batch of 4 small files every 100 ms, on the local disk: first alone, then while another
+process compacts the table's files with a pause of one second, 600 times as often as by default, then alone
+again. The run measures the commit times and the conflicts of both, and checks that no row was lost or
+doubled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from benchmarks.measure import Options, say
+from benchmarks.measure import Options, print_progress
 from benchmarks.report import Report
 from benchmarks.streams import FORMATS, QUERY, Stream, sink_of, write_rows
 
@@ -35,13 +35,13 @@ from penstock.testing.duckdb_reader import load_extensions
 
 TASKS, ROWS = 4, 1000
 WARM_UP_S, PHASE_S, EVERY_S, PAUSE_S = 2.0, 20.0, 0.1, 1.0
-"""Before all; of each of the three phases; between two batches; between two compactions."""
+"""Warm-up, each of the three phases, interval of batches, pause between compactions."""
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 CONFLICTS_PER_BATCH_MAX, RATIO_MAX = 1, 2.0
 
 
 def rows_of(kind: str, folder: str, sink: Any) -> tuple[int, int]:
-    """(rows, different ids), as another engine reads them."""
+    """Return the number of rows and of different ids that duckdb reads."""
     with duckdb.connect() as connection:
         if kind == "delta":
             load_extensions(connection, "delta")
@@ -62,12 +62,12 @@ def rows_of(kind: str, folder: str, sink: Any) -> tuple[int, int]:
 @dataclass
 class Work:
     runs: int = 0
-    landed: int = 0
+    committed: int = 0
     sources: int = 0
     files: int = 0
     conflicts: int = 0
-    left: int = 0
-    """Runs that gave way to the stream for good."""
+    postponed: int = 0
+    """Runs that ended without a commit because of conflicts with the stream."""
 
 
 def compact(kind: str, folder: str, pause_s: float, started: Event, stop: Event, results: Any) -> None:
@@ -85,14 +85,14 @@ def compact(kind: str, folder: str, pause_s: float, started: Event, stop: Event,
         try:
             done = compaction.run()
         except PenstockError as error:
-            say(f"  compaction failed: {error}")
+            print_progress(f"  compaction failed: {error}")
             continue
         work.runs += 1
-        work.landed += done.sources > 0
+        work.committed += done.sources > 0
         work.sources += done.sources
         work.files += done.files
         work.conflicts += done.conflicts
-        work.left += bool(done.given_up)
+        work.postponed += bool(done.given_up)
     results.put(work)
 
 
@@ -111,7 +111,7 @@ def compactable(kind: str, sink: Any) -> Any:
 
 
 def run_for(seconds: float, stream: Stream) -> Phase:
-    """A batch whenever one is due."""
+    """Run a batch every EVERY_S seconds."""
     phase = Phase()
     due = time.monotonic()
     end = due + seconds
@@ -125,7 +125,7 @@ def run_for(seconds: float, stream: Stream) -> Phase:
 
 
 def write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
-    """What the tasks of a batch do."""
+    """Write the files of a batch."""
     files: list[DataFile] = []
     for task in range(TASKS):
         first = (plan.batch.batch_id * TASKS + task) * ROWS
@@ -140,12 +140,12 @@ def write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
 
 @dataclass
 class Phase:
-    """What the stream noticed."""
+    """Commit times and conflicts of the stream."""
 
     times_ms: list[float] = field(default_factory=list)
-    """Of each commit: the whole of it, conflicts and waits included."""
+    """Of each whole commit, with conflicts and waits."""
     conflicts: list[int] = field(default_factory=list)
-    """Of each commit."""
+    """Conflicts of each commit."""
 
     @property
     def median_ms(self) -> float:
@@ -168,7 +168,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Measured:
-    """One format."""
+    """Results of one format."""
 
     alone: Phase
     beside: Phase
@@ -193,33 +193,37 @@ def run(options: Options) -> Report:
         "maintenance",
         "A stream beside compaction",
         f"A batch of {TASKS} small files every {EVERY_S * 1000:.0f} ms, planned and committed as on Spark's "
-        f"driver; beside it another process compacts, {PAUSE_S:.0f} s after it has done so, 600 times as "
-        "often as by default. Times are those of whole commits, conflicts and the waits after them included.",
+        f"driver. Another process compacts at the same time, with pauses of {PAUSE_S:.0f} s, 600 times as "
+        "often as by default. Times are those of whole commits, with conflicts and the waits after them.",
     )
     seconds = 4.0 if options.is_quick else PHASE_S
     found = {kind: measure(kind, seconds) for kind in FORMATS if options.wants(kind)}
     for kind, one in found.items():
         report.bound(
-            f"{kind}: median commit beside compaction, of that alone", one.ratio, "<=", RATIO_MAX, " times"
+            f"{kind}: median commit beside compaction, relative to alone",
+            one.ratio,
+            "<=",
+            RATIO_MAX,
+            " times",
         )
         conflicts = max(one.beside.conflicts)
         report.bound(f"{kind}: conflicts of a batch, at most", conflicts, "<=", CONFLICTS_PER_BATCH_MAX)
-        report.bound(f"{kind}: rows, as duckdb reads them", one.rows, "==", one.expected)
+        report.bound(f"{kind}: rows read by duckdb", one.rows, "==", one.expected)
         report.bound(f"{kind}: different ids", one.ids, "==", one.expected)
     header = ("", "stream", "batches", "median, ms", "p95, ms", "slowest, ms", "conflicts", "of one batch")
     report.table(header, (row for kind, one in found.items() for row in one.phases(kind)))
-    report.text("What the compacting process did:")
+    report.text("The compacting process:")
     report.table(
-        ("", "runs", "landed", "files", "became", "conflicts", "left to the next run"),
+        ("", "runs", "commits", "files before", "files after", "conflicts", "postponed runs"),
         (
             (
                 kind,
                 one.work.runs,
-                one.work.landed,
+                one.work.committed,
                 one.work.sources,
                 one.work.files,
                 one.work.conflicts,
-                one.work.left,
+                one.work.postponed,
             )
             for kind, one in found.items()
         ),
@@ -246,6 +250,6 @@ def measure(kind: str, seconds: float) -> Measured:
         work: Work = results.get(timeout=120)
         process.join()
         again = run_for(seconds, stream)
-        say(f"  {kind}: {alone.median_ms:.1f} ms alone, {beside.median_ms:.1f} beside compaction")
+        print_progress(f"  {kind}: {alone.median_ms:.1f} ms alone, {beside.median_ms:.1f} beside compaction")
         rows, ids = rows_of(kind, folder, sink)
         return Measured(alone, beside, again, work, stream.next_batch * TASKS * ROWS, rows, ids)

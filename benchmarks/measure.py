@@ -1,4 +1,4 @@
-"""Measuring side by side: only ratios within one run travel from machine to machine."""
+"""Measures cases in interleaved rounds. Only ratios within one run are comparable between machines."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ Samples = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks of a benchmark; each takes what concerns it."""
+    """Command-line options. Each benchmark uses those that apply to it."""
 
     rows: int | None = None
-    """None: as many as the benchmark's bounds are for."""
+    """None: the number that the benchmark's bounds apply to."""
     repeat: int = 5
     is_quick: bool = False
-    """A short look, whose figures mean little."""
+    """A short run, with inaccurate figures."""
     cases: tuple[str, ...] = ()
-    """Only these; all if empty."""
+    """The cases to run; empty: all."""
 
     def wants(self, case: str) -> bool:
         return not self.cases or case in self.cases
 
 
 def interleaved(cases: Mapping[str, Callable[[], float | None]], repeat: int, *, warm_up: int = 0) -> Samples:
-    """Run all cases in turn, `repeat` times: whatever else the machine does meets all alike.
+    """Run all cases in turn, `repeat` times, so other load on the machine affects all of them.
 
     Args:
-        cases: what a case returns is its sample; if it returns None, that is the seconds that it took
-        warm_up: rounds before, of which nothing is kept
+        cases: return a sample, or None to use the elapsed seconds as the sample
+        warm_up: rounds before, whose samples are dropped
     """
     samples: Samples = {name: [] for name in cases}
     for number in range(-warm_up, repeat):
@@ -52,7 +52,7 @@ def interleaved(cases: Mapping[str, Callable[[], float | None]], repeat: int, *,
             sample = time.perf_counter() - start if returned is None else returned
             if number >= 0:
                 samples[name].append(sample)
-            say(f"  {'warm-up' if number < 0 else f'{number + 1}/{repeat}'} {name}: {sample:,.4g}")
+            print_progress(f"  {'warm-up' if number < 0 else f'{number + 1}/{repeat}'} {name}: {sample:,.4g}")
     return samples
 
 
@@ -61,7 +61,7 @@ def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def ratio(samples: Mapping[str, Sequence[float]], one: str, other: str) -> float | None:
-    """How many times `other` the samples of `one` are: the median of the rounds; None if one was not run."""
+    """Return the median over the rounds of `one` divided by `other`; None if either was not run."""
     if not samples.get(one) or not samples.get(other):
         return None
     return statistics.median(a / b for a, b in zip(samples[one], samples[other], strict=True))
@@ -80,9 +80,9 @@ def one_core() -> Iterator[None]:
 
 
 def peak_memory_bytes(function: Callable[..., Any], *arguments: Any) -> int:
-    """The most memory that a fresh process held while it ran this function, its interpreter included.
+    """Run the function in a new process and return the peak memory of that process, with its interpreter.
 
-    Function and arguments are pickled: the function is one of a module, and raises what pickles.
+    Function, arguments and exceptions are pickled, so the function must be at module level.
     """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak, (function, arguments))
@@ -94,7 +94,7 @@ def _peak(function: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
 
 
 def peak_memory_of(pid: int | str) -> int:
-    """The most bytes that a living process has held since its program started (Linux)."""
+    """Return the peak memory in bytes of a running process since its start (Linux)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -102,13 +102,17 @@ def peak_memory_of(pid: int | str) -> int:
 
 
 def machine(*libraries: str) -> str:
-    """One line: the hardware, Python and the libraries."""
+    """Describe the hardware, Python and the libraries in one line."""
     named = ", ".join(f"{name} {version(name)}" for name in libraries or LIBRARIES)
     own, all_ = len(os.sched_getaffinity(0)), os.cpu_count()
     cores = f"{own} cores" if own == all_ else f"{own} of {all_} cores"
     return f"{cores}, {platform.machine()}, Python {platform.python_version()}, {named}"
 
 
-def say(line: str) -> None:
-    """Progress, beside the report."""
+def print_progress(line: str) -> None:
+    """Print to stderr; stdout has the report."""
     print(line, file=sys.stderr, flush=True)
+
+
+say = print_progress
+"""The name at the commit BEFORE of `flames.py`, whose modules import it."""

@@ -1,4 +1,4 @@
-"""The most memory that a Python worker takes to write a large partition of a stream."""
+"""Measures the peak memory of a Python worker that writes a large partition of a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks import data
-from benchmarks.measure import Options, peak_memory_bytes, say
+from benchmarks.measure import Options, peak_memory_bytes, print_progress
 from benchmarks.report import Report
 from benchmarks.writer import BATCH_ROWS, delta_plan, iceberg_plan
 
@@ -20,14 +20,14 @@ from penstock.writers.parquet.write_config import FileNames, WriteConfig
 GIGABYTES, QUICK_GIGABYTES = 5.0, 0.5
 MEGABYTE = 10**6
 SOURCE_ROWS = 600_121
-"""Of lineitem at a tenth of scale factor 1; they come again and again, each time in memory of their own."""
+"""Rows of lineitem at a tenth of scale factor 1, read repeatedly, each time into new memory."""
 ONE_MAX_MB, MANY_MAX_MB, MANY = 400, 600, 1000
 CASES = {
     "penstock.delta, one table partition": ("delta", 1, ONE_MAX_MB),
     "penstock.iceberg, one table partition": ("iceberg", 1, ONE_MAX_MB),
     f"penstock.delta, {MANY:,} table partitions": ("delta", MANY, MANY_MAX_MB),
 }
-"""By name: the table format, how many table partitions, and the bound."""
+"""By name: the table format, the number of table partitions, and the bound."""
 CASES_ON_S3 = {
     "penstock.delta, one table partition, on S3": ("delta", 1),
     "penstock.iceberg, one table partition, on S3": ("iceberg", 1),
@@ -44,13 +44,14 @@ def run(options: Options) -> Report:
         f"A separate process writes {gigabytes:g} GB of lineitem rows, in Arrow batches of "
         f"{BATCH_ROWS:,}, with the default options, to a local disk and to S3 (moto's server, in another "
         "process). The peak is the most memory that it used since its start (`VmHWM`), including the "
-        "interpreter and its libraries; the first line is these alone, and reading the rows.",
+        "interpreter and its libraries. The first line is the interpreter, its libraries, and the read of "
+        "the rows.",
     )
     peaks = {"nothing written": peak_memory_bytes(consume, source, gigabytes) / MEGABYTE}
     for name, (table_format, partitions, most) in CASES.items():
         if options.wants(name):
             peaks[name] = peak_memory_bytes(write, source, gigabytes, table_format, partitions) / MEGABYTE
-            say(f"  {name}: {peaks[name]:,.0f} MB")
+            print_progress(f"  {name}: {peaks[name]:,.0f} MB")
             report.bound(name, peaks[name], "<=", most, " MB")
     from servers.s3 import BUCKET, s3_properties, s3_server  # the measured process does not load it
 
@@ -60,12 +61,12 @@ def run(options: Options) -> Report:
             if options.wants(name):
                 on_s3 = (f"s3://{BUCKET}/{case[0]}", of[case[0]])
                 peaks[name] = peak_memory_bytes(write, source, gigabytes, *case, on_s3) / MEGABYTE
-                say(f"  {name}: {peaks[name]:,.0f} MB")
+                print_progress(f"  {name}: {peaks[name]:,.0f} MB")
     report.table(("", "peak, MB"), peaks.items())
     return report
 
 
-# In the process -------------------------------------------------------------------------------------
+# The measured process -------------------------------------------------------------------------------
 
 
 def write(
@@ -98,7 +99,7 @@ def consume(source: str, gigabytes: float) -> None:
 
 
 def rows(source: str, gigabytes: float) -> Iterator[pa.RecordBatch]:
-    """Batches that own their memory, as those that Spark sends through a socket."""
+    """Yield batches that own their memory, like those that Spark sends through a socket."""
     size_bytes = 0
     while True:
         with pq.ParquetFile(source) as parquet:

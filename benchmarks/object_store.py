@@ -1,7 +1,7 @@
-"""What a small batch into a table on S3 asks of the object store: requests, and time.
+"""Measures requests and time of a small batch into a table on S3.
 
-The server is moto's, on the loopback. Each batch has one file, which no commit opens, so none is written. In
-turn with it the same file committed into another table by the table library alone.
+The server is moto's, on the loopback. Each batch has one file; no commit opens it, so it is not written. The
+benchmark alternates with commits of the same file into another table by the table library alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.commits import commit_by_deltalake, commit_by_pyiceberg
-from benchmarks.measure import Options, say
+from benchmarks.measure import Options, print_progress
 from benchmarks.report import Report, lines
 from benchmarks.streams import Stream, named_files
 from pyiceberg.catalog import load_catalog
@@ -30,9 +30,9 @@ from penstock.datasource.iceberg.sink import IcebergSink
 
 ROUNDS, QUICK_ROUNDS = 60, 12
 FIRST = 2
-"""Rounds that do not count: the table is created, libraries are loaded."""
+"""Rounds that are not counted: they create the table and load libraries."""
 LOGGED_S = 0.05
-"""The server tells of a request after it has answered."""
+"""The server logs a request after its response."""
 REQUESTS_MAX = 10
 
 OURS = ("penstock.delta", "penstock.iceberg")
@@ -57,13 +57,13 @@ def run(options: Options) -> Report:
     report = Report(
         "object_store",
         "A small batch into a table on S3",
-        "Batches of one file, planned and committed as on Spark's driver in a process that lives as long as "
-        "the stream, with default settings, Iceberg's into a SQL catalog; in turn with as many of the same "
-        "file into another table by the library alone (`deltalake`: load, `create_write_transaction`; "
-        "`pyiceberg`: load, `fast_append`), which neither plans nor looks for a token. The server is moto's "
-        "on this machine, so the milliseconds are its own: over a network each request costs tens of them. "
-        "Spark plans in another process than it commits in, which takes two requests more: the one reads "
-        "what the other has written. Files are named and never written.",
+        "Batches of one file, planned and committed as on Spark's driver in a process that runs as long as "
+        "the stream, with default settings; Iceberg has a SQL catalog. The benchmark alternates with commits "
+        "of the same file into another table by the library alone (`deltalake`: load, "
+        "`create_write_transaction`; `pyiceberg`: load, `fast_append`), without a plan or a token. The "
+        "server is moto's on this machine, so the milliseconds are the server's; over a network each request "
+        "takes tens of milliseconds. Spark plans and commits in two processes, which needs two more "
+        "requests, because one reads what the other has written. The data files do not exist.",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         log = Path(folder, "requests.log")
@@ -74,8 +74,8 @@ def run(options: Options) -> Report:
                 for name, commit in commits.items():
                     measured[name].append(_measure(commit, requests))
                 counts = ", ".join(f"{name} {taken[-1].count}" for name, taken in measured.items())
-                say(f"  batch {number}: requests of {counts}")
-    _tell(report, {name: taken[FIRST:] for name, taken in measured.items()})
+                print_progress(f"  batch {number}: requests of {counts}")
+    _report_results(report, {name: taken[FIRST:] for name, taken in measured.items()})
     return report
 
 
@@ -131,7 +131,7 @@ def _kind(method: bytes, path: bytes) -> str:
     return method.decode()
 
 
-def _tell(report: Report, measured: dict[str, list[Round]]) -> None:
+def _report_results(report: Report, measured: dict[str, list[Round]]) -> None:
     for name in OURS:
         requests = statistics.median(one.count for one in measured[name])
         report.bound(f"requests of a batch, median, {name}", requests, "<=", REQUESTS_MAX)
@@ -150,9 +150,10 @@ def _tell(report: Report, measured: dict[str, list[Round]]) -> None:
         ),
     )
     report.text(
-        "At most: Delta's with a log checkpoint, which the library reads the table for. Between two of them "
-        "the library alone reads each entry since the last one, more than once. Of Iceberg's requests three "
-        "delete the oldest metadata file, once there are more than the table keeps; ours nobody waits for."
+        "The maximum of Delta is a batch with a log checkpoint, for which the library reads the table. "
+        "Between log checkpoints, the library alone reads each later entry more than once. In Iceberg, three "
+        "requests delete the oldest metadata file once the table has more than it keeps; a batch does not "
+        "wait for Penstock's."
     )
     series = {name: (_numbers(taken), [one.count for one in taken]) for name, taken in measured.items()}
     report.plot("Requests of each batch", lines(series, "batch", "requests"))

@@ -1,11 +1,11 @@
-"""Large batches into a partitioned table: `throughput`, each task with rows of all table partitions."""
+"""Measures large batches into a partitioned table, where each task has rows of all table partitions."""
 
 from __future__ import annotations
 
 import os
 
 from benchmarks import data, throughput
-from benchmarks.measure import Options, say
+from benchmarks.measure import Options, print_progress
 from benchmarks.report import Report
 from benchmarks.spark.process import CORES, LOCAL, find_peers
 from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, Place, measure
@@ -22,16 +22,16 @@ def run(options: Options) -> Report:
     report = Report(
         "partitions",
         "Throughput into a partitioned table",
-        f"As [throughput](throughput.md), into a new table of {PARTITIONS} partitions by a hash of the row: "
-        f"each task has rows of all of them. `{FLOOR}` does nothing with them. Spark's own sinks sort each "
-        "task's rows by partition, Iceberg's has `fanout-enabled` and brings those of a partition together. "
-        f"Medians of {options.repeat} interleaved runs.",
+        f"Like [throughput](throughput.md), into a new table of {PARTITIONS} partitions by a hash of the "
+        f"row, so each task has rows of all partitions. `{FLOOR}` drops the rows. Spark's own sinks sort "
+        "each task's rows by partition. Iceberg's has `fanout-enabled` and sends the rows of a partition to "
+        f"one task. Medians of {options.repeat} interleaved runs.",
     )
     source = data.lineitem(options.rows or (QUICK_ROWS if options.is_quick else ROWS))
     for place in PLACES:
         if place.cores <= len(os.sched_getaffinity(0)):
-            say(f"{place}: {source.rows:,} rows")
+            print_progress(f"{place}: {source.rows:,} rows")
             measure(report, place, source, peers, options, CASES)
-    if peers.why_not:
-        report.text(peers.why_not)
+    if peers.missing_reason:
+        report.text(peers.missing_reason)
     return report

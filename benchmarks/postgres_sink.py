@@ -1,4 +1,4 @@
-"""Large batches into a Postgres table: through this sink, Spark's own JDBC sink, and COPY alone."""
+"""Measures large batches into a Postgres table: Penstock, Spark's JDBC sink, and COPY alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pyarrow.parquet as pq
 from benchmarks import data
-from benchmarks.measure import Options, Samples, interleaved, machine, medians, ratio, say
+from benchmarks.measure import Options, Samples, interleaved, machine, medians, print_progress, ratio
 from benchmarks.report import Report, bars
 from benchmarks.spark.postgres_sinks import JDBC_ROWS, SERVER_SETTING
 from benchmarks.spark.process import CORES, LOCAL, Peers, Spark, started
@@ -36,7 +36,7 @@ l_orderkey bigint, l_partkey bigint, l_suppkey bigint, l_linenumber integer, l_q
 l_extendedprice numeric(15,2), l_discount numeric(15,2), l_tax numeric(15,2), l_returnflag text,
 l_linestatus text, l_shipdate date, l_commitdate date, l_receiptdate date, l_shipinstruct text,
 l_shipmode text, l_comment text"""
-"""As both sinks create them."""
+"""The columns that both sinks create."""
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename != 'penstock_fence'"
 
 
@@ -44,21 +44,21 @@ def run(options: Options) -> Report:
     report = Report(
         "postgres_sink",
         "Throughput into a Postgres table",
-        "A stream of TPC-H's lineitem, all rows in one batch, into a table without indexes: through "
-        f"`{OURS}`, exactly once, and through Spark's own JDBC sink in `foreachBatch`, which is not, with "
-        f"`batchsize={JDBC_ROWS}` and `reWriteBatchedInserts=true`. `{COPY}` is the limit, without Spark: "
-        f"the same rows, ready as CSV in files, copied by {CORES} connections into one table of the same "
-        f"columns. `{FLOOR}` is a Python sink that takes the rows and does nothing. There are {CORES} tasks "
-        f"at a time, on {CORES} cores that they share with the server. PostgreSQL has its default settings "
-        "and makes a checkpoint before each run, outside of its time. The runs of all are interleaved; the "
-        f"figures are medians of {options.repeat}. Processor seconds are of all threads and processes.",
+        f"A stream of TPC-H's lineitem, all rows in one batch, into a table without indexes. `{OURS}` is "
+        f"exactly-once. Spark's own JDBC sink in `foreachBatch` is not; it has `batchsize={JDBC_ROWS}` and "
+        f"`reWriteBatchedInserts=true`. `{COPY}` is the limit without Spark: {CORES} connections copy the "
+        f"same rows from CSV files into one table with the same columns. `{FLOOR}` is a Python sink that "
+        f"receives the rows and does nothing. {CORES} tasks run at a time, on {CORES} cores that they share "
+        "with the server. PostgreSQL has its default settings and makes a checkpoint before each run, "
+        "outside of the measured time. The runs of all cases are interleaved; the figures are medians of "
+        f"{options.repeat}. Processor seconds include all threads and processes.",
     )
     source = data.lineitem(options.rows or (QUICK_ROWS if options.is_quick else ROWS))
-    jars, why_not = "", ""
+    jars, missing_reason = "", ""
     try:
         jars = classpath(JDBC_DRIVER).replace(":", ",")
     except MavenUnreachableError as error:
-        why_not = f"Without Spark's JDBC sink: {error}."
+        missing_reason = f"Without Spark's JDBC sink: {error}."
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
         postgres() as server,
@@ -67,17 +67,17 @@ def run(options: Options) -> Report:
         report.machine = machine("pyspark", "pyarrow", "psycopg")
         database, processor = Database(server.port), Processor(spark, server)
         large = LargeBatches(spark, source, Path(folder))
-        ready = ReadyRows(source, Path(folder))
+        csv_rows = CsvRows(source, Path(folder))
         cases: dict[str, Callable[[], float]] = {FLOOR: partial(large.run, FLOOR)}
         for case in (OURS, JDBC):
             cases[case] = partial(database.filled, partial(large.run, case), source.rows + WARM_UP_ROWS)
-        cases[COPY] = partial(database.filled, partial(ready.copy, database), source.rows)
+        cases[COPY] = partial(database.filled, partial(csv_rows.copy, database), source.rows)
         cases = {case: partial(processor.measured, case, run) for case, run in cases.items()}
         wanted = [case for case in CASES if options.wants(case) and (jars or case != JDBC)]
         seconds = interleaved({case: cases[case] for case in wanted}, options.repeat, warm_up=WARM_UP)
-    _tell(report, source, seconds, large, processor)
-    if why_not:
-        report.text(why_not)
+    _report_results(report, source, seconds, large, processor)
+    if missing_reason:
+        report.text(missing_reason)
     return report
 
 
@@ -87,7 +87,7 @@ def _settings(port: int, jars: str) -> dict[str, str]:
 
 
 class Database:
-    """The database that all write to, one table at a time."""
+    """The database of all cases, with one table at a time."""
 
     def __init__(self, port: int) -> None:
         self._conninfo = f"host=127.0.0.1 port={port} user=postgres dbname=postgres"
@@ -96,7 +96,7 @@ class Database:
         return psycopg.connect(self._conninfo)
 
     def filled(self, write: Callable[[], float], rows: int) -> float:
-        """What `write` returns, which makes a table of so many rows; then the table is dropped."""
+        """Call `write`, check the number of rows in its new table, and drop the table; return its seconds."""
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
             connection.execute("CHECKPOINT")
             seconds = write()
@@ -108,7 +108,7 @@ class Database:
 
 
 class Processor:
-    """How much processor time each run takes, which other programs on the machine change little."""
+    """Measures the processor time of each run. Other programs on the machine hardly affect it."""
 
     def __init__(self, spark: Spark, server: Postgres) -> None:
         self._spark, self._server = spark, server
@@ -122,7 +122,7 @@ class Processor:
         return sample
 
     def medians(self, case: str) -> list[float]:
-        """Seconds: of the JVM, of Spark's Python processes, and of the server."""
+        """Return the median seconds of the JVM, of Spark's Python processes, and of the server."""
         return [statistics.median(runs) for runs in zip(*self._runs[case][WARM_UP:], strict=True)]
 
     def _so_far(self) -> tuple[float, float, float]:
@@ -136,20 +136,20 @@ class Processor:
         return *self._spark.processor_s(), server
 
 
-class ReadyRows:
-    """All rows as CSV, a file for each connection."""
+class CsvRows:
+    """All rows in CSV files, one file per connection."""
 
     def __init__(self, source: data.Source, folder: Path) -> None:
         self._files = [folder / f"rows-{number}.csv" for number in range(CORES)]
         for number, file in enumerate(self._files):
-            say(f"Writing {file.name}")
+            print_progress(f"Writing {file.name}")
             with file.open("wb") as output:
                 for parquet in source.files[number::CORES]:
                     rows = data.as_from_spark(pq.read_table(parquet))
                     csv.write_csv(rows, output, csv.WriteOptions(include_header=False))
 
     def copy(self, database: Database) -> float:
-        """Seconds."""
+        """Copy all rows and return the seconds."""
         with database.connect() as connection:
             connection.execute(f"CREATE TABLE copied ({COLUMNS})")
         started_at = time.perf_counter()
@@ -169,7 +169,7 @@ class ReadyRows:
                 copy.write(chunk)
 
 
-def _tell(
+def _report_results(
     report: Report, source: data.Source, seconds: Samples, large: LargeBatches, processor: Processor
 ) -> None:
     middle = medians(seconds)
@@ -180,7 +180,7 @@ def _tell(
             "seconds",
             "in tasks",
             "million rows/s",
-            f"of `{COPY}`'s time",
+            f"relative to `{COPY}`",
             "processor s: JVM",
             "Python",
             "server",
@@ -198,18 +198,18 @@ def _tell(
         ),
     )
     report.text(
-        f"`{OURS}` copies in its tasks. The rest of its time is planning, and the commit with its "
-        "`INSERT ... SELECT`, which one process of the server runs."
+        f"The tasks of `{OURS}` copy rows. The rest of its time is planning and the commit. Its "
+        "`INSERT ... SELECT` runs in one process of the server."
     )
     if all(case in seconds for case in (FLOOR, JDBC, COPY)):
         jdbc, floor, copy = (sum(processor.medians(case)) for case in (JDBC, FLOOR, COPY))
         report.text(
             f"`{FLOOR}` and `{COPY}` together take {(floor + copy) / jdbc:.2f} of the processor time of "
-            f"`{JDBC}`: where Spark and the server share all cores, as here, a Python sink that did nothing "
-            f"but copy its rows would be {jdbc / (floor + copy):.1f} times as fast. Staging them, and moving "
-            "them in one transaction, is what exactly-once costs."
+            f"`{JDBC}`. If Spark and the server share all cores, as here, a Python sink that only copies its "
+            f"rows would be {jdbc / (floor + copy):.1f} times as fast. Exactly-once costs the staging tables "
+            "and the transaction that moves their rows."
         )
-    report.plot("Rows a second", bars(speeds, "million rows a second"))
+    report.plot("Rows per second", bars(speeds, "million rows a second"))
     if OURS in seconds:
         times = ratio(seconds, JDBC, OURS)
         report.bound(f"{OURS}, times as fast as {JDBC}", times, ">=", TIMES_AS_FAST)

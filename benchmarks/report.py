@@ -1,4 +1,4 @@
-"""The report of a benchmark: targets, tables and pictures, as a page under docs/benchmarks/."""
+"""Report of a benchmark: a page in docs/benchmarks/ with targets, tables and plots."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MISSED = "**no**"
 
 @dataclass(frozen=True)
 class Bound:
-    """A figure that has to hold."""
+    """A target for a measured value."""
 
     what: str
     measured: float | None
-    """None: it could not be measured here; the page says why."""
+    """None: not measured on this machine; the page gives the reason."""
     relation: str
     wanted: float
     unit: str = ""
@@ -47,7 +47,7 @@ class Bound:
         return self.what, measured, f"{self.relation} {number(self.wanted)}{self.unit}", word
 
     def _written(self, measured: float) -> str:
-        """Never as if it were the bound, if it is not."""
+        """Format the value; never round it to the bound."""
         rounded = number(measured)
         is_bound = float(rounded.replace(",", "")) == self.wanted
         return f"{measured:,.4f}" if is_bound and measured != self.wanted else rounded
@@ -55,16 +55,16 @@ class Bound:
 
 @dataclass
 class Report:
-    """Filled by a run, from top to bottom; the bounds come first on the page."""
+    """The content of a page, in the order in which a run adds it. The page starts with the bounds."""
 
     name: str
-    """Of the page and its pictures."""
+    """File name of the page and prefix of its pictures."""
     title: str
     intro: str
     command: str = ""
-    """What writes the page, if it is not a benchmark of this name."""
+    """The command that writes the page, if it is not `make bench` with this name."""
     arguments: str = ""
-    """Of the benchmark, where they are not the defaults."""
+    """Command-line arguments of the benchmark that differ from the defaults."""
     bounds: list[Bound] = field(default_factory=list)
     machine: str = field(default_factory=machine)
     _body: list[str] = field(default_factory=list)
@@ -77,11 +77,11 @@ class Report:
         self._body.append(paragraph)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Numbers are written with the digits that matter."""
+        """Add a table. Numbers are rounded to three significant digits."""
         self._body.append(markdown_table(header, rows))
 
     def plot(self, caption: str, figure: Any, suffix: str = "") -> None:
-        """A matplotlib Figure, at this place of the page; the suffix tells several of a page apart."""
+        """Add a matplotlib Figure. The suffix distinguishes several figures of a page."""
         file = f"{self.name}{'-' + suffix if suffix else ''}.png"
         self._figures[file] = figure
         self._body.append(f"![{caption}]({file})")
@@ -110,10 +110,10 @@ class Report:
 
 
 def write_index(folder: Path = PAGES) -> None:
-    """README.md there: what each page is about and found, and all targets that are missed, with the reason.
+    """Write README.md: the result of each page, and all missed targets with the reason.
 
     Raises:
-        KeyError: a target is missed and benchmarks/targets.py does not say why.
+        KeyError: benchmarks/targets.py has no reason for a missed target.
     """
     pages: list[tuple[str, str, str]] = []
     missed: dict[tuple[str, str, str], list[str]] = {}
@@ -132,18 +132,18 @@ def write_index(folder: Path = PAGES) -> None:
                 cases.append(f"{measured} ({case})" if case else measured)
     parts = [
         "# Benchmarks",
-        "`make bench` measures all and writes these pages, `make bench-delivery` one more. A target is a "
-        "figure that we set before measuring.",
+        "`make bench` runs the benchmarks and writes these pages; `make bench-delivery` writes the page on "
+        "delivery. All targets were set before the measurement.",
         markdown_table(("page", "result", "targets met"), pages),
-        "## Targets that are missed",
+        "## Missed targets",
     ]
     rows = [(figure, target, ", ".join(cases), why) for (figure, target, why), cases in missed.items()]
-    parts.append(markdown_table(("", "target", "measured", "why"), rows) if rows else "None.")
+    parts.append(markdown_table(("", "target", "measured", "reason"), rows) if rows else "None.")
     (folder / "README.md").write_text("\n\n".join(parts) + "\n")
 
 
 def _target_rows(page: str) -> list[list[str]]:
-    """The cells of the table of targets on a page."""
+    """Return the cells of a page's table of targets."""
     header = markdown_table(_BOUNDS, ())
     table = page.partition(header)[2].partition("\n\n")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()]
@@ -161,17 +161,17 @@ def _cell(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count, and all before the point."""
+    """Round to three significant digits, or to an integer from 100 on."""
     if value == int(value) or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-# Pictures -------------------------------------------------------------------------------------------
+# Plots ----------------------------------------------------------------------------------------------
 
 
 def figure(width: float = 11, height: float = 4.5) -> tuple[Any, Any]:
-    """A Figure and its Axes, in the style of all pages."""
+    """Return a Figure and its Axes in the common style."""
     from matplotlib.figure import Figure
 
     one = Figure(figsize=(width, height), dpi=130, layout="constrained", facecolor="white")
@@ -181,7 +181,7 @@ def figure(width: float = 11, height: float = 4.5) -> tuple[Any, Any]:
 
 
 def bars(values: Mapping[str, float], label: str, bound: float | None = None) -> Any:
-    """A bar for each name, ours in their own colour; `bound` is a line across."""
+    """Return a bar chart; `bound` draws a line. Penstock's bars have a separate colour."""
     one, axes = figure(height=0.9 + 0.42 * len(values))
     names = list(values)[::-1]
     colors = [OURS if "penstock" in name else PEERS for name in names]
@@ -201,7 +201,7 @@ def lines(
     is_log: bool = False,
     colors: Mapping[str, str] | None = None,
 ) -> Any:
-    """A line for each name: its xs and its ys. `is_log` is of the x axis."""
+    """Return a line chart; each series has its xs and ys. `is_log`: the x axis is logarithmic."""
     one, axes = figure()
     for position, (name, (xs, ys)) in enumerate(series.items()):
         color = (colors or {}).get(name, COLORS[position % len(COLORS)])

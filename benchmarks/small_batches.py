@@ -1,4 +1,4 @@
-"""Small batches: what a batch costs that has next to no rows, and the first one after a pause."""
+"""Measures small batches: their cost, and the first one after a pause."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import data
-from benchmarks.measure import Options, Samples, interleaved, medians, ratio, say
+from benchmarks.measure import Options, Samples, interleaved, medians, print_progress, ratio
 from benchmarks.report import Report, bars
 from benchmarks.spark.process import LOCAL, Peers, Spark, find_peers, started
 
 ROWS = 100
 FILES, WARM_UP_FILES = 40, 10
 WARM_UP = 1
-"""Rounds that do not count."""
+"""Rounds that are not counted."""
 FLOOR = "empty-python-tuned"
-"""What Spark has to do for any Python sink."""
+"""The minimal work of Spark for a Python sink."""
 CASES = (
     "noop",
     "empty-python",
@@ -41,7 +41,7 @@ PAUSE_S, QUICK_PAUSE_S = 120, 70
 """Spark ends idle Python workers after a minute."""
 AFTER_PAUSE_S_MAX = 2
 QUIET = {"spark.sql.streaming.pollingDelay": "200ms", "spark.driver.memory": "1g"}
-"""Queries that wait for files shall not keep the machine busy."""
+"""Reduces the load of queries that wait for files."""
 PAUSED = ("empty-python", *OURS)
 STEPS = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 
@@ -51,28 +51,28 @@ def run(options: Options) -> Report:
     report = Report(
         "small_batches",
         "Small batches",
-        f"A stream of real flights, {ROWS} a batch, as fast as each sink accepts them: {FILES} batches a "
-        f"run, of which the first {WARM_UP_FILES} do not count. The runs of all sinks are interleaved. "
+        f"A stream of real flights with {ROWS} rows per batch, as fast as each sink accepts them: {FILES} "
+        f"batches per run; the first {WARM_UP_FILES} are not counted. The runs of all sinks are interleaved. "
         f"Figures are medians of {options.repeat} runs, each represented by its median batch. "
-        "`empty-python` is a Python sink that does nothing, `-tuned` the same without Python's search of "
-        "Spark's archives before every task, and of all modules for garbage after it "
-        "([profiles](profiles.md#small-batches)); where another sink has been in the same Python "
-        "processes, both are without. The processor's milliseconds are those of a batch, all threads, "
-        "with the start and the end of the query; Python's are of the processes that Spark keeps. "
+        "`empty-python` is a Python sink that does nothing. `-tuned` is the same without Python's search of "
+        "Spark's archives before every task, and its garbage collection of all modules after it "
+        "([profiles](profiles.md#small-batches)). If another sink has used the same Python processes, "
+        "both are without them. Processor time is milliseconds of a batch in all threads, with the start "
+        "and the end of the query; for Python, of the processes that Spark keeps. "
         "`delta-spark` keeps its state in two partitions instead of its default of 50.",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        _in_a_row(report, peers, options, Path(folder))
+        _consecutive_batches(report, peers, options, Path(folder))
         _after_a_pause(report, peers, options, Path(folder))
-    if peers.why_not:
-        report.text(peers.why_not)
+    if peers.missing_reason:
+        report.text(peers.missing_reason)
     return report
 
 
-# One after the other --------------------------------------------------------------------------------
+# Consecutive batches --------------------------------------------------------------------------------
 
 
-def _in_a_row(report: Report, peers: Peers, options: Options, folder: Path) -> None:
+def _consecutive_batches(report: Report, peers: Peers, options: Options, folder: Path) -> None:
     source = data.small_files(FILES, ROWS)
     cases = [case for case in CASES if options.wants(case) and peers.has(case)]
     with started(LOCAL, peers) as spark:
@@ -86,8 +86,8 @@ def _in_a_row(report: Report, peers: Peers, options: Options, folder: Path) -> N
     )
     if (floor := ratio(ms, "noop", "iceberg-spark")) is not None:
         report.text(
-            f"`noop`, which writes nothing, takes {floor:.2f} of `iceberg-spark`'s time: less is not to be "
-            "had."
+            f"`noop`, which writes nothing, takes {floor:.2f} of `iceberg-spark`'s time: this is the lower "
+            "limit."
         )
     report.plot("The median batch of each sink", bars(middle, "milliseconds of a batch"))
     for ours, peer, most in (
@@ -95,25 +95,25 @@ def _in_a_row(report: Report, peers: Peers, options: Options, folder: Path) -> N
         (OURS[1], "iceberg-spark", OF_ICEBERG_MAX),
     ):
         if ours in ms:
-            report.bound(f"{ours}: median batch, of {peer}'s", ratio(ms, ours, peer), "<=", most)
+            report.bound(f"{ours}: median batch, relative to {peer}", ratio(ms, ours, peer), "<=", most)
     for ours in OURS:
         if ours in ms and FLOOR in ms:
             over = statistics.median(a - b for a, b in zip(ms[ours], ms[FLOOR], strict=True))
-            report.bound(f"{ours}: median batch over that of `{FLOOR}`", over, "<=", OVER_EMPTY_MS_MAX, " ms")
+            report.bound(f"{ours}: median batch, above `{FLOOR}`", over, "<=", OVER_EMPTY_MS_MAX, " ms")
 
 
 class SmallBatches:
-    """Runs small batches through one sink after the other."""
+    """Runs small batches through each sink in turn."""
 
     def __init__(self, spark: Spark, source: data.Source, folder: Path) -> None:
         self._spark, self._source, self._folder = spark, source, folder
         self._numbers = itertools.count()
         self._batches: dict[str, list[Mapping[str, float]]] = {}
         self._processor_ms: dict[str, list[tuple[float, float]]] = {}
-        """Of JVM and Python, for a batch, by run."""
+        """Processor milliseconds of a batch, JVM and Python, for each run."""
 
     def run(self, sink: str) -> float:
-        """Milliseconds of the median batch."""
+        """Return the milliseconds of the median batch."""
         folder = self._folder / f"small_{next(self._numbers)}"
         before = self._spark.processor_s()
         batches = self._spark.call("small_batches", sink=sink, source=self._source.folder, folder=folder)
@@ -128,11 +128,11 @@ class SmallBatches:
         return float(statistics.median(batch["triggerExecution"] for batch in counted))
 
     def steps(self, sink: str) -> list[float]:
-        """Median milliseconds of each of STEPS."""
+        """Return the median milliseconds of each of STEPS."""
         return [statistics.median(batch.get(step, 0) for batch in self._batches[sink]) for step in STEPS]
 
     def processor_ms(self, sink: str) -> list[float]:
-        """Median milliseconds of a batch: of the JVM, and of Spark's Python processes."""
+        """Return the median processor milliseconds of a batch: JVM, and Spark's Python processes."""
         return [statistics.median(runs) for runs in zip(*self._processor_ms[sink][WARM_UP:], strict=True)]
 
 
@@ -140,7 +140,7 @@ class SmallBatches:
 
 
 def _after_a_pause(report: Report, peers: Peers, options: Options, folder: Path) -> None:
-    """Each sink has a Spark of its own, or the Python workers that one starts would serve the next."""
+    """Each sink has a separate Spark; otherwise it would use the Python workers of another sink."""
     pause_s = QUICK_PAUSE_S if options.is_quick else PAUSE_S
     files = data.small_files(FILES, ROWS).files
     cases = [case for case in PAUSED if options.wants(case)]
@@ -150,18 +150,18 @@ def _after_a_pause(report: Report, peers: Peers, options: Options, folder: Path)
             spark.call("open", sink=case, files=files[:1], folder=folder / f"paused_{number}")
         seconds: Samples = {case: [] for case in cases}
         for number in range(1, options.repeat + 1):
-            say(f"  {number}/{options.repeat} a pause of {pause_s} s")
+            print_progress(f"  {number}/{options.repeat} a pause of {pause_s} s")
             time.sleep(pause_s)
             for case, spark in sparks.items():
                 (batch,) = spark.call("feed", sink=case, files=files[number : number + 1])
                 seconds[case].append(batch["triggerExecution"] / 1000)
-                say(f"  {number}/{options.repeat} {case}: {seconds[case][-1]:.2f} s")
+                print_progress(f"  {number}/{options.repeat} {case}: {seconds[case][-1]:.2f} s")
         for case, spark in sparks.items():
             spark.call("close", sink=case)
     middle = medians(seconds)
     report.text(
-        f"## After a pause of {pause_s} s\n\nBy then Spark has ended the idle Python workers; each sink "
-        "has a Spark of its own."
+        f"## After a pause of {pause_s} s\n\nSpark has ended the idle Python workers by then. Each sink has "
+        "a separate Spark."
     )
     report.table(
         ("sink", "first batch, s", "slowest, s"),
@@ -172,5 +172,5 @@ def _after_a_pause(report: Report, peers: Peers, options: Options, folder: Path)
             over = statistics.median(
                 a - b for a, b in zip(seconds[ours], seconds["empty-python"], strict=True)
             )
-            name = f"{ours}: first batch after a pause, over an empty Python sink's"
+            name = f"{ours}: first batch after a pause, above an empty Python sink"
             report.bound(name, over, "<=", AFTER_PAUSE_S_MAX, " s")

@@ -1,10 +1,9 @@
-"""What a stream costs over time: tiny batches, 20,000 of them, in a process that lives as long as the stream.
+"""Measures the cost of a stream over time: 20,000 tiny batches in a process that runs as long as the stream.
 
-Every batch is planned, written by one task and committed as on Spark's driver, with default settings, and the
-next one follows at once. What goes by the clock goes by a clock on which a batch takes a second: 20,000 of
-them are five and a half hours. On it another process looks after the table, as a delivery process does
-(compaction every ten minutes, and so on), while the stream waits; and files of expired snapshots go an hour
-after, which is an hour of that clock.
+Each batch is planned, written by one task and committed as on Spark's driver, with default settings. The
+clock is simulated: a batch takes one second, so 20,000 batches take five and a half hours. Another process
+maintains the table according to that clock, as a delivery process does (compaction every ten minutes, and so
+on), while the stream waits. Files of expired snapshots are deleted an hour of that clock later.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from benchmarks.measure import Options, say
+from benchmarks.measure import Options, print_progress
 from benchmarks.report import Report, lines
 from benchmarks.streams import QUERY, Stream, sink_of, write_rows
 
@@ -42,7 +41,7 @@ ROWS = 10
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())])
 SAMPLE_EVERY = 100
 MAINTAIN_EVERY = 600
-"""Batches between two looks of the other process: the shortest interval of its steps, in seconds."""
+"""Batches between two maintenance rounds: the shortest interval of the steps, in seconds."""
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 GRACE_BATCHES = 3600
 CASES = ("delta", "iceberg", "delta, not maintained", "iceberg, not maintained")
@@ -52,19 +51,19 @@ MB = 1024**2
 
 @dataclass
 class Sample:
-    """How the stream's process is, every so many batches."""
+    """Time and resources of the stream's process, every SAMPLE_EVERY batches."""
 
     batch: int
     seconds: float
-    """The median of the batches since the last sample."""
+    """Median of the batches since the last sample."""
     slowest: float
     cpu: float
-    """Seconds of processor time of a batch, all threads: the median."""
+    """Median processor seconds of a batch, all threads."""
     memory: int
     open_files: int
     threads: int
     store: int
-    """Bytes of the manifest store with its log."""
+    """Bytes of the manifest store, with its log."""
     metadata: int
     """Bytes of the table's log or metadata."""
     metadata_files: int
@@ -72,11 +71,11 @@ class Sample:
 
 @dataclass
 class Soaked:
-    """One run."""
+    """Results of one run."""
 
     samples: list[Sample] = field(default_factory=list)
     maintained_s: float = 0.0
-    """Spent by the other process."""
+    """Seconds of the maintenance process."""
 
     def part(self, start: float, end: float) -> list[Sample]:
         """The samples of a part of the run, from 0.0 to 1.0."""
@@ -93,9 +92,9 @@ def run(options: Options) -> Report:
     report = Report(
         "soak",
         f"{batches:,} tiny batches",
-        f"Batches of {ROWS} rows, one after the other, planned and committed as on Spark's driver in a "
-        "process that lives as long as the stream, with default settings. The clock is simulated: a "
-        "batch takes one second on it. The second and the last tenth of each run are compared; times are "
+        f"Consecutive batches of {ROWS} rows, planned and committed as on Spark's driver in a process that "
+        "runs as long as the stream, with default settings. The clock is simulated: a batch takes one "
+        "second. The second and the last tenth of each run are compared; times are "
         "processor times. As many runs as there are cores run concurrently.",
     )
     cases = [case for case in CASES if options.wants(case)]
@@ -103,7 +102,7 @@ def run(options: Options) -> Report:
         runs = dict(zip(cases, pool.map(partial(soak, batches=batches), cases), strict=True))
     for case, soaked in runs.items():
         _bound(report, case, soaked)
-    _tell(report, runs)
+    _report_results(report, runs)
     return report
 
 
@@ -111,7 +110,7 @@ def run(options: Options) -> Report:
 
 
 def soak(case: str, batches: int) -> Soaked:
-    """Stream and maintenance each in a process of their own."""
+    """Run stream and maintenance in separate processes."""
     kind, _, is_alone = case.partition(",")
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="bench-soak-") as folder:
@@ -129,12 +128,12 @@ def soak(case: str, batches: int) -> Soaked:
 
 
 def _follow(stream: Connection, maintain: Callable[[int], None], soaked: Soaked) -> None:
-    """Take the stream's samples; it waits while the table is looked after."""
-    while (said := _received(stream)) is not None:
-        soaked.samples.append(said)
-        if said.batch % MAINTAIN_EVERY == 0:
+    """Receive the stream's samples; the stream waits during maintenance."""
+    while (sample := _received(stream)) is not None:
+        soaked.samples.append(sample)
+        if sample.batch % MAINTAIN_EVERY == 0:
             started = time.perf_counter()
-            maintain(said.batch)
+            maintain(sample.batch)
             soaked.maintained_s += time.perf_counter() - started
         stream.send(None)
 
@@ -164,7 +163,9 @@ def _stream(case: str, kind: str, folder: str, batches: int, pipe: Connection) -
             pipe.send(_sample(stream.next_batch, last, worked[-SAMPLE_EVERY:], Path(folder)))
             pipe.recv()
             if stream.next_batch % 1000 == 0:
-                say(f"  {case}: {stream.next_batch:,} batches, {statistics.median(last) * 1000:.1f} ms")
+                print_progress(
+                    f"  {case}: {stream.next_batch:,} batches, {statistics.median(last) * 1000:.1f} ms"
+                )
 
 
 def _write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
@@ -207,7 +208,7 @@ def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 @contextmanager
 def _maintainer(context: Any, kind: str, folder: str, is_alone: bool) -> Iterator[Callable[[int], None]]:
-    """Looks after the table as it is after so many batches, in a process of its own."""
+    """Start the maintenance process and yield a function that maintains the table after a batch."""
     if is_alone:
         yield lambda _batch: None
         return
@@ -246,18 +247,18 @@ def _bound(report: Report, case: str, soaked: Soaked) -> None:
         return soaked.median(name, 0.9, 1.0) / soaked.median(name, start, start + 0.1)
 
     report.bound(
-        f"{case}: processor time of a batch at the end, of that at the beginning",
+        f"{case}: processor time of a batch at the end, relative to the beginning",
         ratio("cpu", 0.1),
         "<=",
         TIME_RATIO_MAX,
         " times",
     )
     memory = (soaked.median("memory", 0.9, 1.0) - soaked.median("memory", 0.1, 0.2)) / MB
-    report.bound(f"{case}: memory that was added", memory, "<=", MEMORY_MB_MAX, " MB")
+    report.bound(f"{case}: growth of memory", memory, "<=", MEMORY_MB_MAX, " MB")
     files = soaked.median("open_files", 0.9, 1.0) - soaked.median("open_files", 0.1, 0.2)
-    report.bound(f"{case}: open files that were added", files, "<=", 0)
+    report.bound(f"{case}: growth of open files", files, "<=", 0)
     report.bound(
-        f"{case}: size of the store at the end, of that at 60 %",
+        f"{case}: size of the store at the end, relative to 60 % of the run",
         ratio("store", 0.6),
         "<=",
         STORE_RATIO_MAX,
@@ -265,7 +266,7 @@ def _bound(report: Report, case: str, soaked: Soaked) -> None:
     )
 
 
-def _tell(report: Report, runs: dict[str, Soaked]) -> None:
+def _report_results(report: Report, runs: dict[str, Soaked]) -> None:
     header = (
         "",
         "batch",
@@ -277,17 +278,17 @@ def _tell(report: Report, runs: dict[str, Soaked]) -> None:
         "threads",
         "store, MB",
         "table's metadata, MB",
-        "files of it",
+        "metadata files",
     )
     report.table(header, (row for case, soaked in runs.items() for row in _rows(case, soaked)))
     report.text(
-        "The store keeps the newest 10,000 batches, and stops to grow with them. The log of a Delta table "
-        "keeps every entry for 30 days (`delta.logRetentionDuration`); what still grows a little with the "
-        "table is its log checkpoints, one in 20 batches, which have all of its files."
+        "The store keeps the newest 10,000 batches and does not grow after that. The log of a Delta table "
+        "keeps every entry for 30 days (`delta.logRetentionDuration`). Its log checkpoints, one in 20 "
+        "batches, list all files and grow with the table."
     )
     for case, soaked in runs.items():
         if soaked.maintained_s:
-            report.text(f"{case}: the other process worked {soaked.maintained_s:.0f} s.")
+            report.text(f"{case}: the maintenance process worked {soaked.maintained_s:.0f} s.")
     for name, label, scale in (
         ("seconds", "time of a batch, ms", 1000.0),
         ("cpu", "processor time of a batch, ms", 1000.0),

@@ -1,4 +1,4 @@
-"""What `penstock.START_SETTINGS` are worth: a large batch in Sparks that were started with and without."""
+"""Measures `penstock.START_SETTINGS`: a large batch in Spark sessions with and without them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import data
-from benchmarks.measure import Options, Samples, interleaved, medians, ratio, say
+from benchmarks.measure import Options, Samples, interleaved, medians, print_progress, ratio
 from benchmarks.report import Report
 from benchmarks.spark.process import LOCAL, Peers, Spark, find_peers, started
 from benchmarks.throughput import LargeBatches
@@ -18,7 +18,7 @@ import penstock
 
 ROWS, QUICK_ROWS = 2_000_000, 600_000
 WARM_UP = 2
-"""Rounds that do not count."""
+"""Rounds that are not counted."""
 SINK = "penstock.delta"
 
 SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -29,7 +29,7 @@ WITHOUT = {
     "no checks of bounds": (SOCKETS,),
     BOTH: (),
 }
-"""Which of the settings each Spark does not have."""
+"""The settings that each Spark does not have."""
 AS_SPARK_HAS_IT = {**dict.fromkeys(penstock.START_SETTINGS, ""), SOCKETS: "false"}
 
 
@@ -39,12 +39,12 @@ def run(options: Options) -> Report:
     report = Report(
         "start_settings",
         "Settings for starting Spark",
-        f"About {rows:,} rows in one batch of a stream into `{SINK}`, {LOCAL}: a Spark each, with and "
-        f"without the two parts of `penstock.START_SETTINGS`; medians of {options.repeat} interleaved runs. "
-        "The processor's seconds have those of a batch of 100 rows before.",
+        f"About {rows:,} rows in one batch of a stream into `{SINK}`, {LOCAL}. Each case has a separate "
+        f"Spark, with or without the two parts of `penstock.START_SETTINGS`. Medians of {options.repeat} "
+        "interleaved runs. Processor seconds include a batch of 100 rows before.",
     )
     for dataset, source in (("lineitem", data.lineitem(rows)), ("flights", data.flights(rows))):
-        say(f" {dataset}")
+        print_progress(f" {dataset}")
         _measure(report, dataset, source, peers, options)
     return report
 
@@ -61,11 +61,11 @@ def _measure(report: Report, dataset: str, source: data.Source, peers: Peers, op
             cases[case] = partial(_batch, spark, large, processor_s[case])
         seconds = interleaved(cases, options.repeat, warm_up=WARM_UP)
     report.text(f"## {dataset}: {source.rows:,} rows")
-    _tell(report, seconds, processor_s)
+    _report_results(report, seconds, processor_s)
 
 
 def _batch(spark: Spark, large: LargeBatches, processor_s: list[tuple[float, float]]) -> float:
-    """Seconds."""
+    """Run the batch, record its processor time, and return its seconds."""
     jvm_before, python_before = spark.processor_s()
     seconds = large.run(SINK)
     jvm, python = spark.processor_s()
@@ -73,7 +73,9 @@ def _batch(spark: Spark, large: LargeBatches, processor_s: list[tuple[float, flo
     return seconds
 
 
-def _tell(report: Report, seconds: Samples, processor_s: dict[str, list[tuple[float, float]]]) -> None:
+def _report_results(
+    report: Report, seconds: Samples, processor_s: dict[str, list[tuple[float, float]]]
+) -> None:
     middle = medians(seconds)
     rows = []
     for case in seconds:

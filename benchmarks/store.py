@@ -1,8 +1,8 @@
-"""What the manifest store adds to a batch, however long its history is.
+"""Measures the cost of the manifest store per batch with a short and a long history.
 
-A store gets a history by bulk SQL: committed batches with contents of real manifests, of one stream. Then
-batches are claimed, prepared and marked as a commit does it. By default a store keeps the last 10,000
-batches; a history of a million batches belongs to a store that was configured to keep so many.
+Bulk SQL creates the history: committed batches of one stream, with contents of real manifests. Then batches
+are claimed, prepared and marked as in a commit. By default a store keeps the last 10,000 batches; a million
+batches need a larger `keepDelivered`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from benchmarks.measure import Options, interleaved, say
+from benchmarks.measure import Options, interleaved, print_progress
 from benchmarks.postgres import postgres_url
 from benchmarks.report import Report
 from benchmarks.streams import delta_statistics
@@ -31,57 +31,57 @@ from penstock.datasource.committing import BATCHES_PRUNED_MAX
 
 HISTORIES = (0, 1_000_000)
 BATCHES = 400
-"""Measured of each case, a tenth at a time and in turn."""
+"""Batches of each case, measured in ten interleaved rounds."""
 MS_MAX = {"sqlite": 5.0, "postgres": 8.0}
 KEPT = 10_000
-"""As by default."""
+"""The default of `keepDelivered`."""
 STREAM = StreamKey("11111111-2222-3333-4444-555555555555", "/lake/events")
 RUN = "99999999-8888-7777-6666-555555555555"
-PARTS = ("claim", "prepare", "mark", "all of it", "look before the write")
+PARTS = ("claim", "prepare", "mark", "sum", "read before the write")
 
 
 @dataclass
 class Case:
-    """One store and the batches that were put into it, in seconds by part."""
+    """One store, and the seconds of its batches by step."""
 
     store: SqlManifestStore
     history: int
     next_batch: int = field(init=False)
     spent: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
     cpu: list[float] = field(default_factory=list)
-    """Processor time of all of it in this process, in seconds; a database server's comes on top."""
+    """Processor seconds of a batch in this process, without the database server."""
 
     def __post_init__(self) -> None:
         self.next_batch = self.history
 
     def run(self, batches: int) -> float:
-        """The median of so many batches, in seconds."""
+        """Run the batches and return the median in seconds."""
         for _ in range(batches):
             self._batch()
-        return statistics.median(self.spent["all of it"][-batches:])
+        return statistics.median(self.spent["sum"][-batches:])
 
     def _batch(self) -> None:
         manifest = manifest_of(self.next_batch)
         started = time.perf_counter()
-        self._look(manifest.batch)
-        looked, looked_cpu = time.perf_counter(), time.process_time()
+        self._read(manifest.batch)
+        read, read_cpu = time.perf_counter(), time.process_time()
         self.store.claim(STREAM, RUN)
         claimed = time.perf_counter()
         self.store.prepare(manifest, RUN)
         prepared = time.perf_counter()
         self.store.finish(manifest.batch, ManifestState.COMMITTED, table_version=self.next_batch)
         marked = time.perf_counter()
-        self.cpu.append(time.process_time() - looked_cpu)
+        self.cpu.append(time.process_time() - read_cpu)
         self.next_batch += 1
         for part, seconds in zip(
             PARTS,
-            (claimed - looked, prepared - claimed, marked - prepared, marked - looked, looked - started),
+            (claimed - read, prepared - claimed, marked - prepared, marked - read, read - started),
             strict=True,
         ):
             self.spent[part].append(seconds)
 
-    def _look(self, batch: Batch) -> None:
-        """What the planner asks of the store."""
+    def _read(self, batch: Batch) -> None:
+        """Query the store as the planner does."""
         self.store.written_table(STREAM)
         self.store.pending(STREAM)
         self.store.record(STREAM, batch.batch_id)
@@ -89,7 +89,7 @@ class Case:
 
     @property
     def undisturbed_ms(self) -> float:
-        """What other programs on the machine have left alone: the 5th percentiles of the three parts."""
+        """The sum of the 5th percentiles of the three steps, with little effect of other programs."""
         return sum(self.ms(part, 0.05) for part in PARTS[:3])
 
     def ms(self, part: str, share: float) -> float:
@@ -102,8 +102,9 @@ def run(options: Options) -> Report:
         "store",
         "What the manifest store costs",
         f"Milliseconds of {BATCHES} batches of two files, after a history of committed batches of the same "
-        "kind that was put there by bulk SQL. Every prepare and every mark waits for the disk once. A p50 is "
-        "that of the machine as it is; `undisturbed` adds up the 5th percentiles of claim, prepare and mark.",
+        "kind that bulk SQL created. Every prepare and every mark waits for the disk once. The p50 includes "
+        "the load of other programs; `undisturbed` is the sum of the 5th percentiles of claim, prepare and "
+        "mark.",
     )
     histories = [rows for rows in HISTORIES if not options.is_quick] or [0, 10_000]
     if options.rows:
@@ -113,8 +114,8 @@ def run(options: Options) -> Report:
         cases = dict(_cases(stack, folder, options, histories))
         rounds = 10
         interleaved({name: _sample(case, BATCHES // rounds) for name, case in cases.items()}, rounds)
-        _tell(report, cases, histories[-1])
-        _tell_pruning(report, cases, histories[-1])
+        _report_results(report, cases, histories[-1])
+        _report_pruning(report, cases, histories[-1])
     return report
 
 
@@ -139,7 +140,9 @@ def _cases(
             store.claim(STREAM, RUN)
             started = time.perf_counter()
             add_history(store, history)
-            say(f"  {database}: {history:,} batches of history in {time.perf_counter() - started:.0f} s")
+            print_progress(
+                f"  {database}: {history:,} batches of history in {time.perf_counter() - started:.0f} s"
+            )
             yield f"{database}, {history:,}", Case(store, history)
 
 
@@ -209,18 +212,18 @@ def add_history(store: SqlManifestStore, batches: int) -> None:
 # The page -------------------------------------------------------------------------------------------
 
 
-def _tell(report: Report, cases: dict[str, Case], history: int) -> None:
+def _report_results(report: Report, cases: dict[str, Case], history: int) -> None:
     for database, ms_max in MS_MAX.items():
         case = cases.get(f"{database}, {history:,}")
         if case is not None:
             what = f"{database}: prepare and mark after {history:,} batches, p50"
-            report.bound(what, case.ms("all of it", 0.5), "<=", ms_max, " ms")
+            report.bound(what, case.ms("sum", 0.5), "<=", ms_max, " ms")
     header = (
         "database, history",
         *(f"{part}: p50" for part in PARTS),
         "p95",
         "undisturbed",
-        "processor time of it here",
+        "processor time of the sum",
     )
     report.table(
         header,
@@ -228,7 +231,7 @@ def _tell(report: Report, cases: dict[str, Case], history: int) -> None:
             (
                 name,
                 *(case.ms(part, 0.5) for part in PARTS),
-                case.ms("all of it", 0.95),
+                case.ms("sum", 0.95),
                 case.undisturbed_ms,
                 statistics.median(case.cpu) * 1000,
             )
@@ -237,8 +240,8 @@ def _tell(report: Report, cases: dict[str, Case], history: int) -> None:
     )
 
 
-def _tell_pruning(report: Report, cases: dict[str, Case], history: int) -> None:
-    """How long a commit waits now and then while a long history is forgotten, little by little."""
+def _report_pruning(report: Report, cases: dict[str, Case], history: int) -> None:
+    """Measure the time of the commits that delete old records of a long history."""
     rows = []
     for name, case in cases.items():
         if case.history == history:
@@ -250,7 +253,7 @@ def _tell_pruning(report: Report, cases: dict[str, Case], history: int) -> None:
                 taken.append((time.perf_counter() - started) * 1000)
             rows.append((name, deleted, statistics.median(taken), max(taken)))
     report.text(
-        f"Forgetting all but the newest {KEPT:,} batches goes step by step, after every hundredth batch of a "
-        "stream that no delivery process serves; a step of such a history takes, in milliseconds:"
+        f"In a stream without a delivery process, old records are deleted after every hundredth batch, in "
+        f"steps, until the newest {KEPT:,} batches are left. Milliseconds of a step:"
     )
-    report.table(("database, history", "batches forgotten in a step", "median", "longest"), rows)
+    report.table(("database, history", "records deleted in a step", "median", "longest"), rows)

@@ -1,4 +1,4 @@
-"""Streams without Spark: their batches go through the product's own planner, store and commit, one by one."""
+"""Streams without Spark. Each batch uses the real planner, store and commit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SCHEMA = pa.schema([(f"c{n}", pa.int64()) for n in range(COLUMNS)])
 
 
 def sink_of(kind: str, folder: Path, **options: Any) -> Any:
-    """With default settings, but for `options`; table and store are below the folder."""
+    """Return a sink with default settings and `options`, with table and store in the folder."""
     store = f"sqlite:///{folder}/store/penstock.db"
     if kind == "delta":
         return DeltaSink(DeltaOptions(path=str(folder / "table"), store=store, **options))
@@ -53,24 +53,24 @@ def sink_of(kind: str, folder: Path, **options: Any) -> Any:
 
 
 @dataclass
-class Spent:
-    """Seconds of one batch, by part."""
+class BatchTimes:
+    """Seconds of one batch, by step."""
 
     plan: float = 0.0
     commit: float = 0.0
-    """All that Spark's commit process does."""
+    """Everything in Spark's commit process."""
     table: float = 0.0
-    """Of the commit: the table's own."""
+    """The part of `commit` in the table committer."""
     maintain: float = 0.0
-    """Of the commit: expiry of snapshots."""
+    """The part of `commit` for the expiry of snapshots."""
     cpu: float = 0.0
-    """Processor time of the commit, all threads: other programs on the machine do not change it."""
+    """Processor time of the commit in all threads. Other programs on the machine do not affect it."""
     conflicts: int = 0
-    """With other writers of the table."""
+    """Number of conflicts with other writers."""
 
     @property
     def store(self) -> float:
-        """Of the commit: prepare and mark, mainly."""
+        """The part of `commit` in the store: mainly prepare and mark."""
         return self.commit - self.table - self.maintain
 
     @property
@@ -79,9 +79,9 @@ class Spent:
 
 
 class TimedTable:
-    """A table committer that adds up the time spent in the table's own commit, and counts conflicts."""
+    """A table committer that measures the time of its commits and counts conflicts."""
 
-    def __init__(self, table: Any, spent: Spent) -> None:
+    def __init__(self, table: Any, spent: BatchTimes) -> None:
         self._table = table
         self._spent = spent
 
@@ -96,9 +96,9 @@ class TimedTable:
 
 
 class TimedSink:
-    """A sink that adds up what the parts of a commit take."""
+    """A sink that measures the time of the steps of a commit."""
 
-    def __init__(self, sink: FileTableSink, spent: Spent) -> None:
+    def __init__(self, sink: FileTableSink, spent: BatchTimes) -> None:
         self._sink = sink
         self._spent = spent
 
@@ -114,7 +114,7 @@ class TimedSink:
 
 
 @contextmanager
-def timed(spent: Spent, part: str) -> Iterator[None]:
+def timed(spent: BatchTimes, part: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
     setattr(spent, part, getattr(spent, part) + time.perf_counter() - started)
@@ -125,7 +125,7 @@ WriteFiles = Callable[[BatchPlan[DataFiles, LakeManifest]], "tuple[DataFile, ...
 
 @dataclass
 class Stream:
-    """One query, whose batches all have the same columns."""
+    """A query whose batches have the same columns."""
 
     sink: Any
     schema: pa.Schema = SCHEMA
@@ -136,9 +136,9 @@ class Stream:
     def __post_init__(self) -> None:
         self.key = StreamKey(self.query_id, self.sink.table_uri)
 
-    def run(self, write: WriteFiles) -> Spent:
-        """The next batch; `write` makes its files, which is not timed."""
-        spent = Spent()
+    def run(self, write: WriteFiles) -> BatchTimes:
+        """Run the next batch; the time of `write`, which returns its files, is not measured."""
+        spent = BatchTimes()
         sink = TimedSink(self.sink, spent)
         batch = Batch(self.key, self.next_batch, hashlib.sha256(str(self.next_batch).encode()).hexdigest())
         url = store_url(self.sink.options)
@@ -156,7 +156,7 @@ class Stream:
 def write_rows(
     plan: BatchPlan[DataFiles, LakeManifest], task: int, rows: pa.RecordBatch
 ) -> tuple[DataFile, ...]:
-    """What one task does."""
+    """Write the rows as one task does."""
     assert plan.writers is not None, "the batch is new"
     attempt = AttemptId(plan.batch.stream.query_id, "run", plan.batch.batch_id, task, 0)
     writer = plan.writers.open(attempt)
@@ -164,11 +164,11 @@ def write_rows(
     return writer.finish()
 
 
-# Files that are only named ---------------------------------------------------------------------------
+# Files that do not exist ------------------------------------------------------------------------------
 
 
 def named_files(kind: str, count: int) -> WriteFiles:
-    """Files with statistics of all columns that no commit ever opens, so that none need be written."""
+    """Return entries of files with statistics. No commit opens the files, so they are not written."""
     statistics_of = delta_statistics if kind == "delta" else iceberg_statistics
 
     def write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:

@@ -1,4 +1,4 @@
-"""What each page of docs/benchmarks/ says first, and why a target is missed: text that no run can write."""
+"""Texts of docs/benchmarks/ that a run cannot generate: results of pages and reasons for missed targets."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 
 RESULTS = {
     "arrow_batches": (
-        "Rows reach Python fastest in batches without a size limit; beyond 2,000 rows a batch, more "
-        "rows gain next to nothing."
+        "Rows reach Python fastest in batches without a size limit. Batches of more than 2,000 rows are "
+        "hardly faster."
     ),
     "commits": ("A commit takes as long after 10,000 earlier commits as after 10, in both formats."),
     "delivery": (
-        "With one batch a second, decoupled delivery makes 10 table commits and one data file where "
-        "coupled delivery makes 602 commits and 2,408 files. Rows can be read after a minute at "
-        "most, and an outage of the catalog of two minutes slows no batch down."
+        "With one batch per second, decoupled delivery makes 10 table commits and one data file; coupled "
+        "delivery makes 602 commits and 2,408 files. Rows are readable after a minute at most, and a "
+        "catalog outage of two minutes delays no batch."
     ),
     "maintenance": (
-        "Compaction beside a stream does not slow its commits down, and no row is lost or doubled."
+        "Concurrent compaction does not slow down the commits of a stream, and no row is lost or doubled."
     ),
     "memory": (
         "A worker stays below 350 MB for one table partition and below 600 MB for a thousand, "
@@ -25,7 +25,7 @@ RESULTS = {
     "object_store": (
         "A small batch takes 6 requests to S3 into a Delta table and 7 into an Iceberg table; with "
         "Spark, which plans and commits in two processes, 8 and 9. The table libraries alone take 20 "
-        "to 55, and 21."
+        "to 55 (Delta) and 21 (Iceberg)."
     ),
     "partitions": (
         "Into 200 table partitions, Penstock is 1.9 to 2.9 times as fast as Spark's Parquet sink, "
@@ -35,15 +35,15 @@ RESULTS = {
         "On two cores that Spark and the server share, Penstock takes two thirds of the time of "
         "Spark's JDBC sink, which is not exactly-once, and three times that of a plain COPY."
     ),
-    "profiles": ("Where the time of a batch goes, and the changes that reduced it."),
+    "profiles": ("Profiles of a batch, and the changes that reduced its time."),
     "small_batches": (
         "A batch of 100 rows takes 143 ms into a Delta table and 150 ms into an Iceberg table. "
         "delta-spark takes 491 ms, Iceberg's sink 180 ms, and a sink that writes nothing 118 ms."
     ),
-    "soak": ("After 20,000 batches, memory, open files and the size of the store have stopped growing."),
+    "soak": ("After 20,000 batches, memory, open files and the size of the store no longer grow."),
     "start_settings": (
-        "Unix domain sockets and no bounds checks in Arrow's Java library save time on the way to "
-        "Python; the tables have how much."
+        "Unix domain sockets, and Arrow's Java library without bounds checks, reduce the transfer time to "
+        "Python by the factors in the tables."
     ),
     "store": (
         "The manifest store costs a batch 1 ms in SQLite and 3 ms in Postgres, also after a million batches."
@@ -56,63 +56,61 @@ RESULTS = {
     ),
     "uploads": (
         "200 small files of a task take one request each into a Delta table and two into an Iceberg "
-        "table, and are uploaded concurrently: they take as long as 15 and 29 requests one after the "
-        "other."
+        "table. Concurrent uploads make them as fast as 15 and 29 sequential requests."
     ),
     "writer": (
         "The data file writer is 1.1 to 2.4 times as fast as pyarrow with its defaults, and its "
         "files are smaller and faster to read."
     ),
 }
-"""The first sentence of each page, by its name. The figures are those of the tables on it."""
+"""The result at the top of each page, by page name. Its figures are in the tables of the page."""
 
 REASONS = (
     (
         r"2 cores: penstock\.\w+, times as fast as parquet",
-        "The cores are shared by the JVM and Python. Converting the rows to Arrow and reading them "
-        "in Python leaves little: a Python sink that does nothing is 1.3 to 1.6 times as fast as "
-        "`parquet`",
+        "JVM and Python share the cores. The conversion of the rows to Arrow and their transfer to Python "
+        "take most of the time: a Python sink that does nothing is 1.3 to 1.6 times as fast as `parquet`",
     ),
     (
         r"penstock\.delta, times as fast as delta-spark",
-        "The cores are shared by the JVM and Python; with cores to spare, it is met",
+        "JVM and Python share the cores; with free cores, the target is met",
     ),
     (
         r"penstock\.iceberg, times as fast as iceberg-spark",
-        "Iceberg's sink writes inside the JVM and is itself as fast as `parquet`. Twice as fast is "
-        "what a Python sink that does nothing reaches on four cores",
+        "Iceberg's sink writes inside the JVM and is as fast as `parquet`. A Python sink that does nothing "
+        "is twice as fast as it on four cores",
     ),
     (
         r"times as fast as foreach-(deltalake|pyiceberg)",
-        "The library gets the whole batch in the driver's memory (`toArrow()`) and writes it with "
-        "all cores and native code; the rows take the same conversion to Arrow first. It is not "
-        "exactly-once, and a batch has to fit into the driver",
+        "The library receives the whole batch in the driver's memory (`toArrow()`), after the same "
+        "conversion to Arrow, and writes it with native code on all cores. It is not exactly-once, and a "
+        "batch must fit into the driver's memory",
     ),
     (
         r"penstock\.postgres, times as fast as foreach-jdbc",
-        "The rows are written twice, into staging tables and into the table: the price of "
-        "exactly-once. The server takes half of the time of two shared cores",
+        "Exactly-once needs two writes of each row, into staging tables and into the table. The server uses "
+        "half of the time of the two shared cores",
     ),
     (
-        r"penstock\.iceberg: median batch, of iceberg-spark's",
+        r"penstock\.iceberg: median batch, relative to iceberg-spark",
         "Most of a small batch is Spark's own work: a sink that writes nothing takes 0.64 of the "
         "time of Iceberg's sink",
     ),
     (
         r"penstock\.\w+`, as fast as `pyarrow`",
-        "Arrow's encoder takes nearly all of the time of both. Penstock also checks texts and makes "
-        "the statistics of the table",
+        "Arrow's encoder takes nearly all of the time of both. Penstock also checks strings and creates "
+        "table statistics",
     ),
     (
         r"200 partitions, as fast as one",
-        "Rows are gathered by partition, and each of 200 files has a footer and smaller row groups",
+        "Rows are collected by partition, and each of 200 files has a footer and smaller row groups",
     ),
 )
-"""(pattern of the target, why it is missed)"""
+"""(pattern of the target, reason why it is missed)"""
 
 
 def why_missed(target: str) -> str:
-    """The reason for a missed target; KeyError if none is written down here."""
+    """Return the reason for a missed target; KeyError if `REASONS` has none."""
     for pattern, reason in REASONS:
         if re.search(pattern, target):
             return reason

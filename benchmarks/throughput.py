@@ -1,7 +1,7 @@
-"""Large batches: how many rows a second get through each sink, in one run.
+"""Measures the rows per second of each sink with large batches.
 
-Each sample is a query of its own into a new table: a batch of 100 rows first, then all rows in one batch.
-What counts is that batch's whole time as Spark counts it, from listing the files to the checkpoint's entry.
+Each sample is a separate query into a new table: first a batch of 100 rows, then all rows in one batch. The
+result is the whole time of the second batch in Spark's progress, from the list of files to the commits log.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from benchmarks import data
-from benchmarks.measure import Options, Samples, interleaved, medians, ratio, say
+from benchmarks.measure import Options, Samples, interleaved, medians, print_progress, ratio
 from benchmarks.report import Report, bars
 from benchmarks.spark.process import CLUSTER, CORES, LOCAL, Peers, Spark, find_peers, started
 
 ROWS, QUICK_ROWS = 6_001_215, 600_000
 WARM_UP_ROWS = 100
-"""Of the first batch of a query."""
+"""Rows of the first batch of a query."""
 WARM_UP = 1
-"""Rounds that do not count."""
+"""Rounds that are not counted."""
 
 FLOOR = "empty-python-tuned"
-"""What Spark has to do for any Python sink."""
+"""The minimal work of Spark for a Python sink."""
 FILES = "files-python"
-"""And what Arrow has to do for one that writes such files."""
+"""The same, and Arrow's work to write the files."""
 PEER = "parquet"
 CASES = (
     "noop",
@@ -47,7 +47,7 @@ CASES = (
     "foreach-deltalake",
     "foreach-pyiceberg",
 )
-"""In this order: those that collect all rows leave gigabytes of garbage, which the floor may clear away."""
+"""Sinks that collect all rows come last, because they leave gigabytes of garbage."""
 OURS = ("penstock.delta", "penstock.iceberg")
 TIMES_AS_FAST = (
     ("penstock.delta", PEER, 1.4),
@@ -61,13 +61,13 @@ TIMES_AS_FAST = (
 
 @dataclass(frozen=True)
 class Place:
-    """What is written, and where."""
+    """Dataset, Spark master, cores and partitions of a measurement."""
 
     dataset: str
     master: str
     cores: int
     partitions: int = 1
-    """Of the table."""
+    """Partitions of the table."""
 
     def __str__(self) -> str:
         into = f" into {self.partitions} partitions" if self.partitions > 1 else ""
@@ -91,29 +91,29 @@ def run(options: Options) -> Report:
     report = Report(
         "throughput",
         "Throughput of large batches",
-        "Each sink, with its defaults, gets the same files in one batch. The runs of all sinks are "
+        "Each sink, with its defaults, receives the same files in one batch. The runs of all sinks are "
         f"interleaved; figures are medians of {options.repeat}. Spark is started with "
-        "`penstock.START_SETTINGS`, which affect the hand-over to Python. `noop` is the lower limit. "
+        "`penstock.START_SETTINGS`, which affect the transfer to Python. `noop` is the lower limit. "
         "`empty-python` is a Python sink that receives the rows and does nothing; `-tuned` is the same "
         "without Spark's check of the Arrow batch's size after every row, and without Python's searches "
         f"before and after every task ([profiles](profiles.md)). `{FILES}` is the same sink, but writes "
         "the rows with Arrow into files like Penstock's, and does nothing else: no table, no commit, no "
         "checks, no statistics, no protection against crashes. `parquet-zstd` uses Penstock's codec "
         "instead of its default, snappy. TPC-H's lineitem has 16 columns, four of them decimals; the "
-        f"flights have 19 and are repeated. There are always two tasks at a time. On {CORES} cores the "
-        f"JVM and Python share them, as on a busy machine; with {2 * CORES}, cores are to spare, as often "
-        "if a stream has fewer partitions than its cluster has cores. Time outside of tasks is planning "
-        "and commit. `delta-spark` keeps its state in two partitions instead of its default of 50.",
+        f"flights have 19 and are repeated. Two tasks run at a time. On {CORES} cores the JVM and Python "
+        f"share the cores, as on a busy machine. With {2 * CORES} cores some are free, as is usual if a "
+        "stream has fewer partitions than its cluster has cores. Time outside of tasks is planning and "
+        "commit. `delta-spark` keeps its state in two partitions instead of its default of 50.",
     )
     possible = [place for place in PLACES if place.cores <= len(os.sched_getaffinity(0))]
     for place in possible[:1] if options.is_quick else possible:
         source = data.lineitem(rows) if place.dataset == "lineitem" else data.flights(rows)
-        say(f"{place}: {source.rows:,} rows")
+        print_progress(f"{place}: {source.rows:,} rows")
         measure(report, place, source, peers, options)
     if len(possible) < len(PLACES):
-        report.text(f"Without cores to spare: this machine has not the {2 * CORES} that this would take.")
-    if peers.why_not:
-        report.text(peers.why_not)
+        report.text(f"Not measured with free cores: this needs {2 * CORES} cores.")
+    if peers.missing_reason:
+        report.text(peers.missing_reason)
     return report
 
 
@@ -136,22 +136,22 @@ def measure(
             {case: partial(large.run, case) for case in cases}, options.repeat, warm_up=WARM_UP
         )
     report.text(f"## {place}: {source.rows:,} rows")
-    _tell(report, place, source, seconds, large)
+    _report_results(report, place, source, seconds, large)
 
 
 class LargeBatches:
-    """Runs a large batch through one sink after the other."""
+    """Runs a large batch through each sink in turn."""
 
     def __init__(self, spark: Spark, source: data.Source, folder: Path, partitions: int = 1) -> None:
         self._spark, self._source, self._folder, self._partitions = spark, source, folder, partitions
         self._numbers = itertools.count()
         self.batches: dict[str, list[dict[str, Any]]] = {}
-        """What Spark said of each batch, and what it left behind."""
+        """Spark's progress of each batch, with the number and size of its files."""
         self._warm_up = folder / "warm-up.parquet"
         pq.write_table(pq.read_table(source.files[0]).slice(0, WARM_UP_ROWS), self._warm_up)
 
     def run(self, sink: str) -> float:
-        """Seconds."""
+        """Return the seconds of the batch."""
         batch: dict[str, Any] = self._spark.call(
             "large_batch",
             sink=sink,
@@ -165,7 +165,9 @@ class LargeBatches:
         return float(batch["triggerExecution"]) / 1000
 
 
-def _tell(report: Report, place: Place, source: data.Source, seconds: Samples, large: LargeBatches) -> None:
+def _report_results(
+    report: Report, place: Place, source: data.Source, seconds: Samples, large: LargeBatches
+) -> None:
     middle = medians(seconds)
     speeds = {case: source.rows / one / 1e6 for case, one in middle.items()}
     rows = []
@@ -178,15 +180,15 @@ def _tell(report: Report, place: Place, source: data.Source, seconds: Samples, l
     report.table(
         ("sink", "seconds", "in tasks", "million rows/s", "times as fast as parquet", "MB", "files"), rows
     )
-    _tell_limits(report, seconds)
-    report.plot(f"Rows a second: {place}", bars(speeds, "million rows a second"), place.file_name)
+    _report_limits(report, seconds)
+    report.plot(f"Rows per second: {place}", bars(speeds, "million rows a second"), place.file_name)
     for ours, peer, least in TIMES_AS_FAST:
         if ours in seconds:
             report.bound(f"{place}: {ours}, times as fast as {peer}", ratio(seconds, peer, ours), ">=", least)
 
 
-def _tell_limits(report: Report, seconds: Samples) -> None:
-    """How far a Python sink can get in this run, about, and one that writes such files with Arrow."""
+def _report_limits(report: Report, seconds: Samples) -> None:
+    """Report the approximate limits of a Python sink, without and with Arrow's file encoding."""
     at_most, with_arrow = ratio(seconds, PEER, FLOOR), ratio(seconds, PEER, FILES)
     if at_most is None or with_arrow is None:
         return
@@ -194,6 +196,6 @@ def _tell_limits(report: Report, seconds: Samples) -> None:
         f"`{case}` takes {times:.2f} times as long" for case in OURS if (times := ratio(seconds, case, FILES))
     ]
     report.text(
-        f"`{FLOOR}` is {at_most:.2f} times as fast as `{PEER}`, and `{FILES}` {with_arrow:.2f} times. Beside "
-        f"`{FILES}` {' and '.join(ours)}."
+        f"`{FLOOR}` is {at_most:.2f} times as fast as `{PEER}`, and `{FILES}` {with_arrow:.2f} times. "
+        f"Compared with `{FILES}`, {' and '.join(ours)}."
     )

@@ -1,7 +1,7 @@
-"""The files of one task attempt on S3: how many requests, and how many round trips they take.
+"""Measures the requests and round trips of one task attempt's files on S3.
 
-The server is moto's, on the loopback; each request waits as over a network before it gets there. In turn with
-Arrow's dataset writer over the file systems that the two table libraries give to their users.
+The server is moto's, on the loopback; a proxy delays each request like a network. The benchmark alternates
+with Arrow's dataset writer on the public file systems of the two table libraries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import IO
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from benchmarks.measure import Options, say
+from benchmarks.measure import Options, print_progress
 from benchmarks.report import Report, lines
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, PyFileSystem
@@ -34,15 +34,15 @@ from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 FILES = (1, 20, 200)
 FIRST = 1
-"""Rounds that do not count: libraries are loaded, connections opened."""
+"""Rounds that are not counted: they load libraries and open connections."""
 ROWS = 100
-"""Of a file."""
+"""Rows per file."""
 DELAY_MS = 40
 LOGGED_S = 0.05
-"""The server tells of a request after it has answered."""
+"""The server logs a request after its response."""
 REQUESTS_MAX = {"penstock.delta": 1, "penstock.iceberg": 2}
 ROUND_TRIPS_MAX = 60
-"""Of 200 files: a fraction of one for each."""
+"""For 200 files."""
 
 _Write = Callable[[pa.Table], object]
 
@@ -59,11 +59,11 @@ def run(options: Options) -> Report:
     report = Report(
         "uploads",
         "The files of a task on S3",
-        f"A task attempt writes {ROWS} rows into each of its table partitions, a file each, in a process "
-        "that lives as long as the stream, with default settings. In turn with Arrow's dataset writer over "
-        "the file systems of the two table libraries. The server is moto's on this machine; each request "
-        f"waits {DELAY_MS} ms before it gets there, as over a network: that is a round trip below. Nothing "
-        "is committed.",
+        f"A task attempt writes {ROWS} rows into each of its table partitions, one file each, in a process "
+        "that runs as long as the stream, with default settings. It alternates with Arrow's dataset writer "
+        "on the file systems of the two table libraries. The server is moto's on this machine. A proxy "
+        f"delays each request by {DELAY_MS} ms, like a network; below, this is one round trip. Nothing is "
+        "committed.",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         log = Path(folder, "requests.log")
@@ -82,8 +82,8 @@ def run(options: Options) -> Report:
             for number in range(FIRST + options.repeat):
                 for (name, files), one in measured.items():
                     one.measure(requests)
-                    say(f"  {number}: {files} files by {name}: {one.tasks[-1].seconds:.2f} s")
-    _tell(report, {key: one.tasks[FIRST:] for key, one in measured.items()})
+                    print_progress(f"  {number}: {files} files by {name}: {one.tasks[-1].seconds:.2f} s")
+    _report_results(report, {key: one.tasks[FIRST:] for key, one in measured.items()})
     return report
 
 
@@ -148,7 +148,7 @@ def _arrow(filesystem: FileSystem, prefix: str) -> _Write:
     return write
 
 
-def _tell(report: Report, measured: dict[tuple[str, int], list[Task]]) -> None:
+def _report_results(report: Report, measured: dict[tuple[str, int], list[Task]]) -> None:
     trips = {
         key: statistics.median(task.seconds for task in tasks) * 1000 / DELAY_MS
         for key, tasks in measured.items()
@@ -159,12 +159,12 @@ def _tell(report: Report, measured: dict[tuple[str, int], list[Task]]) -> None:
     }
     names = list(dict.fromkeys(name for name, _ in measured))
     for name, requests_max in REQUESTS_MAX.items():
-        report.bound(f"requests of each of 200 files, {name}", each[name, 200], "<=", requests_max)
+        report.bound(f"requests per file of 200 files, {name}", each[name, 200], "<=", requests_max)
         report.bound(f"round trips of 200 files, {name}", trips[name, 200], "<=", ROUND_TRIPS_MAX)
     report.table(
         (
             "",
-            *(f"requests a file, {files} files" for files in FILES),
+            *(f"requests per file, {files} files" for files in FILES),
             *(f"round trips, {files} files" for files in FILES),
         ),
         (

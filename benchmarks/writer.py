@@ -1,4 +1,4 @@
-"""The data file writer alone, on one core, beside plain pyarrow on the same batches; and its files, read."""
+"""Compares the data file writer with pyarrow on the same batches, on one core, and reads both files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks import data
-from benchmarks.data import as_from_spark, made_rows, with_partition
+from benchmarks.data import as_from_spark, generated_rows, with_partition
 from benchmarks.files import write_file
-from benchmarks.measure import Options, Samples, interleaved, medians, one_core, ratio, say
+from benchmarks.measure import Options, Samples, interleaved, medians, one_core, print_progress, ratio
 from benchmarks.report import Report, bars
 from deltalake import write_deltalake
 
@@ -28,13 +28,13 @@ from penstock.writers.parquet.file import PAGE_ROWS
 from penstock.writers.parquet.write_config import ROW_GROUP_ROWS, FileNames, ParquetOptions, WriteConfig
 
 BATCH_ROWS = 10_000
-"""What Spark hands over by default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+"""Spark's default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 
 FLIGHT_ROWS = 4_000_000
 QUICK_ROWS = 500_000
 PARTITIONS = 200
 ROUNDS_OF_SCANS = 3
-"""A scan is short; of so many in a row the least counts."""
+"""A scan is short, so the minimum of this number of scans is used."""
 
 PLAIN = "pyarrow"
 GATHERED = "pyarrow, large row groups"
@@ -47,7 +47,7 @@ SPLIT = f"penstock.delta, {PARTITIONS} partitions"
 SPLIT_BY_DELTALAKE = f"deltalake, {PARTITIONS} partitions"
 LONG_GROUPS = "penstock.delta, row groups of 1,000,000"
 SHORT_PAGES = "penstock.delta, pages of 20,000"
-"""As Arrow has them."""
+"""Arrow's default."""
 
 READ = (PLAIN, DELTA, ICEBERG, LONG_GROUPS, SHORT_PAGES, SPLIT, SPLIT_BY_DELTALAKE)
 
@@ -57,19 +57,19 @@ SPEEDUP_MIN, SPLIT_MIN, SIZE_MAX, SCAN_MIN = 2, 0.6, 1, 1
 def run(options: Options) -> Report:
     report = Report(
         "writer",
-        "Writing Parquet, and reading it",
+        "Writing and reading Parquet",
         f"Arrow batches of {BATCH_ROWS:,} rows are written by the data file writer, by `pyarrow.parquet` "
-        f"with its defaults (`{PLAIN}`: each batch a row group, as a simple sink does; `{GATHERED}`: all "
-        f"rows gathered first; `{ENCODER}`: with our row groups, codec and encodings, but without checks, "
-        "statistics, several files or protection against crashes: the least that Arrow's encoder takes), "
-        f"and by `{DUCKDB}` and `{POLARS}` (gathered, with zstd and row groups as large as ours), all on "
-        f"one core. Ours has row groups of {ROW_GROUP_ROWS:,} rows and pages of {PAGE_ROWS:,} unless "
-        f"another number is given, and smaller row groups in {PARTITIONS} table partitions, whose rows "
-        f"wait together in a buffer of 128 MB. `{SPLIT_BY_DELTALAKE}` is `write_deltalake` with its "
-        "defaults; each of its files has one row group. Seconds are those of the processor, medians of "
-        f"{options.repeat} interleaved runs, and `times as fast` is the median of their ratios. The "
-        "flights are real, and repeated; rows of the last part are made: a sequence, times, few and many "
-        "different texts, numbers.",
+        f"with its defaults (`{PLAIN}`: each batch is a row group, as in a simple sink; `{GATHERED}`: all "
+        f"rows collected first; `{ENCODER}`: with Penstock's row groups, codec and encodings, but without "
+        "checks, statistics, several files or protection against crashes, the minimum of Arrow's encoder), "
+        f"and by `{DUCKDB}` and `{POLARS}` (collected, with zstd and row groups of the same size), all on "
+        f"one core. Penstock has row groups of {ROW_GROUP_ROWS:,} rows and pages of {PAGE_ROWS:,} unless "
+        f"another number is given. Its row groups in {PARTITIONS} table partitions are smaller, because "
+        f"their rows share a buffer of 128 MB. `{SPLIT_BY_DELTALAKE}` is `write_deltalake` with its "
+        "defaults; each of its files has one row group. Seconds are processor time, medians of "
+        f"{options.repeat} interleaved runs; `times as fast` is the median of their ratios. The flights "
+        "are real, and repeated. The rows of the last section are generated: a sequence, times, strings of "
+        "low and high cardinality, numbers.",
     )
     with one_core(), tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         for title, rows in _sources(options):
@@ -81,7 +81,7 @@ def _sources(options: Options) -> Iterator[tuple[str, pa.Table]]:
     rows = options.rows or (QUICK_ROWS if options.is_quick else None)
     yield "lineitem", _table(data.lineitem(rows or data.LINEITEM_ROWS))
     yield "flights", _table(data.flights(rows or FLIGHT_ROWS))
-    yield "made rows", made_rows(rows or FLIGHT_ROWS)
+    yield "generated rows", generated_rows(rows or FLIGHT_ROWS)
 
 
 def _table(source: data.Source) -> pa.Table:
@@ -122,7 +122,7 @@ def by_polars(folder: Path, table: pa.Table) -> None:
 
 
 def one_core_polars() -> Any:
-    os.environ["POLARS_MAX_THREADS"] = "1"  # read once, when it is imported
+    os.environ["POLARS_MAX_THREADS"] = "1"  # polars reads it at import
     import polars as pl
 
     return pl
@@ -173,7 +173,7 @@ def _compare(report: Report, title: str, table: pa.Table, options: Options, fold
         ),
     }
     cases = {name: write for name, write in cases.items() if options.wants(name)}
-    say(f" {title}")
+    print_progress(f" {title}")
     seconds = interleaved(
         {name: partial(_written, write, folder / name) for name, write in cases.items()},
         options.repeat,
@@ -193,7 +193,7 @@ def _compare(report: Report, title: str, table: pa.Table, options: Options, fold
     for ours in (DELTA, ICEBERG):
         what = f"{title}: `{ours}`"
         report.bound(f"{what}, as fast as `{PLAIN}`", ratio(seconds, PLAIN, ours), ">=", SPEEDUP_MIN, " ×")
-        report.bound(f"{what}, as large", _share(sizes, ours, PLAIN), "<=", SIZE_MAX, " ×")
+        report.bound(f"{what}, size relative to `{PLAIN}`", _share(sizes, ours, PLAIN), "<=", SIZE_MAX, " ×")
     speed = ratio(seconds, DELTA, SPLIT)
     report.bound(f"{title}: {PARTITIONS} partitions, as fast as one", speed, ">=", SPLIT_MIN, " ×")
     _scan(report, title, options, {name: folder / name for name in READ if name in cases})
@@ -220,11 +220,11 @@ def _megabytes(folder: Path) -> float:
 
 
 def _scan(report: Report, title: str, options: Options, folders: dict[str, Path]) -> None:
-    """All columns of all rows."""
+    """Read all columns of all rows."""
     report.text("Reading all columns of these files, all rows, on one core:")
     rows = []
     for reader, scan in READERS.items():
-        say(f" {title}, read by {reader}")
+        print_progress(f" {title}, read by {reader}")
         with scan() as read:
             cases = {name: partial(_least, read, str(path)) for name, path in folders.items()}
             seconds: Samples = interleaved(cases, options.repeat, warm_up=1)
@@ -245,7 +245,7 @@ def _least(read: Callable[[str], Any], path: str) -> float:
 
 
 def _processor_seconds() -> float:
-    """Of this process and of those that it has started: Spark is one of them."""
+    """Processor seconds of this process and its child processes, such as Spark."""
     others = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
     return time.process_time() + sum(times.user + times.system for times in others)
 
@@ -261,7 +261,7 @@ def _by_duckdb() -> Iterator[Callable[[str], Any]]:
 
 
 def _each_column(path: str) -> str:
-    """An aggregate that a reader cannot take from statistics."""
+    """Return an aggregate of all columns that a reader cannot compute from statistics."""
     file = next(Path(path).rglob("*.parquet"))
     return ", ".join(f'bit_xor(hash("{name}"))' for name in pq.read_schema(file).names)
 

@@ -70,11 +70,11 @@ def listeners(*, as_json: bool, has_parent: bool) -> list[DeliveryListener]:
     Args:
         has_parent: True for a child process of `start_delivery`, which reads the newest error from stdout
     """
-    to_parent = [LastError(_tell_parent)] if has_parent else []
+    to_parent = [LastError(_report_to_parent)] if has_parent else []
     return [LogListener(), *to_parent, *([JsonListener()] if as_json else [])]
 
 
-def _tell_parent(error: Exception | None) -> None:
+def _report_to_parent(error: Exception | None) -> None:
     with suppress(OSError):  # the parent has died, and this process ends soon
         sys.stdout.write(error_line(error))
         sys.stdout.flush()
@@ -98,7 +98,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def cut_off_if_it_hangs(stop: threading.Event, seconds: float = END_S) -> Iterator[None]:
+def exit_if_stalled(stop: threading.Event, seconds: float = END_S) -> Iterator[None]:
     """Kill the process if it should stop and then makes no progress for `seconds`.
 
     Without clean-up: a thread that hangs in a library call cannot be ended, and Python would wait for it. The
@@ -108,9 +108,9 @@ def cut_off_if_it_hangs(stop: threading.Event, seconds: float = END_S) -> Iterat
 
     def watch() -> None:
         stop.wait()
-        told_at = time.monotonic()
+        stopped_at = time.monotonic()
         while not has_ended.wait(POLL_INTERVAL_S):
-            if time.monotonic() - max(told_at, last_progress_s()) > seconds:
+            if time.monotonic() - max(stopped_at, last_progress_s()) > seconds:
                 logger.error(
                     "The running delivery has made no progress for %.0f s. The process ends now; the next "
                     "delivery finishes the work.",

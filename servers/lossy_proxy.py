@@ -1,6 +1,6 @@
-"""A proxy before an HTTP server that loses and delays requests and responses: the network's worst moments.
+"""Runs an HTTP proxy that loses, delays and repeats requests and responses.
 
-It runs in a process of its own, as some calls of the Delta library keep Python's lock while they wait.
+It runs in a separate process, because some calls of the Delta library keep Python's lock while they wait.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from urllib.request import Request, urlopen
 
 Fault = Literal[
     "request lost",
-    "request late",  # the client loses the connection at once; the server gets it at `deliver_late()`
+    "request late",  # the connection is closed at once; the server receives it at `deliver_late()`
     "response lost",
     "response cut",  # the connection ends before the last byte
     "answered 500",
     "answered 502",
     "answered 503",
     "answered 504",
-    "landed, answered 500",
-    "landed, answered 502",
-    "landed, answered 503",
-    "landed, answered 504",
-    "sent twice",  # as gateways do; the client gets the second answer
-    "echoed",  # an error that quotes the request's headers
+    "committed, answered 500",
+    "committed, answered 502",
+    "committed, answered 503",
+    "committed, answered 504",
+    "sent twice",  # as gateways do; the client receives the second response
+    "echoed",  # an error that contains the request's headers
     "denied",
 ]
 
@@ -42,27 +42,29 @@ _LATE = "/--late--"
 
 
 class LossyProxy:
-    """The test's side of the proxy."""
+    """Controls the proxy from the test."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def spend(self, *faults: Fault, on: str = "", then_on_any: bool = False) -> None:
-        """Use up these faults, one by one, on requests whose first line has all the words of `on`.
+        """Inject these faults, one per request, into requests whose request line contains all words of `on`.
 
-        With `then_on_any` only the first one is so choosy.
+        Args:
+            on: words separated by spaces; empty: any request
+            then_on_any: only the first fault needs the words; later faults hit any request
         """
         body = json.dumps({"words": on.split(), "faults": faults, "then_on_any": then_on_any}).encode()
         urlopen(Request(self.url + _CONTROL, body, method="PUT")).close()
 
     def spent(self) -> list[str]:
-        """First lines of the requests that faults were used up on, since `spend`."""
+        """Return the request lines of the requests with a fault since the last `spend`."""
         with urlopen(self.url + _CONTROL) as response:
             lines: list[str] = json.load(response)
         return lines
 
     def deliver_late(self) -> list[int]:
-        """Send the requests that are late, in their order, and say the statuses of the server's answers."""
+        """Send the late requests in their order and return the status codes of the responses."""
         with urlopen(Request(self.url + _LATE, method="POST")) as response:
             statuses: list[int] = json.load(response)
         return statuses
@@ -70,10 +72,11 @@ class LossyProxy:
 
 @contextmanager
 def lossy_proxy(backend: str, errors: IO[bytes] | None = None, delay_ms: float = 0) -> Iterator[LossyProxy]:
-    """
+    """Start a proxy in front of the server at `backend`.
+
     Args:
-        delay_ms: what a request takes more, as over a network
-        errors: where tracebacks go, such as those about clients that have disconnected; None: to this process's own
+        errors: receives tracebacks, for example about disconnected clients; None: this process's stderr
+        delay_ms: added to each request, like a network's latency
     """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -91,14 +94,14 @@ def lossy_proxy(backend: str, errors: IO[bytes] | None = None, delay_ms: float =
             proxy.wait()
 
 
-# The proxy's side -------------------------------------------------------------------------------------
+# The proxy process ------------------------------------------------------------------------------------
 
 _FRAMING = ("content-length", "transfer-encoding", "expect")
-"""Headers of a connection, of which the proxy has another to the server."""
+"""Headers of a single connection, which the proxy does not forward."""
 
 
 def read_body(request: BaseHTTPRequestHandler) -> bytes:
-    """Of a known length, or in chunks."""
+    """Read a body with a content length or in chunks."""
     if request.headers.get("Transfer-Encoding", "").lower() != "chunked":
         return request.rfile.read(int(request.headers.get("Content-Length") or 0))
     body = b""
@@ -106,12 +109,12 @@ def read_body(request: BaseHTTPRequestHandler) -> bytes:
         body += request.rfile.read(size)
         request.rfile.readline()
     while request.rfile.readline().strip():
-        """A trailer, which nobody here needs."""
+        """Skip the trailer."""
     return body
 
 
 class _Request(NamedTuple):
-    """What a client sent."""
+    """A client's request."""
 
     method: str
     path: str
@@ -143,7 +146,7 @@ class _Faults:
 
 
 def _send(backend: str, request: _Request) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the server's answer."""
+    """Forward the request and return status, headers and body of the response."""
     connection = http.client.HTTPConnection(urlsplit(backend).netloc, timeout=30)
     try:
         connection.request(request.method, request.path, request.body, request.headers)

@@ -1,4 +1,4 @@
-"""Jars of Java's side of a table format, from the Maven repository of this machine."""
+"""Resolves jars with the Maven of this machine."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"
 _NETWORK = r"Could not transfer|offline mode|Connection refused|Unknown host|timed out|Network is unreachable"
-"""What Maven says when no repository answers; a missing artifact is not among it."""
+"""Matches Maven's messages if no repository responds, but not those about a missing artifact."""
 
 
 class MavenUnreachableError(Exception):
-    """No `mvn` on PATH, or no repository answers and the user's own lacks the jars."""
+    """There is no `mvn` on PATH, or no repository responds and the local one does not have the jars."""
 
 
 def classpath(pom: Path, *, options: Sequence[str] = ()) -> str:
-    """The jars of this project and of what they need, fetched on first use (1.5 s later on).
+    """Return the class path of a project with all dependencies, downloaded on first use (later 1.5 s).
 
-    Mirrors, proxies and the folder with the jars are those of the user's Maven settings.
+    The user's Maven settings determine mirrors, proxies and the local repository.
 
     Raises:
-        MavenUnreachableError: the only reason for which a test may be skipped.
+        MavenUnreachableError: a test may be skipped only for this reason.
         AssertionError: Maven works and could not resolve the project; its output is in the message.
     """
     maven = shutil.which("mvn")
@@ -41,13 +41,13 @@ def classpath(pom: Path, *, options: Sequence[str] = ()) -> str:
         )
         if ended.returncode == 0:
             return target.read_text().strip()
-    said = ended.stdout + ended.stderr
-    if re.search(_NETWORK, said):
-        raise MavenUnreachableError(f"Maven cannot be reached: no repository answers for {pom.name}")
-    raise AssertionError(f"{pom} could not be resolved:\n{said}")
+        output = ended.stdout + ended.stderr
+    if re.search(_NETWORK, output):
+        raise MavenUnreachableError(f"Maven cannot be reached: no repository responds for {pom.name}")
+    raise AssertionError(f"{pom} could not be resolved:\n{output}")
 
 
 def java() -> str:
-    """The Java of JAVA_HOME, else the one on PATH, as Spark takes it."""
+    """Return the Java of JAVA_HOME, else the one on PATH, as Spark does."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else "java"

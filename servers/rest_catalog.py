@@ -1,4 +1,4 @@
-"""Iceberg's own REST catalog server on the loopback, in a process of its own."""
+"""Runs Iceberg's REST catalog server on the loopback in a separate process."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _FIXTURE = Path(__file__).parent / "rest_catalog_server"
 
 @dataclass(frozen=True)
 class RestCatalogServer:
-    """A running server. Tests that share it take a namespace of their own."""
+    """A running server. Tests that share it use separate namespaces."""
 
     uri: str
     warehouse: Path
 
     @property
     def properties(self) -> dict[str, str]:
-        """For pyiceberg: `load_catalog("name", **server.properties)`."""
+        """Properties for pyiceberg: `load_catalog("name", **server.properties)`."""
         return self.properties_at(self.uri)
 
     def properties_at(self, uri: str) -> dict[str, str]:
-        """The same through a proxy at `uri`."""
+        """Return the properties with a proxy at `uri`."""
         return {"type": "rest", "uri": uri, "warehouse": self.warehouse.as_uri()}
 
 
 @contextmanager
 def rest_catalog_server(warehouse: Path) -> Iterator[RestCatalogServer]:
-    """A server whose tables are in this folder, `file:/…` in their metadata.
+    """Start a server with its tables in this folder, `file:/…` in their metadata.
 
     Raises:
-        MavenUnreachableError: its jars are not to be had.
+        MavenUnreachableError: its jars cannot be downloaded.
     """
     properties = {
         "warehouse": warehouse.as_uri(),
         "database": f"jdbc:sqlite:{warehouse / 'catalog.sqlite'}",
     }
-    with jetty_server(_FIXTURE, warehouse, properties, _ask) as port:
+    with jetty_server(_FIXTURE, warehouse, properties, _probe) as port:
         yield RestCatalogServer(f"http://127.0.0.1:{port}", warehouse)
 
 
-def _ask(port: int) -> None:
+def _probe(port: int) -> None:
     urlopen(f"http://127.0.0.1:{port}/v1/config").close()

@@ -1,4 +1,4 @@
-"""An S3 server on the loopback, in a process of its own."""
+"""Runs an S3 server on the loopback in a separate process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BUCKET = "lake"
 
 @contextmanager
 def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iterator[dict[str, str]]:
-    """Storage options of a server with an empty bucket `lake`.
+    """Start a server with an empty bucket `lake` and yield its storage options.
 
-    Never in the test's own process: some calls of the Delta library keep Python's lock while they wait.
+    It needs a separate process, because some calls of the Delta library keep Python's lock while they wait.
 
     Args:
-        module: what runs the server
-        log: gets a line for each request
+        module: the Python module that runs the server
+        log: receives a line for each request
     """
     port = free_port()
     server = subprocess.Popen(
@@ -45,14 +45,14 @@ def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iter
 
 @contextmanager
 def logged_s3_server(folder: Path) -> Iterator[tuple[dict[str, str], RequestLog]]:
-    """See `s3_server`. The log is a file in the folder."""
+    """Start an `s3_server` that logs to a file in the folder."""
     log = folder / "requests.log"
     with log.open("wb") as log_file, s3_server(log=log_file) as options, log.open("rb") as lines:
         yield options, RequestLog(lines)
 
 
 def s3_options(url: str) -> dict[str, str]:
-    """For a server at this address, as the Delta library and polars take them."""
+    """Return storage options for the Delta library and polars."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "key",
@@ -63,7 +63,7 @@ def s3_options(url: str) -> dict[str, str]:
 
 
 def s3_properties(options: Mapping[str, str]) -> dict[str, str]:
-    """The same options as Iceberg names them."""
+    """Return the storage properties for Iceberg."""
     return {
         "s3.endpoint": options["AWS_ENDPOINT_URL"],
         "s3.access-key-id": options["AWS_ACCESS_KEY_ID"],
@@ -73,7 +73,7 @@ def s3_properties(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def s3_client(options: dict[str, str]) -> Any:
-    """A client of that server, to look behind the libraries' backs."""
+    """Return a client of the server that does not use the table libraries."""
     return boto3.client(
         "s3",
         endpoint_url=options["AWS_ENDPOINT_URL"],

@@ -1,6 +1,6 @@
-"""Postgres, S3, Azure and a REST catalog, each behind a proxy, for runs that need several of them.
+"""Runs Postgres, S3, Azure and a REST catalog for tests that need several of them; HTTP servers have a proxy.
 
-Each is started when it is needed first, and lives as long as `Servers`.
+Each server starts on first use and stops with `Servers`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from servers.s3 import s3_server
 
 @dataclass(frozen=True)
 class Proxied:
-    """A server, and the proxy that stands before it for everybody but the run itself."""
+    """A server process and its proxy. Everything except the run itself uses the proxy."""
 
     proxy: LossyProxy
     process: psutil.Process
@@ -39,7 +39,7 @@ class Proxied:
 
 
 class Servers:
-    """All servers of a run. A context manager: none of them outlives it."""
+    """All servers of a run. A context manager, which stops them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,28 +63,29 @@ class Servers:
         return self._postgres
 
     def s3(self) -> tuple[dict[str, str], Proxied]:
-        """Storage options of the server itself, and what stands before it."""
+        """Return storage options of the server itself, and the server with its proxy."""
         if self._s3 is None:
             options = self._stack.enter_context(s3_server())
             self._s3 = options, self._proxied(options["AWS_ENDPOINT_URL"])
         return self._s3
 
     def azure(self) -> tuple[str, Proxied]:
-        """The URL of the server itself, and what stands before it.
+        """Return the URL of the server itself, and the server with its proxy.
 
         Raises:
-            NpmUnreachableError: the server is not to be had.
+            NpmUnreachableError: Azurite cannot be installed.
         """
         if self._azure is None:
             url = self._stack.enter_context(azure_server())
             self._azure = url, self._proxied(url)
-            os.environ["AZURITE_BLOB_STORAGE_URL"] = self._azure[1].proxy.url  # where the drivers look for it
+            os.environ["AZURITE_BLOB_STORAGE_URL"] = self._azure[1].proxy.url  # read by the drivers
         return self._azure
 
     def rest_catalog(self) -> tuple[RestCatalogServer, Proxied]:
-        """
+        """Return the server itself, and the server with its proxy.
+
         Raises:
-            MavenUnreachableError: its jars are not to be had.
+            MavenUnreachableError: its jars cannot be downloaded.
         """
         if self._rest is None:
             server = self._stack.enter_context(rest_catalog_server(self._folder / "rest-warehouse"))
@@ -98,8 +99,8 @@ class Servers:
 
 
 def _listener(port: int) -> psutil.Process:
-    """The child of this process that listens there."""
+    """Return the child process that listens on the port."""
     for child in psutil.Process(os.getpid()).children(recursive=True):
         if any(one.laddr.port == port for one in child.net_connections() if one.status == "LISTEN"):
             return child
-    raise AssertionError(f"nobody listens on port {port}")
+    raise AssertionError(f"no child process listens on port {port}")

@@ -30,23 +30,18 @@ def check(
     """Compare a table with the source of its stream, after the stream has recovered and stopped.
 
     Everything is read through duckdb, which is independent of the code that wrote the table. If the table
-        references
-    missing files, no engine can read its rows: then all rows of the source count as lost.
+    references missing files, no engine can read its rows: then all rows of the source count as lost.
 
     Args:
         table: a `DeltaTable` or an `IcebergTable`
-        source: the input of the stream, as a relation in duckdb's SQL, such as
-            `read_parquet('in/*.parquet')`,
-            `(SELECT range AS id FROM range(5000))`, or a name on `connection`
+        source: the input of the stream, as a relation in duckdb's SQL, such as `read_parquet('in/*.parquet')`
+            or `(SELECT range AS id FROM range(5000))`, or a name on `connection`
         store: the manifest store, to find pending batches: the checkpoint directory with the store in it, or
-            the URL
-            in the sink's option `store`; None skips that
+            the URL in the sink's option `store`; None skips that
         columns: what identifies a row in source and table: one or more columns or SQL expressions, separated
-            by
-            commas. They need not be unique: rows are compared as a multiset.
+            by commas. They need not be unique: rows are compared as a multiset.
         connection: a duckdb connection with what your tables need, such as a secret for an object store. It
-            stays
-            open and keeps the extensions that are loaded. By default a new one.
+            stays open and keeps the extensions that are loaded. By default a new one.
 
     Returns:
         the observation; its `problems` are empty if the invariant holds, and its `str` is readable text

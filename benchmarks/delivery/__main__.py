@@ -1,16 +1,16 @@
-"""What decoupled delivery is for: a query with a batch each second, and a table of few, large files.
+"""Benchmark of decoupled delivery: a query with one batch per second, and a table of few, large files.
 
     python -m benchmarks.delivery [--minutes 10] [--outage-seconds 120] [--write]
 
-One Spark writes the same rows, 4 tasks a batch, into three tables at once:
+One Spark writes the same rows, in 4 tasks per batch, into three tables at once:
 
     coupled      Delta: each batch is a table commit
     decoupled    Delta: a delivery process commits and compacts
     outage       Iceberg in a REST catalog, decoupled; the catalog hangs in the middle of the run
 
-Meanwhile each table is read every few seconds by an engine that did not write it. At last Spark is killed
-with SIGKILL and never started again: whatever was prepared must get into the tables. The exit code is 1 if a
-promise does not hold. `--write` puts the report into docs/benchmarks/.
+Another engine than the writer reads each table every few seconds. At the end Spark is killed with SIGKILL and
+not started again; all prepared batches must still be delivered. The exit code is 1 if a target is missed.
+`--write` puts the report into docs/benchmarks/.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ FILES_MAX, COMMITS_MAX = 40, 20
 FRESHNESS_SLACK_S = 10
 DELIVERY_TIMEOUT_S = 180
 PACE_MIN = 0.9
-"""The three streams and their readers share the machine: a batch may take more than its second."""
+"""The three streams and their readers share the machine, so a batch may take more than a second."""
 
 
 @dataclass
 class Target:
-    """One table, the sink that writes it, and what was seen of it."""
+    """A table, its sink, and the results of its reads."""
 
     name: str
     table: Table
@@ -62,7 +62,7 @@ class Target:
     options: Mapping[str, str]
     is_decoupled: bool
     catalog: Mapping[str, str] = field(default_factory=dict)
-    """For the delivery process."""
+    """Catalog properties for the delivery process."""
     root: Path = Path()
     reads: int = 0
     problems: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ def main() -> int:
 def run(root: Path, servers: Servers, seconds: float, outage_s: float) -> Report:
     targets = list(_targets(root, servers))
     journal, store_url = root / "journal.jsonl", f"sqlite:///{root}/store.sqlite"
-    orders = {
+    settings = {
         "rows_per_second": ROWS_PER_SECOND,
         "tasks": TASKS,
         "journal": str(journal),
@@ -96,7 +96,7 @@ def run(root: Path, servers: Servers, seconds: float, outage_s: float) -> Report
             one.name: {"format": one.format, "options": _all_options(one, root, store_url)} for one in targets
         },
     }
-    driver = [sys.executable, "-m", "benchmarks.delivery.driver", json.dumps(orders)]
+    driver = [sys.executable, "-m", "benchmarks.delivery.driver", json.dumps(settings)]
     with ExitStack() as stack:
         log = stack.enter_context((root / "processes.log").open("w"))
         spark = stack.enter_context(_process(driver, log))
@@ -108,7 +108,7 @@ def run(root: Path, servers: Servers, seconds: float, outage_s: float) -> Report
         readers = [threading.Thread(target=_read, args=(one, stop), daemon=True) for one in targets]
         for reader in readers:
             reader.start()
-        _live(seconds, outage_s, servers if len(targets) > 2 else None, journal)
+        _run_with_outage(seconds, outage_s, servers if len(targets) > 2 else None, journal)
         os.killpg(spark.pid, signal.SIGKILL)
         spark.wait()
         with open_store(store_url) as store:
@@ -122,7 +122,7 @@ def run(root: Path, servers: Servers, seconds: float, outage_s: float) -> Report
             return _report(targets, store, journal, ended, outage_s)
 
 
-# What runs ------------------------------------------------------------------------------------------
+# Processes ------------------------------------------------------------------------------------------
 
 
 def _targets(root: Path, servers: Servers) -> Iterator[Target]:
@@ -133,7 +133,7 @@ def _targets(root: Path, servers: Servers) -> Iterator[Target]:
     try:
         catalog, _ = servers.rest_catalog()
     except MavenUnreachableError as error:
-        print(f"Without the outage of a catalog: {error}", file=sys.stderr)
+        print(f"The catalog outage is not measured: {error}", file=sys.stderr)
         return
     properties = catalog.properties
     options = {"table": "bench.rows", "catalog": "rest", **{f"catalog.{k}": v for k, v in properties.items()}}
@@ -162,7 +162,7 @@ def _deliver(store_url: str, targets: list[Target]) -> list[str]:
 
 @contextmanager
 def _process(command: list[str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """In a group of its own; no process of it outlives the block."""
+    """Run the command in its own process group, and kill the group at the end of the block."""
     process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         yield process
@@ -172,8 +172,8 @@ def _process(command: list[str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _live(seconds: float, outage_s: float, servers: Servers | None, journal: Path) -> None:
-    """Let time go by, with the catalog hanging in the middle of it."""
+def _run_with_outage(seconds: float, outage_s: float, servers: Servers | None, journal: Path) -> None:
+    """Wait while the streams run, and suspend the catalog in the middle."""
     before = max((seconds - outage_s) / 2, 0)
     _wait(before, journal)
     stopped = nullcontext() if servers is None else servers.rest_catalog()[1].stopped()
@@ -202,15 +202,15 @@ def _wait_for(condition: Any, seconds: float, what: str, root: Path) -> None:
 
 
 def _read(target: Target, stop: threading.Event) -> None:
-    """Read the table as a user would, again and again: each row once, none missing before the last."""
+    """Read the table repeatedly and check that each id up to the last one is there once."""
     while True:
         is_last = stop.wait(READ_EVERY_S)
         try:
             with duckdb.connect() as connection:
                 relation = target.table.relation(connection)
-                asked = connection.sql(f"SELECT count(*), count(DISTINCT id), max(id) FROM {relation}")
-                rows, distinct, last = asked.fetchall()[0]
-        except Exception as error:  # noqa: BLE001  not there yet, or the catalog hangs
+                result = connection.sql(f"SELECT count(*), count(DISTINCT id), max(id) FROM {relation}")
+                rows, distinct, last = result.fetchall()[0]
+        except Exception as error:  # noqa: BLE001  the table does not exist yet, or the catalog is suspended
             if target.rows and not (target.catalog and _is_outage(target.root)):
                 target.problems.append(f"could not be read: {error}")
         else:
@@ -223,7 +223,7 @@ def _read(target: Target, stop: threading.Event) -> None:
 
 
 def _is_outage(root: Path) -> bool:
-    """Is the catalog stopped, or was a moment ago, when the read began?"""
+    """Return True if the catalog is suspended, or was when the read began."""
     noted = root / "outage"
     if not noted.exists():
         return False
@@ -231,7 +231,7 @@ def _is_outage(root: Path) -> bool:
     return bool(start <= time.time() <= end + 2 * READ_EVERY_S)
 
 
-# What came of it ------------------------------------------------------------------------------------
+# The page -------------------------------------------------------------------------------------------
 
 
 def _pending(store: SqlManifestStore) -> int:
@@ -248,9 +248,9 @@ def _report(
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     report = Report(
         "delivery",
-        "A batch each second: coupled and decoupled delivery",
-        "One Spark writes the same rows into three tables at once, in 4 tasks a batch; then it is killed, "
-        "and never started again.",
+        "One batch per second: coupled and decoupled delivery",
+        "One Spark writes the same rows into three tables at once, in 4 tasks per batch. Then it is killed "
+        "and not started again.",
         command="make bench-delivery",
     )
     rows: list[Sequence[object]] = []
@@ -265,7 +265,7 @@ def _report(
         files, commits = len(version.live), len(version.tokens)
         rows.append(stream_row(target.name, batches, commits, files, target.rows, target.reads))
         prepared = sum(record.rows for record in store.history(stream, 100_000))
-        report.bound(f"{target.name}: all that was prepared is in the table", prepared, "==", target.rows)
+        report.bound(f"{target.name}: prepared rows that are in the table", prepared, "==", target.rows)
         report.bound(f"{target.name}: reads that failed or were wrong", len(target.problems), "==", 0)
         problems += [f"- {target.name}: {problem}" for problem in target.problems[:3]]
         if not target.is_decoupled:
@@ -286,11 +286,11 @@ def _report(
             with_it = (len(batches) - len(during)) / (
                 batches[-1]["time"] - batches[0]["time"] - (end - start)
             )
-            what = f"outage: batches a second in {outage_s:.0f} s without a catalog, of those with it"
+            what = f"outage: batches per second in {outage_s:.0f} s without a catalog, relative to with it"
             report.bound(what, round(without / with_it, 2), ">=", PACE_MIN)
-            report.bound("outage: slowest batch meanwhile, s", round(slowest / 1000, 1), "<=", 5)
+            report.bound("outage: slowest batch during it, s", round(slowest / 1000, 1), "<=", 5)
     ratio = medians["decoupled"] / medians["coupled"]
-    report.bound("decoupled: median batch time, of the coupled one's", round(ratio, 2), "<=", 1.0)
+    report.bound("decoupled: median batch time, relative to coupled", round(ratio, 2), "<=", 1.0)
     report.bound("delivery process: exit code after SIGTERM", exit_code, "==", 0)
     report.table(STREAM_HEADER, rows)
     report.text("Commits and files of the table in the catalog are those of its newest snapshots.")
@@ -301,7 +301,7 @@ def _report(
 
 
 def _ages(store: SqlManifestStore, stream: StreamKey) -> Iterator[float]:
-    """For each delivered batch: seconds from its prepare to when it could be read."""
+    """Yield the seconds from prepare until readable of each delivered batch."""
     delivered_at = {one.delivery_id: one.finished_at for one in store.deliveries.recent(stream, 10_000)}
     for record in store.history(stream, 100_000):
         finished = delivered_at.get(record.delivery_id or -1)

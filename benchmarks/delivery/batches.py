@@ -1,4 +1,4 @@
-"""What the journal of the driver program says of the batches: a row of the table, and a picture."""
+"""Evaluates the journal of the driver program: a table row for each stream, and a plot."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ STREAM_HEADER = (
 )
 COLORS = {"coupled": "#c0392b", "decoupled": "#1f618d", "outage": "#7d3c98"}
 FIRST_COUNTED = 3
-"""The batches before it start Spark's workers."""
+"""Earlier batches start Spark's workers."""
 
 
 def batches_of(name: str, journal: Sequence[Batch]) -> list[Batch]:
-    """Those of a stream that count."""
+    """Return the counted batches of a stream."""
     return [line for line in journal if line.get("query") == name and line["batch"] >= FIRST_COUNTED]
 
 

@@ -1,6 +1,6 @@
-"""The driver program of the benchmark: the same rows into several sinks, once a second, until it is killed.
+"""Driver program of the benchmark: writes the same rows into several sinks, once per second, until killed.
 
-What each batch took goes into a file, one JSON object a line.
+The time of each batch goes into a file with one JSON object per line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import penstock
 
 
 class Journal(StreamingQueryListener):
-    """Writes down what Spark says of each batch."""
+    """Records Spark's progress of each batch."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class Journal(StreamingQueryListener):
 
 def main() -> None:
     """Arguments: a JSON object with `sinks`, `rows_per_second`, `tasks`, `journal`."""
-    orders = json.loads(sys.argv[1])
+    settings = json.loads(sys.argv[1])
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -59,12 +59,12 @@ def main() -> None:
     )
     spark.sparkContext.setLogLevel("ERROR")
     penstock.register(spark)
-    spark.streams.addListener(Journal(Path(orders["journal"])))
-    for name, sink in orders["sinks"].items():
+    spark.streams.addListener(Journal(Path(settings["journal"])))
+    for name, sink in settings["sinks"].items():
         rows = (
             spark.readStream.format("rate")
-            .option("rowsPerSecond", orders["rows_per_second"])
-            .option("numPartitions", orders["tasks"])
+            .option("rowsPerSecond", settings["rows_per_second"])
+            .option("numPartitions", settings["tasks"])
             .load()
             .selectExpr("value AS id", "timestamp AS at", "CAST(value % 1000 AS STRING) AS text")
         )

@@ -1,7 +1,7 @@
-"""The driver program of the stream benchmarks: one Spark that runs the stream it is given.
+"""Driver program of the stream benchmarks: one Spark that runs the requested streams.
 
-Its only argument is the descriptor of a socket; from there come names of methods of `Streams` with arguments,
-and what these return goes back. All sinks share one JVM, so that it is as warm for one as for the other.
+Its argument is the descriptor of a socket. It receives names of methods of `Streams` with arguments, and
+sends back the results. All sinks share one JVM, so it is equally warm for all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS}
 Progress = dict[str, float]
-"""Milliseconds of one batch by step, as Spark counts them, and its `rows`."""
+"""Milliseconds of one batch by step, from Spark's progress, and its `rows`."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class OpenStream:
     fed: int = 0
 
     def feed(self, files: list[Path]) -> list[Progress]:
-        """Let the files arrive all at once; the batches that then ran."""
+        """Make all files visible at once and return the batches that processed them."""
         before = len(self.query.recentProgress)
         hidden = self.arriving.with_name(f"hidden-{self.fed}")
         hidden.mkdir(parents=True)
@@ -53,7 +53,7 @@ class OpenStream:
 
 
 class Streams:
-    """What can be asked for."""
+    """The methods that the benchmark calls."""
 
     def __init__(self) -> None:
         self._spark: SparkSession
@@ -61,7 +61,7 @@ class Streams:
         self._open: dict[str, OpenStream] = {}
 
     def start_spark(self, master: str, jars: str, settings: dict[str, str]) -> str:
-        """The hardware, and the libraries of this environment."""
+        """Start Spark and describe the hardware and the libraries of this environment."""
         builder = SparkSession.builder.master(master).appName("benchmarks")
         for key, value in settings.items():
             builder = builder.config(key, value)
@@ -74,7 +74,7 @@ class Streams:
     def large_batch(
         self, sink: str, warm_up: list[Path], files: list[Path], rows: int, folder: Path, partitions: int
     ) -> dict[str, Any]:
-        """A new table gets the files in one batch, after a small one; its times, files and bytes."""
+        """Write the files into a new table in one batch, after a small one; return times, files and bytes."""
         self.open(sink, warm_up, folder, partitions)
         since = time.time()
         batches = self.feed(sink, files)
@@ -90,7 +90,7 @@ class Streams:
         return {**batches[0], "tasks": self._task_ms(since), "files": len(written), "bytes": size}
 
     def small_batches(self, sink: str, source: Path, folder: Path) -> list[Progress]:
-        """A batch for each file, as fast as they go."""
+        """Run a batch for each file, as fast as possible."""
         rows = self._rows(sink, source, files_per_batch=1)
         folder.mkdir(parents=True)
         made, _ = self._sink(sink)
@@ -101,12 +101,12 @@ class Streams:
         return batches
 
     def open(self, sink: str, files: list[Path], folder: Path, partitions: int = 1) -> list[Progress]:
-        """Start a query whose first batch is of these files, into a table of so many partitions."""
+        """Start a query into a table of this number of partitions; its first batch has these files."""
         arriving = folder.with_name(f"{folder.name}_arriving")
         arriving.mkdir(parents=True)
         folder.mkdir()
         rows = self._rows(sink, arriving, files[0])
-        if partitions > 1:  # neighbouring rows are of different ones
+        if partitions > 1:  # neighbouring rows have different partitions
             number = functions.abs(functions.xxhash64(*rows.columns)) % partitions
             rows = rows.withColumn(PARTITION, number.cast("int"))
         made, _ = self._sink(sink)
@@ -121,7 +121,7 @@ class Streams:
         stream = self._open.pop(sink)
         stream.query.stop()
         shutil.rmtree(stream.arriving)
-        _give_memory_back()
+        _release_memory()
 
     def _sink(self, name: str) -> tuple[Sink, SparkSession]:
         is_new = name not in self._sinks
@@ -134,7 +134,7 @@ class Streams:
         return sink, session
 
     def _task_ms(self, since: float) -> float:
-        """What the jobs took that began since; the rest of a batch's time is planning and commit."""
+        """Return the milliseconds of jobs since then; the rest of a batch's time is planning and commit."""
         context: Any = self._spark.sparkContext
         jobs = context._jsc.sc().statusStore().jobsList(None)  # the newest first
         total_ms = 0.0
@@ -156,8 +156,8 @@ class Streams:
         return reader.parquet(f"{folder}/*")
 
 
-def _give_memory_back() -> None:
-    """Each large batch that foreachBatch has collected leaves a gigabyte with the C library (glibc)."""
+def _release_memory() -> None:
+    """Release memory of glibc, which keeps a gigabyte for each large batch that foreachBatch collects."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -167,8 +167,8 @@ def _activate(session: SparkSession) -> None:
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
 
-def progress(said: Any) -> Progress:
-    return {**said["durationMs"], "rows": said["numInputRows"]}
+def progress(reported: Any) -> Progress:
+    return {**reported["durationMs"], "rows": reported["numInputRows"]}
 
 
 def main() -> None:
@@ -181,7 +181,7 @@ def main() -> None:
                 return
             try:
                 connection.send((True, getattr(streams, name)(**arguments)))
-            except Exception:  # noqa: BLE001  is raised in the process that asked
+            except Exception:  # noqa: BLE001  raised again in the calling process
                 connection.send((False, traceback.format_exc()))
 
 

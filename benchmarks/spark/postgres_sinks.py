@@ -1,4 +1,4 @@
-"""The sinks into a Postgres table that are compared: the table has the name of the stream's folder."""
+"""Sinks into a Postgres table for comparison. The table has the name of the stream's folder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SERVER_SETTING = "spark.penstock.benchmark.postgres"
-"""Of the session: host and port of the server, whose user and database are `postgres`."""
+"""Session setting with host and port of the server; user and database are `postgres`."""
 JDBC_ROWS = 10_000
-"""Of a JDBC batch; Spark's default is 1000."""
+"""Rows per JDBC batch; Spark's default is 1000."""
 
 
 class PenstockPostgres(Penstock):
-    keeps_rows = False  # not in the folder
+    keeps_rows = False  # the rows are not in the folder
 
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
         url = f"postgresql://postgres@{rows.sparkSession.conf.get(SERVER_SETTING)}/postgres"
@@ -23,7 +23,7 @@ class PenstockPostgres(Penstock):
 
 
 class ForeachJdbc(Sink):
-    """Spark's own JDBC sink: each task is a transaction, so a batch that is tried again doubles rows."""
+    """Spark's JDBC sink. Each task is a transaction, so a repeated batch doubles rows."""
 
     keeps_rows = False
 

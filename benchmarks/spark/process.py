@@ -1,7 +1,7 @@
-"""A Spark in a process of its own, for the process that measures.
+"""Runs Spark in a separate process for a benchmark.
 
-It is the newest Spark for which all JVM sinks have a release, from an environment of its own, with all sinks;
-or, where that or Maven is missing, the Spark of this environment without the JVM sinks.
+It uses the newest Spark for which all JVM sinks have a release, from a separate environment. If that
+environment or Maven is missing, it uses the Spark of this environment without the JVM sinks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from benchmarks.measure import say
+from benchmarks.measure import print_progress
 from servers.maven import MavenUnreachableError, classpath
 
 import penstock
@@ -32,8 +32,7 @@ JVM_SINKS = ("delta-spark", "iceberg-spark")
 
 LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,4096]"
 CORES = 2
-"""Of the machine, as many as there are tasks at a time: a Python sink shares them with the JVM, as it does
-where all cores are at work."""
+"""Number of cores, equal to the number of concurrent tasks, so a Python sink shares them with the JVM."""
 SETTINGS = {
     **penstock.START_SETTINGS,
     "spark.ui.enabled": "false",
@@ -43,19 +42,19 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
 }
-"""Those that Penstock recommends, which JVM sinks do not notice, and the room that collecting a large batch
-needs (foreachBatch); else Spark's defaults."""
+"""Penstock's recommended settings, which do not affect JVM sinks, and memory to collect a large batch
+(foreachBatch); otherwise Spark's defaults."""
 
 
 @dataclass(frozen=True)
 class Peers:
-    """Which Spark runs, and with which JVM sinks."""
+    """The Python environment of Spark, and the JVM sinks."""
 
     python: Path
     jars: str
-    """Of the JVM sinks, with commas; empty without them."""
-    why_not: str = ""
-    """For the report: why there are no JVM sinks."""
+    """Jars of the JVM sinks, separated by commas; empty without them."""
+    missing_reason: str = ""
+    """For the report: the reason for missing JVM sinks."""
 
     def has(self, sink: str) -> bool:
         return bool(self.jars) or sink not in JVM_SINKS
@@ -64,7 +63,7 @@ class Peers:
 @cache
 def find_peers() -> Peers:
     if not (PEERS_ENVIRONMENT / ".installed").exists():
-        why = f"Without the JVM sinks: there is no {PEERS_ENVIRONMENT.name}, which `make bench` makes."
+        why = f"Without the JVM sinks: {PEERS_ENVIRONMENT.name} is missing; `make bench` creates it."
         return Peers(Path(sys.executable), "", why)
     try:
         jars = classpath(PEERS_POM).replace(os.pathsep, ",")
@@ -79,27 +78,27 @@ class Spark:
     def __init__(self, connection: Connection, log: Path, pid: int) -> None:
         self._connection, self._log, self._pid = connection, log, pid
         self.machine = ""
-        """The hardware, and the libraries there."""
+        """The hardware, and the libraries of Spark's environment."""
 
     def call(self, method: str, **arguments: Any) -> Any:
         self._connection.send((method, arguments))
         try:
-            went_well, returned = self._connection.recv()
+            is_ok, returned = self._connection.recv()
         except EOFError:
             raise RuntimeError(f"Spark has ended. Its log ends:\n{self._log.read_text()[-4000:]}") from None
-        if not went_well:
+        if not is_ok:
             raise RuntimeError(f"{method} failed in Spark:\n{returned}")
         return returned
 
     def processor_s(self) -> tuple[float, float]:
-        """Processor seconds so far: of the JVM, and of the Python processes that it keeps."""
+        """Return the processor seconds so far of the JVM and of its Python processes."""
         jvm = python = 0.0
         for process in psutil.Process(self._pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
                 if process.name() == "java":
                     jvm += times.user + times.system
-                    python += times.children_user + times.children_system  # of those that have ended
+                    python += times.children_user + times.children_system  # of ended processes
                 else:
                     python += times.user + times.system + times.children_user + times.children_system
         return jvm, python
@@ -109,7 +108,7 @@ class Spark:
 def started(
     master: str, peers: Peers, settings: Mapping[str, str] | None = None, cores: int = CORES
 ) -> Iterator[Spark]:
-    """A Spark that has ended when the block has, on so many cores of the machine."""
+    """Start Spark on this number of cores, and stop it at the end of the block."""
     here, there = Pipe()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-spark-") as folder, here:
         log = Path(folder) / "log"
@@ -127,7 +126,7 @@ def started(
             spark = Spark(here, log, process.pid)
             all_settings = {**SETTINGS, **(settings or {})}
             spark.machine = spark.call("start_spark", master=master, jars=peers.jars, settings=all_settings)
-            say(f"{spark.machine}, {master}")
+            print_progress(f"{spark.machine}, {master}")
             yield spark
         finally:
             here.close()

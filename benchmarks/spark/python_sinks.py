@@ -1,5 +1,6 @@
-"""Python sinks that are none, for what a sink in Python costs at least. Executors import this, so it imports
-little.
+"""Minimal Python sinks, which measure the lower limit of a sink in Python.
+
+Executors import this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.datasource.spark_workers import release_caches
 
 
 class EmptyDataSource(DataSource):
-    """Takes all rows. With the option `tuned` it spares Spark's workers what Penstock spares them."""
+    """Reads and drops all rows. The option `tuned` applies Penstock's tuning of Spark's workers."""
 
     @classmethod
     def name(cls) -> str:
@@ -46,7 +47,7 @@ class EmptyWriter(DataSourceStreamArrowWriter):
 
 
 class FilesDataSource(EmptyDataSource):
-    """Writes the rows of each task into a file in the folder of the option `path`, which no table knows."""
+    """Writes the rows of each task into a file in the folder `path`, without a table."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,6 @@
-"""The sinks that are compared. Runs in the driver program of a benchmark, with whichever Spark that has.
+"""Sinks for comparison. Runs in the driver program of a benchmark.
 
-A sink gets a folder of its own for each stream, and a session of its own for its settings.
+Each stream has a separate folder, and each sink a separate session for its settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import penstock
 from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX
 
 JVM_EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension"
-"""What delta-spark needs of the whole Spark, with or without the others."""
+"""delta-spark needs this extension for the whole Spark."""
 
 
 PARTITION = "p"
@@ -33,24 +33,24 @@ ROWS_OF_BATCHES = (250, 500, 1000, 2000, 10_000)
 
 
 class Sink(ABC):
-    """With the defaults of its makers, unless it says otherwise."""
+    """A sink with its default settings, unless its docstring describes others."""
 
     keeps_rows = True
-    """False: what is written is lost on purpose."""
+    """False: the sink drops the rows, or stores them outside of the folder."""
     settings: ClassVar[Mapping[str, str]] = {}
-    """Of its session."""
+    """Settings of its session."""
 
     def set_up(self, spark: SparkSession) -> None:
-        """Once, in the sink's own session."""
+        """Called once, in the sink's session."""
         for key, value in self.settings.items():
             spark.conf.set(key, value)
 
     @abstractmethod
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
-        """Of rows into a new table in the folder, which `PARTITION` partitions if the rows have it."""
+        """Return a writer into a new table in the folder, partitioned by `PARTITION` if the rows have it."""
 
     def start(self, writer: DataStreamWriter, folder: Path) -> Any:
-        """A streaming query."""
+        """Start a streaming query."""
         return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
 
 
@@ -62,7 +62,7 @@ class Noop(Sink):
 
 
 class EmptyPython(Sink):
-    """A Python sink that takes all Arrow batches and does nothing: what the hand-over costs."""
+    """A Python sink that drops all Arrow batches; measures the transfer from the JVM."""
 
     keeps_rows = False
 
@@ -75,7 +75,7 @@ class EmptyPython(Sink):
 
 
 class EmptyPythonTuned(EmptyPython):
-    """Without the check of the batch's size after every row, and the search of archives before every task."""
+    """Without the size check of a batch after every row, and the search of archives before every task."""
 
     settings: ClassVar = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
 
@@ -84,7 +84,7 @@ class EmptyPythonTuned(EmptyPython):
 
 
 class FilesPython(EmptyPythonTuned):
-    """Writes files with Arrow, and does nothing else: what encoding costs on top."""
+    """Only writes files with Arrow; measures transfer and encoding."""
 
     keeps_rows = True
 
@@ -104,13 +104,13 @@ class Parquet(Sink):
 
 
 class ParquetZstd(Parquet):
-    """With the codec of all others but delta-spark."""
+    """With the codec of all other sinks except delta-spark."""
 
     settings: ClassVar = {"spark.sql.parquet.compression.codec": "zstd"}
 
 
 class DeltaSpark(Sink):
-    """With its state in as many partitions as there are cores: 50, its default, would be most of its time."""
+    """Keeps its state in one partition per core. Its default of 50 would take most of its time."""
 
     settings: ClassVar = {
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -134,7 +134,7 @@ class IcebergSpark(Sink):
         columns = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in rows.schema)
         partitioned = "".join(f" PARTITIONED BY ({name})" for name in partition_columns(rows))
         spark.sql(f"CREATE TABLE {self._table(folder)} ({columns}) USING iceberg{partitioned}")
-        # As Iceberg's documentation has it for streams; it keeps a file open for each partition.
+        # Recommended for streams by Iceberg's documentation; keeps a file open for each partition.
         return rows.writeStream.format("iceberg").option("fanout-enabled", "true")
 
     def start(self, writer: DataStreamWriter, folder: Path) -> Any:
@@ -191,13 +191,13 @@ class PenstockDelta(Penstock):
 
 
 class PenstockAsSparkCuts(PenstockDelta):
-    """Arrow batches of at most 10,000 rows and 64 MiB, whose size Spark checks after every row."""
+    """Arrow batches of at most 10,000 rows and 64 MiB; Spark checks the size after every row."""
 
     settings: ClassVar = {ROWS_MAX: "10000"}
 
 
 def cut_by_rows(rows: int) -> type[Sink]:
-    """penstock.delta with Arrow batches of so many rows, whatever their size."""
+    """penstock.delta with Arrow batches of this number of rows, without a size limit."""
     settings = {BYTES_MAX: str(NO_BOUND), ROWS_MAX: str(rows)}
     return type(f"PenstockCutAt{rows}", (PenstockDelta,), {"settings": settings})
 

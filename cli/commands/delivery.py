@@ -121,7 +121,7 @@ def deliver(
     listeners = process.listeners(as_json=as_json and not once, has_parent=from_stdin)
     with ExitStack() as at_end:
         stop = at_end.enter_context(process.stopped_by_signals())
-        at_end.enter_context(process.cut_off_if_it_hangs(stop))
+        at_end.enter_context(process.exit_if_stalled(stop))
         if from_stdin:
             process.stop_at_end_of_stdin(stop)
         if own_spark is not None:
@@ -172,7 +172,7 @@ def metrics(
     process.set_up_logging()
     with ExitStack() as at_end:
         stop = at_end.enter_context(process.stopped_by_signals())
-        at_end.enter_context(process.cut_off_if_it_hangs(stop))
+        at_end.enter_context(process.exit_if_stalled(stop))
         all_listeners = at_end.enter_context(with_metrics([], port, address, scope.stores))
         nothing, settings = TableAccess({}, {}), ServiceSettings(delivers=False)
         deliver(scope, DeliveryContext(access=nothing, settings=settings, listeners=all_listeners, stop=stop))

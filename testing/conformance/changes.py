@@ -1,4 +1,4 @@
-"""Claims: a query notices if its destination was dropped, replaced or restored, where that can be known."""
+"""Claims: a query notices that its destination was dropped, replaced or rolled back, if it can know that."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .query import Query, ids
 class ChangeClaims(Claims):
     """A target without `SupportsTableIdentity` promises only that no row is doubled."""
 
-    @pytest.mark.parametrize("change", ["dropped", "dropped and created again", "put back"])
-    def test_a_destination_that_has_changed_under_its_query_takes_no_batch(
+    @pytest.mark.parametrize("change", ["dropped", "dropped and created again", "rolled back"])
+    def test_a_destination_that_has_changed_is_not_written(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness, change: str
     ) -> None:
         query.run(store, query.batch(0), ids(0))
@@ -35,7 +35,7 @@ class ChangeClaims(Claims):
         assert sorted(harness.ids()) == rows
 
     @pytest.mark.parametrize("change", ["dropped", "dropped and created again"])
-    def test_a_destination_that_changes_before_the_commit_takes_no_batch(
+    def test_a_destination_that_changes_before_the_commit_is_not_committed_to(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness, change: str
     ) -> None:
         query.run(store, query.batch(0), ids(0))
@@ -49,7 +49,7 @@ class ChangeClaims(Claims):
         check_rows(harness)
         assert query.state(store, 1) is ManifestState.PREPARED
 
-    def test_what_an_operator_accepts_is_written_again(
+    def test_a_table_that_an_operator_accepts_is_written_again(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         """As with `penstock recover --accept-table`."""
@@ -92,7 +92,7 @@ def _change(harness: DestinationHarness, change: str) -> None:
     changes = {
         "dropped": harness.drop,
         "dropped and created again": harness.recreate,
-        "put back": harness.roll_back,
+        "rolled back": harness.roll_back,
     }
     changes[change]()
 

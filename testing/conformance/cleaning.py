@@ -24,7 +24,7 @@ class CleaningClaims(Claims):
         options = {} if harness.promises.stages_rows else {"delivery": "decoupled"}
         return Query(harness, options=options, store=store)
 
-    def test_clean_up_deletes_what_lost_attempts_have_left(
+    def test_clean_up_deletes_the_files_of_lost_attempts(
         self, untidy: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         if not isinstance(untidy.stored_table(), Cleanable):
@@ -43,7 +43,7 @@ class CleaningClaims(Claims):
         assert _clean(untidy, store).files == 0
         check_rows(harness, 1, 2, 3)
 
-    def test_clean_up_keeps_what_is_pending_or_young_or_of_others(
+    def test_clean_up_keeps_files_that_are_pending_young_or_of_another_query(
         self,
         untidy: Query,
         store: SqlManifestStore,

@@ -13,7 +13,7 @@ from .query import Query, ids
 
 
 class CommitClaims(Claims):
-    def test_the_rows_of_all_tasks_land_once(
+    def test_the_rows_of_all_tasks_are_committed_once(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         query.run(store, query.batch(0), ids(1, 2), ids(), ids(3))

@@ -30,7 +30,7 @@ class ConcurrencyClaims(Claims):
         check_rows(harness, 0, 1, 2)
         check_nothing_left(harness)
 
-    def test_a_driver_that_wakes_up_late_adds_nothing(
+    def test_a_driver_that_resumes_late_adds_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         """It was paused before its commit. Another driver has committed its manifest and the next batch."""
@@ -75,7 +75,7 @@ class ConcurrencyClaims(Claims):
         assert errors == []
         check_rows(harness, *range(batch_id), 1, 2, 3)
 
-    def test_a_concurrent_driver_that_lands_first_is_noticed_by_the_commit(
+    def test_a_concurrent_driver_that_commits_first_is_noticed_by_the_commit(
         self,
         query: Query,
         store: SqlManifestStore,
@@ -125,7 +125,7 @@ class ConcurrencyClaims(Claims):
 
         check_rows(harness, 2, early=[1])
 
-    def test_a_pending_batch_with_other_offsets_gives_way(
+    def test_a_pending_batch_with_other_offsets_is_replaced(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         query.prepare(store, query.batch(0), ids(1))
@@ -158,7 +158,7 @@ class ConcurrencyClaims(Claims):
 
         check_rows(harness, 0, 1, 2, 100)
 
-    def test_two_queries_commit_beside_each_other(
+    def test_two_queries_commit_concurrently(
         self, query: Query, tmp_path: Path, harness: DestinationHarness
     ) -> None:
         errors: list[BaseException] = []

@@ -110,7 +110,7 @@ class CrashClaims(Claims):
 
         check_rows(harness, 0, 1, 2)
 
-    def test_recovery_without_a_replay_commits_what_is_pending(
+    def test_recovery_without_a_replay_commits_pending_batches(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         query.prepare(store, query.batch(0), ids(1), ids(2))
@@ -120,7 +120,7 @@ class CrashClaims(Claims):
         assert query.recover(store) == []
         check_rows(harness, 1, 2)
 
-    def test_a_replay_that_is_partitioned_otherwise_adds_nothing(
+    def test_a_replay_with_other_partitions_adds_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         """The prepared rows are committed, and those of the second run discarded."""

@@ -45,7 +45,7 @@ class DataClaims(Claims):
         query.run(store, query.batch(2), ids(), overwrite=True)
         check_rows(harness)
 
-    def test_a_new_column_comes_with_its_batch(
+    def test_a_new_column_is_added_with_its_batch(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         query.run(store, query.batch(0), ids(0))
@@ -61,7 +61,7 @@ class DataClaims(Claims):
 
         check_rows(harness, 0, 1)
 
-    def test_rows_of_another_type_are_refused_before_any_moves(
+    def test_rows_of_another_type_are_refused_before_any_is_written(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         query.run(store, query.batch(0), ids(0))
@@ -139,7 +139,7 @@ class DataClaims(Claims):
         check_rows(harness, early=[1])
         check_nothing_left(harness)
 
-    def test_batches_of_a_long_stream_land_in_order(
+    def test_batches_of_a_long_stream_are_committed_in_order(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         """Long enough for periodic work of destinations: log checkpoints, merged manifests."""

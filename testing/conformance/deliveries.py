@@ -94,7 +94,7 @@ class DeliveryClaims(Claims):
         check_rows(harness, *range(6))
 
     @pytest.mark.parametrize("lost", ["request", "response"])
-    def test_a_delivery_whose_commit_got_lost_is_finished_by_the_next(
+    def test_a_delivery_whose_commit_was_lost_is_finished_by_the_next(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness, lost: Lost
     ) -> None:
         _prepare(decoupled, store, 3)
@@ -105,7 +105,7 @@ class DeliveryClaims(Claims):
         check_rows(harness, *range(6))
         assert not store.pending(decoupled.stream)
 
-    def test_a_delivery_process_that_wakes_up_late_adds_nothing(
+    def test_a_delivery_process_that_resumes_late_adds_nothing(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         """It was paused before its commit. Another process has delivered its batches."""
@@ -131,7 +131,7 @@ class DeliveryClaims(Claims):
         assert delivered.left == 0
         check_rows(harness, 1, 2)
 
-    def test_prepared_rows_that_are_gone_stop_the_delivery(
+    def test_missing_prepared_rows_stop_the_delivery(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         """Spark has continued. A later batch must not be delivered before them."""

@@ -19,7 +19,7 @@ DAMAGES = ["empty", "cut off", "another version", "another kind", "of other coun
 
 
 class ManifestClaims(Claims):
-    def test_a_manifest_comes_back_from_the_store_as_it_was(
+    def test_a_manifest_is_read_from_the_store_as_it_was_written(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         manifest = query.prepare(store, query.batch(0), ids(1, 2), ids(), ids(3))
@@ -32,7 +32,7 @@ class ManifestClaims(Claims):
         query.target().commit(shipped(manifest))
         check_rows(harness, 1, 2, 3)
 
-    def test_a_manifest_is_the_same_in_whichever_order_it_is_made(
+    def test_a_manifest_depends_only_on_the_plan_and_the_payloads(
         self, query: Query, store: SqlManifestStore
     ) -> None:
         """It depends only on the plan and the payloads: a second commit process makes the same manifest."""
@@ -41,7 +41,7 @@ class ManifestClaims(Claims):
         assert query.manifest(messages) == query.manifest(shipped(messages))
         assert len(payloads(messages)) == 2
 
-    def test_a_manifest_that_is_damaged_in_the_store_is_told_as_damaged(
+    def test_a_manifest_that_is_damaged_in_the_store_is_reported(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         query.prepare(store, query.batch(0), ids(1))
@@ -57,7 +57,7 @@ class ManifestClaims(Claims):
         assert query.state(store, 0) is ManifestState.PREPARED
 
     @pytest.mark.parametrize("damage", DAMAGES)
-    def test_a_manifest_that_cannot_be_read_is_told_as_damaged(
+    def test_a_manifest_that_cannot_be_decoded_is_reported(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness, damage: str
     ) -> None:
         """The checksum in the store is right, as after a change by hand or by a newer version."""

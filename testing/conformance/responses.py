@@ -14,7 +14,7 @@ from .query import Query, ids, payloads, quietly, task
 
 class ResponseClaims(Claims):
     @pytest.mark.parametrize("batch_id", [0, 1])
-    def test_a_batch_that_landed_and_whose_response_was_lost_is_not_added_again(
+    def test_a_committed_batch_whose_response_was_lost_is_not_added_again(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness, batch_id: int
     ) -> None:
         """The destination finds it at once; or it reports an unknown state, and the next start finds it."""
@@ -105,7 +105,7 @@ class ResponseClaims(Claims):
         query.recover(store)
         check_rows(harness, 1, early=[2, 3])
 
-    def test_what_a_manifest_needs_and_is_gone_is_missing(
+    def test_a_deleted_payload_is_reported_as_missing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         manifest = query.prepare(store, query.batch(0), ids(1), ids(2))
@@ -115,7 +115,7 @@ class ResponseClaims(Claims):
         for _ in range(2):
             assert len(query.target().missing(manifest)) == manifest.files
 
-    def test_a_payload_that_is_gone_is_written_again_by_the_replay(
+    def test_a_missing_payload_is_written_again_by_the_replay(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         query.prepare(store, query.batch(0), ids(1), ids(2))
@@ -129,7 +129,7 @@ class ResponseClaims(Claims):
 
         check_rows(harness, 1, 2)
 
-    def test_a_payload_that_is_gone_and_that_no_replay_writes_again_is_an_error(
+    def test_a_missing_payload_that_no_replay_writes_again_is_an_error(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         """Spark has continued: a later batch would hide the loss."""

@@ -27,7 +27,7 @@ class SecrecyClaims(Claims):
         assert sink == shipped(sink)
         assert sink.kind == harness.destination.kind
 
-    def test_no_secret_is_in_the_store_in_logs_or_in_what_others_see(
+    def test_no_secret_is_in_the_store_in_logs_or_in_a_repr(
         self,
         secretive: Query,
         store: SqlManifestStore,
@@ -56,7 +56,7 @@ class SecrecyClaims(Claims):
         shows = SECRET.encode() in pickle.dumps(plan)
         assert shows == (harness.promises.shows_secrets_to_tasks and bool(harness.secret_options))
 
-    def test_a_server_that_does_not_answer_is_told_without_secrets(
+    def test_an_unreachable_server_is_reported_without_secrets(
         self, harness: DestinationHarness, caplog: pytest.LogCaptureFixture
     ) -> None:
         if not harness.unreachable_options:

@@ -1,58 +1,52 @@
-"""Every Spark type that docs/types.md lists, nested at will, and values of each, the extreme ones often."""
+"""Every Spark type of docs/types.md, nested at will, and values of each, often extreme ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
 from pyspark.sql import types as spark_types
+from tests.bad_input.texts import TEXTS
 from tests.bad_input.values import NAN, Hidden
 
 DEPTH_MAX = 6
 
+Type = spark_types.DataType
+Types = st.SearchStrategy[Type]
+
 SIMPLE = [
-    spark_types.BooleanType(),
-    spark_types.ByteType(),
-    spark_types.ShortType(),
-    spark_types.IntegerType(),
-    spark_types.LongType(),
-    spark_types.FloatType(),
-    spark_types.DoubleType(),
-    spark_types.StringType(),
-    spark_types.BinaryType(),
-    spark_types.DateType(),
-    spark_types.TimestampType(),
-    spark_types.TimestampNTZType(),
-]
+    getattr(spark_types, f"{name}Type")()
+    for name in ("Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "String", "Binary", "Date")
+] + [spark_types.TimestampType(), spark_types.TimestampNTZType()]
 
 DECIMALS = st.integers(1, 38).flatmap(
     lambda precision: st.builds(spark_types.DecimalType, st.just(precision), st.integers(0, precision))
 )
 
-PRIMITIVES: st.SearchStrategy[spark_types.DataType] = st.sampled_from(SIMPLE) | DECIMALS
+PRIMITIVES: Types = st.sampled_from(SIMPLE) | DECIMALS
 
 FIELD_NAMES = st.sampled_from(
     ["a", "b", "c", "element", "key", "value", "list", "key_value", "item", "array"]
 )
-"""Those among them that Parquet and Iceberg use for the insides of lists and maps."""
+"""Some are the names that Parquet and Iceberg use inside lists and maps."""
 
 
 @cache
-def types(depth: int = DEPTH_MAX) -> st.SearchStrategy[spark_types.DataType]:
-    """Types of at most so many levels."""
+def types(depth: int = DEPTH_MAX, *, maps: bool = True) -> Types:
+    """Types of at most so many levels. In the keys of a map, Spark has no maps."""
     if depth == 0:
         return PRIMITIVES
-    below: st.SearchStrategy[spark_types.DataType] = st.deferred(lambda: types(depth - 1))
-    return st.one_of(
-        PRIMITIVES,
-        st.builds(spark_types.ArrayType, below, st.booleans()),
-        st.builds(spark_types.MapType, st.deferred(lambda: map_keys(depth - 1)), below, st.booleans()),
-        structs(below),
-    )
+    below: Types = st.deferred(lambda: types(depth - 1, maps=maps))
+    found = [PRIMITIVES, st.builds(spark_types.ArrayType, below, st.booleans()), structs(below)]
+    if maps:
+        keys: Types = st.deferred(lambda: types(depth - 1, maps=False))
+        found.append(st.builds(spark_types.MapType, keys, below, st.booleans()))
+    return st.one_of(found)
 
 
-def structs(below: st.SearchStrategy[spark_types.DataType]) -> st.SearchStrategy[spark_types.DataType]:
+def structs(below: Types) -> Types:
     fields = st.lists(
         st.builds(spark_types.StructField, FIELD_NAMES, below, st.booleans()),
         min_size=1,
@@ -62,56 +56,32 @@ def structs(below: st.SearchStrategy[spark_types.DataType]) -> st.SearchStrategy
     return st.builds(spark_types.StructType, fields)
 
 
-def seen(value: Any, kind: spark_types.DataType) -> Any:
-    """A value as others have to see it."""
-    if value is None or isinstance(value, Hidden):
-        return None
+def parts(kind: Type) -> list[tuple[str, Type]]:
+    """The types that a type is made of, with their names."""
     if isinstance(kind, spark_types.StructType):
-        return tuple(seen(part, field.dataType) for part, field in zip(value, kind.fields, strict=True))
+        return [(field.name, field.dataType) for field in kind.fields]
     if isinstance(kind, spark_types.ArrayType):
-        return tuple(seen(element, kind.elementType) for element in value)
+        return [("element", kind.elementType)]
     if isinstance(kind, spark_types.MapType):
-        return tuple((seen(key, kind.keyType), seen(item, kind.valueType)) for key, item in value)
-    if isinstance(kind, spark_types.FloatType | spark_types.DoubleType):
-        exponent, rest = (
-            (0x7F80 << 16, 0x7FFFFF) if isinstance(kind, spark_types.FloatType) else (0x7FF << 52, 2**52 - 1)
-        )
-        return NAN if value & exponent == exponent and value & rest else value
-    return value
+        return [("key", kind.keyType), ("value", kind.valueType)]
+    return []
 
 
-@cache
-def map_keys(depth: int) -> st.SearchStrategy[spark_types.DataType]:
-    """Spark has no maps as keys, however deep."""
-    if depth == 0:
-        return PRIMITIVES
-    below: st.SearchStrategy[spark_types.DataType] = st.deferred(lambda: map_keys(depth - 1))
-    return st.one_of(PRIMITIVES, st.builds(spark_types.ArrayType, below, st.booleans()), structs(below))
+def walk(kind: Type, *, into_maps: bool = True) -> Iterator[Type]:
+    """The type and all types inside it."""
+    yield kind
+    if into_maps or not isinstance(kind, spark_types.MapType):
+        for _, part in parts(kind):
+            yield from walk(part, into_maps=into_maps)
 
 
-def as_nullable(kind: Any) -> Any:
-    """The type with NULL allowed at every level."""
-    return _declared(kind, nullable=True)
-
-
-def as_required(kind: Any) -> Any:
-    """The type with NULL at no level, whatever the values are."""
-    return _declared(kind, nullable=False)
-
-
-def _declared(kind: Any, *, nullable: bool) -> Any:
+def with_nulls(kind: Any, *, allowed: bool) -> Any:
+    """The type with NULL allowed at every level, or at none."""
     if isinstance(kind, spark_types.StructType):
-        return spark_types.StructType(
-            [
-                spark_types.StructField(field.name, _declared(field.dataType, nullable=nullable), nullable)
-                for field in kind.fields
-            ]
-        )
-    if isinstance(kind, spark_types.ArrayType):
-        return spark_types.ArrayType(_declared(kind.elementType, nullable=nullable), nullable)
-    if isinstance(kind, spark_types.MapType):
-        key, value = (_declared(part, nullable=nullable) for part in (kind.keyType, kind.valueType))
-        return spark_types.MapType(key, value, nullable)
+        fields = [(name, with_nulls(part, allowed=allowed), allowed) for name, part in parts(kind)]
+        return spark_types.StructType([spark_types.StructField(*field) for field in fields])
+    if isinstance(kind, spark_types.ArrayType | spark_types.MapType):
+        return type(kind)(*(with_nulls(part, allowed=allowed) for _, part in parts(kind)), allowed)
     return kind
 
 
@@ -147,54 +117,28 @@ DOUBLES = [
     0x7FF0000000000001,
 ]
 
-ODD_TEXTS = [
-    "",
-    " ",
-    "\0",
-    "a\0b",
-    "\x01\x1f\x7f\x85\u2028",
-    "e\u0301",
-    "\u202eabc\u202c",
-    "\u05d0\u0628",
-    "\U0001f469\u200d\U0001f4bb",
-    "\ud7ff\ue000\uffff\U00010000\U0010ffff",
-    "\ufeff",
-    "null",
-    "NULL",
-    "__HIVE_DEFAULT_PARTITION__",
-    "'\"`\\",
-    "\U0010ffff" * 40,
-    "x" * 33,
+MOMENTS = [
+    YEAR_1 * _DAY,
+    YEAR_10000 * _DAY - 1,
+    -1,
+    0,
+    -_DAY + 1,
+    1_710_054_000_000_000,  # New York sets its clocks forward
+    1_730_610_000_000_001,  # and back
+    -2_208_988_800_000_001,  # before 1900, when Spark's old calendar was another
+    -12_219_292_800_000_001,  # before the Gregorian calendar
 ]
+FAR_MOMENTS = [-(2**63), -(2**63) + 1, 2**63 - 2, 2**63 - 1, YEAR_1 * _DAY - 1, YEAR_10000 * _DAY]
+DAYS = [YEAR_1, YEAR_10000 - 1, -1, 0, -141428, -141427]
+FAR_DAYS = [-(2**31), -(2**31) + 1, 2**31 - 2, 2**31 - 1, YEAR_1 - 1, YEAR_10000]
+"""Outside of the years 1 to 9999."""
 
-TEXTS = st.sampled_from(ODD_TEXTS) | st.text(max_size=40)
-
-MOMENTS = st.one_of(
-    st.sampled_from(
-        [
-            YEAR_1 * _DAY,
-            YEAR_10000 * _DAY - 1,
-            -1,
-            0,
-            -_DAY + 1,
-            1_710_054_000_000_000,  # New York sets its clocks forward
-            1_730_610_000_000_001,  # and back
-            -2_208_988_800_000_001,  # before 1900, when Spark's old calendar was another
-            -12_219_292_800_000_001,  # before the Gregorian calendar
-        ]
-    ),
+TIMES = st.one_of(
+    st.sampled_from(MOMENTS),
+    st.sampled_from(FAR_MOMENTS),
     st.integers(YEAR_1 * _DAY, YEAR_10000 * _DAY - 1),
     st.integers(-10, 10),
 )
-DAYS = st.one_of(
-    st.sampled_from([YEAR_1, YEAR_10000 - 1, -1, 0, -141428, -141427]), st.integers(YEAR_1, YEAR_10000 - 1)
-)
-
-FAR_MOMENTS = st.sampled_from(
-    [-(2**63), -(2**63) + 1, 2**63 - 2, 2**63 - 1, YEAR_1 * _DAY - 1, YEAR_10000 * _DAY]
-)
-FAR_DAYS = st.sampled_from([-(2**31), -(2**31) + 1, 2**31 - 2, 2**31 - 1, YEAR_1 - 1, YEAR_10000])
-"""Outside of the years 1 to 9999."""
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:
@@ -218,14 +162,14 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "DoubleType": st.sampled_from(DOUBLES) | st.integers(0, 2**64 - 1),
     "StringType": TEXTS,
     "BinaryType": st.binary(max_size=40) | st.sampled_from([b"", b"\0", b"\xff" * 40, b"\xc3\x28"]),
-    "DateType": DAYS | FAR_DAYS,
-    "TimestampType": MOMENTS | FAR_MOMENTS,
-    "TimestampNTZType": MOMENTS | FAR_MOMENTS,
+    "DateType": st.sampled_from(DAYS) | st.sampled_from(FAR_DAYS) | st.integers(YEAR_1, YEAR_10000 - 1),
+    "TimestampType": TIMES,
+    "TimestampNTZType": TIMES,
 }
 
 
-def values(kind: spark_types.DataType, *, nullable: bool = True) -> st.SearchStrategy[Any]:
-    """As `values.arrow_array` takes them."""
+def values(kind: Type, *, nullable: bool = True) -> st.SearchStrategy[Any]:
+    """Values of a type, as `values.arrow_array` takes them."""
     if isinstance(kind, spark_types.StructType):
         present: st.SearchStrategy[Any] = st.tuples(
             *[values(field.dataType, nullable=field.nullable) for field in kind.fields]
@@ -244,5 +188,49 @@ def values(kind: spark_types.DataType, *, nullable: bool = True) -> st.SearchStr
         present = _VALUES[type(kind).__name__]
     if not nullable:
         return present
-    is_nested = isinstance(kind, spark_types.StructType | spark_types.ArrayType | spark_types.MapType)
-    return st.one_of(st.none(), present, present.map(Hidden) if is_nested else present)
+    return st.one_of(st.none(), present, present.map(Hidden) if parts(kind) else present)
+
+
+def leaves(value: Any, kind: Type) -> Iterator[tuple[Any, Type]]:
+    """All values without parts inside a value, with their types."""
+    if value is None or isinstance(value, Hidden):
+        return
+    if isinstance(kind, spark_types.ArrayType):
+        for element in value:
+            yield from leaves(element, kind.elementType)
+    elif isinstance(kind, spark_types.MapType):
+        for key, item in value:
+            yield from leaves(key, kind.keyType)
+            yield from leaves(item, kind.valueType)
+    elif isinstance(kind, spark_types.StructType):
+        for part, field in zip(value, kind.fields, strict=True):
+            yield from leaves(part, field.dataType)
+    else:
+        yield value, kind
+
+
+def as_read(value: Any, kind: Type) -> Any:
+    """The value that readers have to find: NULL hides what is below it, and all NaN are one."""
+    if value is None or isinstance(value, Hidden):
+        return None
+    if isinstance(kind, spark_types.StructType):
+        return tuple(as_read(part, field.dataType) for part, field in zip(value, kind.fields, strict=True))
+    if isinstance(kind, spark_types.ArrayType):
+        return tuple(as_read(element, kind.elementType) for element in value)
+    if isinstance(kind, spark_types.MapType):
+        return tuple((as_read(key, kind.keyType), as_read(item, kind.valueType)) for key, item in value)
+    if isinstance(kind, spark_types.FloatType | spark_types.DoubleType):
+        is_double = isinstance(kind, spark_types.DoubleType)
+        exponent, rest = (0x7FF << 52, 2**52 - 1) if is_double else (0xFF << 23, 2**23 - 1)
+        return NAN if value & exponent == exponent and value & rest else value
+    return value
+
+
+def is_far(value: Any, kind: Type, margin_days: int = 0) -> bool:
+    """Return True if a date or timestamp is outside of the years 1 to 9999, or so near to their ends."""
+    if value is None or not isinstance(
+        kind, spark_types.DateType | spark_types.TimestampType | spark_types.TimestampNTZType
+    ):
+        return False
+    day = value if isinstance(kind, spark_types.DateType) else value // _DAY
+    return not YEAR_1 + margin_days <= day < YEAR_10000 - margin_days

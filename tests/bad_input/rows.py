@@ -1,4 +1,4 @@
-"""Rows of a schema: as Spark hands them over, and as everybody has to read them."""
+"""Rows of a schema: as Spark hands them over, and as readers have to find them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
-from tests.bad_input.kinds import seen, values
+from pyspark.sql.types import DataType, StructField, StructType
+from tests.bad_input.kinds import as_read, values
 from tests.bad_input.values import arrow_array, types_of
 
 from penstock.datasource.types import arrow_schema
 
 ZONES = ("UTC", "Etc/UTC", "America/New_York", "+05:30", "Asia/Kathmandu")
+
+
+def schema_of(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
 @dataclass(frozen=True)
@@ -25,29 +29,46 @@ class Rows:
     schema: StructType
     columns: Sequence[Sequence[Any]]
     zone: str = "UTC"
-    """Of the session: the type in which timestamps are handed over."""
+    """The session's time zone: the type in which timestamps are handed over."""
     is_large: bool = False
     """Spark's `spark.sql.execution.arrow.useLargeVarTypes`."""
     cut: int = 0
-    """The rows come in two batches, the second from here on: a slice of a larger one."""
+    """The rows come in two batches: slices of one, the second from this row on."""
 
     def batches(self) -> list[pa.RecordBatch]:
         arrow = arrow_schema(self.schema)
         arrays = [
-            arrow_array(column, handed_over_type(field.type, self.zone, self.is_large))
+            arrow_array(column, self._handed_over(field.type))
             for column, field in zip(self.columns, arrow, strict=True)
         ]
         batch = pa.RecordBatch.from_arrays(arrays, names=arrow.names)
         return [batch.slice(0, self.cut), batch.slice(self.cut)]
 
-    def seen(self) -> Counter[tuple[Any, ...]]:
-        """As `values.rows_of` has what was read."""
+    def _handed_over(self, kind: pa.DataType) -> pa.DataType:
+        """The type in which Spark hands over the values of a type."""
+        if pa.types.is_struct(kind):
+            return pa.struct([field.with_type(self._handed_over(field.type)) for field in kind])
+        if pa.types.is_map(kind):
+            fields = (kind.key_field, kind.item_field)
+            return pa.map_(*(field.with_type(self._handed_over(field.type)) for field in fields))
+        if pa.types.is_list(kind):
+            return pa.list_(kind.value_field.with_type(self._handed_over(kind.value_type)))
+        if pa.types.is_timestamp(kind) and kind.tz:
+            return pa.timestamp("us", self.zone)
+        if self.is_large and pa.types.is_string(kind):
+            return pa.large_string()
+        if self.is_large and pa.types.is_binary(kind):
+            return pa.large_binary()
+        return kind
+
+    def as_read(self) -> Counter[tuple[Any, ...]]:
+        """The rows as `values.rows_of` returns them from a table."""
         by_name = sorted(zip(self.schema.fields, self.columns, strict=True), key=lambda pair: pair[0].name)
-        columns = [[seen(value, field.dataType) for value in column] for field, column in by_name]
+        columns = [[as_read(value, field.dataType) for value in column] for field, column in by_name]
         return Counter(zip(*columns, strict=True))
 
     def types(self, kind: str) -> list[tuple[str, Any]]:
-        """As `values.types_of` has what was read from a table of this format."""
+        """The types as `values.types_of` returns them from a table of this format."""
         types = types_of(arrow_schema(self.schema))
         return types if kind == "delta" else [(name, _widened(type_)) for name, type_ in types]
 
@@ -57,26 +78,6 @@ def _widened(kind: Any) -> Any:
     if isinstance(kind, tuple):
         return tuple(_widened(part) for part in kind)
     return "int32" if kind in ("int8", "int16") else kind
-
-
-def handed_over_type(kind: pa.DataType, zone: str, is_large: bool) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(handed_over_type(field.type, zone, is_large)) for field in kind])
-    if pa.types.is_map(kind):
-        key, item = (
-            field.with_type(handed_over_type(field.type, zone, is_large))
-            for field in (kind.key_field, kind.item_field)
-        )
-        return pa.map_(key, item)
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(handed_over_type(kind.value_type, zone, is_large)))
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return pa.timestamp("us", zone)
-    if is_large and pa.types.is_string(kind):
-        return pa.large_string()
-    if is_large and pa.types.is_binary(kind):
-        return pa.large_binary()
-    return kind
 
 
 @st.composite

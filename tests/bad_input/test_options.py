@@ -1,4 +1,4 @@
-"""Any option has a meaning or is refused in one error that names it, shows no secret, and is no traceback."""
+"""Any option has an effect, or is refused by an error that names it and shows no secret."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from tests.bad_input.budget import examples
-from tests.bad_input.garbage import GARBAGE, PROPERTY_VALUES
-from tests.bad_input.refusals import refusal
-from tests.bad_input.tables import by_duckdb, new_table, write
+from tests.bad_input.tables import by_duckdb, examples, new_table, refusal, write
+from tests.bad_input.texts import GARBAGE, PROPERTY_VALUES
 from tests.support.lakes import LAKES
 
 from penstock.committers.delta.plan import _HARMLESS_PROPERTIES
@@ -31,13 +29,13 @@ pytestmark = pytest.mark.parametrize("kind", LAKES)
 
 OPTIONS = {"delta": delta.OPTIONS, "iceberg": iceberg.OPTIONS}
 LOCATIONS = {"path", "warehouse", "checkpointLocation", "store", "table", "catalog"}
-"""Options that say where things are: tests write nothing there."""
+"""Options with locations, where tests write nothing."""
 
 SECRET = "hunter2"
 
 
 def parse(kind: str, **options: str) -> FileTableOptions:
-    """As the data source does, whose options have their keys in lower case."""
+    """Parse as the data source does: the keys of its options are in lower case."""
     if kind == "delta":
         parsed = delta.DeltaOptions.parse({"path": "/lake/t", **options})
         assert DeltaSink(parsed).table_uri
@@ -54,7 +52,7 @@ def options_of(draw: st.DrawFn, kind: str) -> tuple[Option, str]:
 
 @examples(300)
 @given(st.data())
-def test_a_value_is_taken_or_refused_by_the_name_of_its_option(kind: str, data: st.DataObject) -> None:
+def test_a_value_is_accepted_or_refused_by_the_name_of_its_option(kind: str, data: st.DataObject) -> None:
     option, value = data.draw(options_of(kind))
     message = refusal(lambda: parse(kind, **{option.name.lower(): value}))
     if message is not None:
@@ -85,7 +83,7 @@ def test_a_value_that_python_fails_on_is_refused_by_the_name_of_its_option(
 
 
 @pytest.mark.parametrize("path", ["/lake/a\nb", "/lake/a\\b", "/lake/\x7f"])
-def test_a_path_that_the_delta_library_takes_for_another_is_refused(kind: str, path: str) -> None:
+def test_a_path_that_the_delta_library_changes_is_refused(kind: str, path: str) -> None:
     if kind == "delta":
         with pytest.raises(ConfigurationError, match="path"):
             parse(kind, path=path)
@@ -93,11 +91,11 @@ def test_a_path_that_the_delta_library_takes_for_another_is_refused(kind: str, p
 
 @examples(200)
 @given(st.data())
-def test_all_that_is_wrong_is_said_at_once(kind: str, data: st.DataObject) -> None:
+def test_all_problems_are_reported_at_once(kind: str, data: st.DataObject) -> None:
     """In one error with a line for each."""
     given_ = dict(data.draw(st.lists(options_of(kind), max_size=5, unique_by=lambda pair: pair[0].name)))
     options = {option.name.lower(): value for option, value in given_.items()}
-    wrong = {option.name for option in given_ if not _is_taken(kind, option, given_[option])}
+    wrong = {option.name for option in given_ if not _is_accepted(kind, option, given_[option])}
     if not wrong:
         return
     with pytest.raises(ConfigurationError) as caught:
@@ -106,8 +104,8 @@ def test_all_that_is_wrong_is_said_at_once(kind: str, data: st.DataObject) -> No
     assert sorted(named) == sorted(wrong)
 
 
-def _is_taken(kind: str, option: Option, value: str) -> bool:
-    """By its own parser: the address of a table is put together from several options, once they are right."""
+def _is_accepted(kind: str, option: Option, value: str) -> bool:
+    """Return True if the option's own parser accepts the value."""
     try:
         option.parse(value)
         value.encode()
@@ -121,8 +119,8 @@ def _is_taken(kind: str, option: Option, value: str) -> bool:
 def test_an_unknown_option_is_refused_by_its_name_and_its_value_is_not_shown(
     kind: str, data: st.DataObject
 ) -> None:
-    """It may be a secret under a name that is nearly right."""
-    near = st.sampled_from(OPTIONS[kind]).flatmap(lambda option: _misspelt(option.name.lower()))
+    """The value may be a secret under a misspelled name."""
+    near = st.sampled_from(OPTIONS[kind]).flatmap(lambda option: _misspelled(option.name.lower()))
     key = data.draw(near | st.text(min_size=1, max_size=20))
     known = {option.name.lower() for option in OPTIONS[kind]} | {"path"}
     assume(key.lower() not in known and not key.lower().startswith(("storage.", "catalog.")))
@@ -133,7 +131,7 @@ def test_an_unknown_option_is_refused_by_its_name_and_its_value_is_not_shown(
     assert SECRET not in str(caught.value)
 
 
-def _misspelt(name: str) -> st.SearchStrategy[str]:
+def _misspelled(name: str) -> st.SearchStrategy[str]:
     places = st.integers(0, len(name) - 1)
     others = st.sampled_from("aeiou_-. ")
     return st.one_of(
@@ -179,7 +177,7 @@ ROWS = pa.record_batch([pa.array([2, 1, None]), pa.array(["x", None, "y"])], nam
 
 @examples(60)
 @given(st.data())
-def test_what_is_taken_makes_a_table_or_is_refused_before_a_file_is_written(
+def test_an_accepted_value_works_or_is_refused_before_a_file_is_written(
     kind: str, data: st.DataObject
 ) -> None:
     option = data.draw(st.sampled_from([known for known in OPTIONS[kind] if known.name not in LOCATIONS]))
@@ -194,41 +192,21 @@ def test_what_is_taken_makes_a_table_or_is_refused_before_a_file_is_written(
 
 
 ICEBERG_PROPERTIES = [
-    "commit.manifest-merge.enabled",
-    "commit.manifest.min-count-to-merge",
-    "commit.manifest.target-size-bytes",
-    "commit.retry.num-retries",
-    "format-version",
-    "gc.enabled",
-    "history.expire.max-snapshot-age-ms",
-    "history.expire.min-snapshots-to-keep",
-    "penstock.expire-snapshots",
-    "penstock.maintenance",
-    "read.split.target-size",
-    "schema.name-mapping.default",
-    "write.avro.compression-codec",
-    "write.data.path",
-    "write.delete.mode",
-    "write.metadata.compression-codec",
-    "write.metadata.delete-after-commit.enabled",
-    "write.metadata.metrics.column.a",
-    "write.metadata.metrics.default",
-    "write.metadata.metrics.max-inferred-column-defaults",
-    "write.metadata.path",
-    "write.metadata.previous-versions-max",
-    "write.object-storage.enabled",
-    "write.object-storage.partitioned-paths",
-    "write.parquet.bloom-filter-enabled.column.a",
-    "write.parquet.compression-codec",
-    "write.parquet.compression-level",
-    "write.parquet.dict-size-bytes",
-    "write.parquet.page-row-limit",
-    "write.parquet.page-size-bytes",
-    "write.parquet.row-group-limit",
-    "write.parquet.row-group-size-bytes",
-    "write.summary.partition-limit",
+    "commit.manifest-merge.enabled", "commit.manifest.min-count-to-merge",
+    "commit.manifest.target-size-bytes", "commit.retry.num-retries", "format-version", "gc.enabled",
+    "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep",
+    "penstock.expire-snapshots", "penstock.maintenance", "read.split.target-size",
+    "schema.name-mapping.default", "write.avro.compression-codec", "write.data.path", "write.delete.mode",
+    "write.metadata.compression-codec", "write.metadata.delete-after-commit.enabled",
+    "write.metadata.metrics.column.a", "write.metadata.metrics.default",
+    "write.metadata.metrics.max-inferred-column-defaults", "write.metadata.path",
+    "write.metadata.previous-versions-max", "write.object-storage.enabled",
+    "write.object-storage.partitioned-paths", "write.parquet.bloom-filter-enabled.column.a",
+    "write.parquet.compression-codec", "write.parquet.compression-level", "write.parquet.dict-size-bytes",
+    "write.parquet.page-row-limit", "write.parquet.page-size-bytes", "write.parquet.row-group-limit",
+    "write.parquet.row-group-size-bytes", "write.summary.partition-limit",
     "write.target-file-size-bytes",
-]
+]  # fmt: skip
 PROPERTIES = {"delta": list(_HARMLESS_PROPERTIES), "iceberg": ICEBERG_PROPERTIES}
 
 
@@ -308,7 +286,7 @@ def test_properties_of_new_tables_that_other_engines_fail_on_are_refused(
 
 
 @pytest.mark.parametrize("url", ["garbage", "://", "x://y", "mysql://h/d", "postgresql://u:hunter2@h:port/d"])
-def test_a_store_that_is_none_is_refused_by_the_name_of_the_option(kind: str, url: str) -> None:
+def test_an_invalid_store_is_refused_by_the_name_of_the_option(kind: str, url: str) -> None:
     from penstock.committers.store.sql import open_store
 
     with (

@@ -1,4 +1,4 @@
-"""Any value of any type comes back as it was, bit by bit, from a table that others read."""
+"""Any value of any type is read back by another engine, bit by bit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark_types
-from tests.bad_input.budget import examples
-from tests.bad_input.kinds import as_nullable, as_required, seen, types, values
-from tests.bad_input.refusals import check_refused, columns_without_feature
-from tests.bad_input.rows import Rows, rows_of_schema
-from tests.bad_input.tables import by_duckdb, new_table, write
-from tests.bad_input.values import Hidden, arrow_array, rows_of, types_of, values_of
-from tests.support.lakes import LAKES, LakeTable
+from tests.bad_input.kinds import as_read, types, values, with_nulls
+from tests.bad_input.rows import Rows, rows_of_schema, schema_of
+from tests.bad_input.tables import (
+    by_duckdb,
+    check_read,
+    check_refused,
+    columns_without_feature,
+    examples,
+    new_table,
+    write,
+)
+from tests.bad_input.values import Hidden, arrow_array, rows_of, values_of
+from tests.support.lakes import LAKES
 
 from penstock.committers.errors import SchemaMismatchError
 from penstock.datasource.types import arrow_schema
@@ -27,26 +33,19 @@ pytestmark = [
 ]
 
 
-def schemas() -> st.SearchStrategy[spark_types.StructType]:
-    columns = st.lists(
-        st.builds(lambda kind, null: (kind, null), types(), st.booleans()), min_size=1, max_size=3
-    )
-    return columns.map(
-        lambda found: spark_types.StructType(
-            [spark_types.StructField(f"c{i}", *column) for i, column in enumerate(found)]
-        )
-    )
-
-
-SCHEMAS_WITH_ROWS = schemas().flatmap(rows_of_schema)
+SCHEMAS_WITH_ROWS = (
+    st.lists(st.tuples(types(), st.booleans()), min_size=1, max_size=3)
+    .map(lambda columns: [spark_types.StructField(f"c{i}", *column) for i, column in enumerate(columns)])
+    .flatmap(lambda fields: rows_of_schema(spark_types.StructType(fields)))
+)
 
 
 def column(kind: spark_types.DataType, *cells: Any) -> Rows:
-    return Rows(spark_types.StructType([spark_types.StructField("c0", kind)]), [cells])
+    return Rows(schema_of(c0=kind), [cells])
 
 
 INNER = spark_types.StructType([spark_types.StructField("value", spark_types.LongType(), False)])
-KEY = spark_types.StructType([spark_types.StructField("k", INNER)])
+KEY = schema_of(k=INNER)
 
 
 @examples(60)
@@ -60,7 +59,7 @@ KEY = spark_types.StructType([spark_types.StructField("k", INNER)])
         ((), None, ("", None)),
     )
 )
-def test_rows_come_back_identically(kind: str, rows: Rows) -> None:
+def test_rows_are_read_back(kind: str, rows: Rows) -> None:
     with new_table(kind) as table:
         refused = columns_without_feature(rows.schema) if kind == "delta" else []
         if refused:
@@ -72,21 +71,15 @@ def test_rows_come_back_identically(kind: str, rows: Rows) -> None:
 
 @examples(30)
 @given(SCHEMAS_WITH_ROWS)
+@example(column(KEY, (None,), ((5,),), None, Hidden(((7,),))))
 @example(
     column(
-        spark_types.StructType([spark_types.StructField("k", INNER)]), (None,), ((5,),), None, Hidden(((7,),))
-    )
-)
-@example(
-    column(
-        spark_types.ArrayType(spark_types.StructType([spark_types.StructField("k", INNER)]), False),
+        spark_types.ArrayType(KEY, False),
         ((None,), ((5,),)),
     )
 )
-def test_rows_come_back_identically_from_a_table_that_declares_what_is_not_null(
-    kind: str, rows: Rows
-) -> None:
-    """At every level, as the rows' own schema does, which is more than a new table gets."""
+def test_rows_are_read_back_from_a_table_with_required_columns(kind: str, rows: Rows) -> None:
+    """Required at every level, as in the schema of the rows."""
     with new_table(kind) as table:
         if kind == "delta" and columns_without_feature(rows.schema):
             return
@@ -98,12 +91,12 @@ def test_rows_come_back_identically_from_a_table_that_declares_what_is_not_null(
 @examples(30)
 @given(SCHEMAS_WITH_ROWS)
 @example(column(spark_types.MapType(KEY, spark_types.LongType()), ((((None,),), 1),)))
-def test_what_spark_calls_not_null_may_be_null_in_a_new_table(kind: str, rows: Rows) -> None:
+def test_columns_that_spark_declares_not_null_may_be_null_in_a_new_table(kind: str, rows: Rows) -> None:
     """At every level: its flags are hints, not promises."""
-    nullable = Rows(as_nullable(rows.schema), rows.columns)
+    nullable = Rows(with_nulls(rows.schema, allowed=True), rows.columns)
     with new_table(kind) as table:
         if kind == "iceberg" or not columns_without_feature(rows.schema):
-            write(table, as_required(rows.schema), nullable.batches())
+            write(table, with_nulls(rows.schema, allowed=False), nullable.batches())
             check_read(table, nullable)
 
 
@@ -132,25 +125,17 @@ def test_a_new_column_that_would_make_the_table_unreadable_is_refused(kind: str)
         check_read(table, old)
 
 
-def check_read(table: LakeTable, rows: Rows) -> None:
-    read = by_duckdb(table)
-    assert types_of(read.schema) == rows.types(table.kind)
-    assert rows_of(read) == rows.seen()
-
-
 @examples(40)
 @given(types().flatmap(lambda kind: st.tuples(st.just(kind), st.lists(values(kind), max_size=4))))
-def test_arrays_hold_what_they_are_made_of(kind: str, case: tuple[spark_types.DataType, list[Any]]) -> None:
-    """Or all of this would compare too little."""
+def test_arrays_hold_their_values(kind: str, case: tuple[spark_types.DataType, list[Any]]) -> None:
+    """The other tests rely on this."""
     type_, cells = case
-    array = arrow_array(
-        cells, arrow_schema(spark_types.StructType([spark_types.StructField("c", type_)])).field("c").type
-    )
+    array = arrow_array(cells, arrow_schema(schema_of(c=type_)).field("c").type)
     array.validate(full=True)
-    assert values_of(array) == [seen(value, type_) for value in cells]
+    assert values_of(array) == [as_read(value, type_) for value in cells]
 
 
-def test_lists_of_lists_without_offsets_come_back_identically(kind: str) -> None:
+def test_lists_of_lists_without_offsets_are_read_back(kind: str) -> None:
     """As Spark 4.0 hands over lists whose elements are all empty; Arrow's `nbytes` dies of them."""
     inner = pa.list_(pa.int64())
     no_buffer = pa.foreign_buffer(0, 0)
@@ -159,12 +144,7 @@ def test_lists_of_lists_without_offsets_come_back_identically(kind: str) -> None
     structs = pa.StructArray.from_arrays([lists], names=["l"])
     batch = pa.RecordBatch.from_arrays([lists, structs], names=["l", "s"])
     type_ = spark_types.ArrayType(spark_types.ArrayType(spark_types.LongType()))
-    schema = spark_types.StructType(
-        [
-            spark_types.StructField("l", type_),
-            spark_types.StructField("s", spark_types.StructType([spark_types.StructField("l", type_)])),
-        ]
-    )
+    schema = schema_of(l=type_, s=schema_of(l=type_))
 
     conformed = SchemaProjector(arrow_schema(schema), "here")(batch)
     for column in (conformed.column("l"), conformed.column("s").field(0)):
@@ -176,7 +156,7 @@ def test_lists_of_lists_without_offsets_come_back_identically(kind: str) -> None
 
 # Texts ------------------------------------------------------------------------------------------------
 
-NO_TEXTS = [b"\xff", b"a\xed\xa0\x80b", b"\xc0\x80", b"\xf4\x90\x80\x80", b"x" * 40 + b"\xc3"]
+INVALID_UTF8 = [b"\xff", b"a\xed\xa0\x80b", b"\xc0\x80", b"\xf4\x90\x80\x80", b"x" * 40 + b"\xc3"]
 """A lone byte, half of a surrogate pair, a NUL the long way, beyond Unicode, cut in the middle."""
 
 
@@ -186,9 +166,9 @@ def invalid_texts(data: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), 3, valid.buffers())
 
 
-@pytest.mark.parametrize("data", NO_TEXTS, ids=repr)
+@pytest.mark.parametrize("data", INVALID_UTF8, ids=repr)
 @pytest.mark.parametrize("place", ["t", "s.t", "l.element", "m.key", "m.value"])
-def test_bytes_that_are_no_text_are_refused(kind: str, data: bytes, place: str) -> None:
+def test_invalid_utf8_is_refused(kind: str, data: bytes, place: str) -> None:
     """While writing: a schema does not tell. No reader would take the file."""
     texts = invalid_texts(data)
     numbers = pa.array(range(3), pa.int64())
@@ -196,7 +176,7 @@ def test_bytes_that_are_no_text_are_refused(kind: str, data: bytes, place: str) 
     kinds: dict[str, tuple[spark_types.DataType, pa.Array]] = {
         "t": (strings, texts),
         "s.t": (
-            spark_types.StructType([spark_types.StructField("t", strings)]),
+            schema_of(t=strings),
             pa.StructArray.from_arrays([texts], names=["t"]),
         ),
         "l.element": (spark_types.ArrayType(strings), pa.ListArray.from_arrays([0, 1, 2, 3], texts)),
@@ -215,22 +195,17 @@ def test_bytes_that_are_no_text_are_refused(kind: str, data: bytes, place: str) 
         with pytest.raises(SchemaMismatchError, match=f"A string in {place} is not valid UTF-8"):
             write(
                 table,
-                spark_types.StructType([spark_types.StructField(batch.schema.names[0], type_)]),
+                schema_of(**{batch.schema.names[0]: type_}),
                 [batch],
             )
         assert table.data_files() == set()
         assert by_duckdb(table).num_rows == 0
 
 
-def test_texts_and_bytes_of_megabytes_come_back_identically(kind: str) -> None:
+def test_texts_and_bytes_of_megabytes_are_read_back(kind: str) -> None:
     texts = ["x" * (8 << 20), "\U0001f600" * (1 << 20), "\0" * (1 << 20), "", None]
     blobs = [b"\xff" * (8 << 20), b"\0" * (1 << 20), b"\xc3\x28" * (1 << 19), b"", None]
-    schema = spark_types.StructType(
-        [
-            spark_types.StructField("t", spark_types.StringType()),
-            spark_types.StructField("b", spark_types.BinaryType()),
-        ]
-    )
+    schema = schema_of(t=spark_types.StringType(), b=spark_types.BinaryType())
     rows = Rows(schema, [texts, blobs])
     with new_table(kind) as table:
         write(table, schema, rows.batches())

@@ -1,4 +1,4 @@
-"""Arrow arrays from bits and back, so that nothing on the way can make two values look alike.
+"""Arrow arrays from bits and back, so that no conversion can make two values equal.
 
 A value is what it is stored as: floating point numbers are their bits, decimals their unscaled digits, dates
 days and timestamps microseconds since 1970. Lists are tuples, maps are tuples of pairs, structs are tuples of
@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 WIDE = Context(prec=76)
 
 NAN = "NaN"
-"""All NaN are one value: engines and the Parquet format keep no payloads apart."""
+"""All NaN are one value: engines and the Parquet format ignore their payloads."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """NULL, with a value below it: Arrow allows anything there, and nobody may ever see it."""
+    """NULL with a value below it: Arrow allows any value there, and no reader may return it."""
 
     value: Any
 
@@ -39,9 +39,9 @@ def arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_map(kind):
         return _maps(values, kind)
     if pa.types.is_list(kind):
-        shown = [_shown(value) or () for value in values]
-        below = arrow_array([element for value in shown for element in value], kind.value_type)
-        return pa.ListArray.from_arrays(_offsets(shown), below, type=kind, mask=_mask(values))
+        stored = [_stored(value) or () for value in values]
+        below = arrow_array([element for value in stored for element in value], kind.value_type)
+        return pa.ListArray.from_arrays(_offsets(stored), below, type=kind, mask=_mask(values))
     if pa.types.is_floating(kind):
         bits = pa.uint64() if kind == pa.float64() else pa.uint32()
         return pa.array(values, bits).view(kind)
@@ -59,23 +59,23 @@ def decimal(unscaled: int, scale: int) -> Decimal:
 
 
 def _structs(values: Sequence[Any], kind: pa.StructType) -> pa.Array:
-    shown = [_shown(value) for value in values]
+    stored = [_stored(value) for value in values]
     children = [
-        arrow_array([None if value is None else value[i] for value in shown], field.type)
+        arrow_array([None if value is None else value[i] for value in stored], field.type)
         for i, field in enumerate(kind)
     ]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=_mask(values))
 
 
 def _maps(values: Sequence[Any], kind: pa.MapType) -> pa.Array:
-    shown = [_shown(value) or () for value in values]
-    keys = arrow_array([key for value in shown for key, _ in value], kind.key_type)
-    items = arrow_array([item for value in shown for _, item in value], kind.item_type)
-    return pa.MapArray.from_arrays(_offsets(shown), keys, items, type=kind, mask=_mask(values))
+    stored = [_stored(value) or () for value in values]
+    keys = arrow_array([key for value in stored for key, _ in value], kind.key_type)
+    items = arrow_array([item for value in stored for _, item in value], kind.item_type)
+    return pa.MapArray.from_arrays(_offsets(stored), keys, items, type=kind, mask=_mask(values))
 
 
-def _shown(value: Any) -> Any:
-    """What Arrow holds for a value, even below a NULL."""
+def _stored(value: Any) -> Any:
+    """Return the value that Arrow stores, even below a NULL."""
     return value.value if isinstance(value, Hidden) else value
 
 
@@ -143,7 +143,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def plain(kind: pa.DataType) -> Any:
-    """What a type means: without offset widths, NULL flags, names inside lists and zones other than UTC."""
+    """Return a type without offset widths, NULL flags, names inside lists and zones other than UTC."""
     if pa.types.is_struct(kind):
         return ("struct", tuple((field.name, plain(field.type)) for field in kind))
     if pa.types.is_map(kind):

@@ -1,9 +1,8 @@
-"""Where a stream of the campaign writes: a format, an environment and a store, and what they are made of."""
+"""The setups of the campaign (format, environment, store and delivery), and their deployment for a trial."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +28,31 @@ LOCAL, CLUSTER = "local[2,8]", "local-cluster[2,1,1024]"
 FORMATS: Sequence[Format] = ("delta", "iceberg")
 OBJECT_STORES: Sequence[Environment] = ("S3", "Azure")
 STORES: Sequence[Store] = ("sqlite", "postgres")
-DELIVERIES: Sequence[Delivery] = ("coupled", "decoupled")
 
-_ENVIRONMENTS_OF: Mapping[Format, Sequence[Environment]] = {
+_ENVIRONMENTS: Mapping[Format, Sequence[Environment]] = {
     "delta": ("disk", "small disks", *OBJECT_STORES),
     "iceberg": ("disk", "small disks", "REST catalog"),
 }
-ENVIRONMENTS: Sequence[Environment] = ("disk", "small disks", *OBJECT_STORES, "REST catalog")
+
+_OPTIONS: Mapping[Format | Delivery, Mapping[str, str]] = {
+    "delta": {"partitionBy": "day", "schemaEvolution": "addColumns"},
+    "iceberg": {
+        "partitionSpec": "day",
+        "schemaEvolution": "addColumns",
+        "keepSnapshots": "8",
+        "snapshotGrace": "15s",
+    },
+    "coupled": {},
+    "decoupled": {
+        "delivery": "decoupled",
+        "deliverAfterSeconds": "2",
+        "deliverAfterBatches": "12",
+        "backlogBatches": "15",
+        "backlogWaitSeconds": "10",
+        "compactEverySeconds": "20",
+    },
+}
+"""With these, snapshots expire, backlogs fill up and files are compacted within one trial."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +72,27 @@ class Setup:
     def is_decoupled(self) -> bool:
         return self.delivery == "decoupled"
 
+    @property
+    def has_server(self) -> bool:
+        """True if the table or its catalog is behind a server, and its proxy."""
+        return self.environment in (*OBJECT_STORES, "REST catalog")
 
-def all_setups(
-    formats: Collection[str],
-    stores: Collection[str],
-    deliveries: Collection[str] = DELIVERIES,
-    environments: Collection[str] = ENVIRONMENTS,
-) -> list[Setup]:
-    """Each of these formats, in each of these environments, with each store, in each way of delivery."""
+
+def all_setups(formats: Collection[str] = FORMATS, stores: Collection[str] = STORES) -> list[Setup]:
+    """Return each format in each environment, with each store, coupled and decoupled."""
+    deliveries: Sequence[Delivery] = ("coupled", "decoupled")
     return [
-        Setup(lake, environment, store, delivery)
-        for lake in FORMATS
-        for environment in _ENVIRONMENTS_OF[lake]
+        Setup(table_format, environment, store, delivery)
+        for table_format in FORMATS
+        for environment in _ENVIRONMENTS[table_format]
         for store in STORES
-        for delivery in DELIVERIES
-        if lake in formats and store in stores and delivery in deliveries and environment in environments
+        for delivery in deliveries
+        if table_format in formats and store in stores
     ]
 
 
 def why_unavailable(setup: Setup, servers: Servers) -> str | None:
-    """Why this machine cannot offer such a setup; None if it can."""
+    """Return why this machine cannot offer the setup; None if it can."""
     if setup.environment == "small disks":
         return why_no_small_disks()
     try:
@@ -88,170 +106,143 @@ def why_unavailable(setup: Setup, servers: Servers) -> str | None:
 
 
 @dataclass(frozen=True)
+class Place:
+    """The place of a table."""
+
+    table: Table
+    """The table, past the proxy."""
+    options: Mapping[str, str]
+    """The options that name it in a query, through the proxy."""
+    folder: Path | None = None
+    """The folder of its files, on a local disk."""
+    server: Proxied | None = None
+    """The server of the table or of its catalog."""
+
+
+@dataclass(frozen=True)
 class Deployment:
-    """A setup that was deployed: folders, options, servers."""
+    """A deployed setup: folders, servers and options."""
 
     setup: Setup
     root: Path
-    checkpoint: Path
+    place: Place
     store_url: str
-    options: Mapping[str, str]
-    """Of the sink."""
-    table: Table
-    table_folder: Path | None
-    """Where its files are, if they are on a local disk."""
     disks: Mapping[str, Path] = field(default_factory=dict)
-    """Small file systems, by what is on them."""
+    """Small file systems, by their content."""
     postgres: Postgres | None = None
-    server: Proxied | None = None
-    """What the table or its catalog is on, if that is a server."""
 
     @property
     def source(self) -> Path:
         return self.root / "source"
 
     @property
-    def data_source(self) -> str:
-        return f"penstock.{self.setup.format}"
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoints" / "ids"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the query."""
+        more = {**_OPTIONS[self.setup.format], **_OPTIONS[self.setup.delivery]}
+        return {**self.place.options, **more, "store": self.store_url}
 
     def read_table(self) -> Table:
-        """The table as it is now."""
-        if isinstance(self.table, Mirror):
-            self.table.refresh()
-        return self.table
+        """Return the table in its current version."""
+        if isinstance(self.place.table, Mirror):
+            self.place.table.refresh()
+        return self.place.table
 
     @property
     def folders(self) -> dict[str, Path]:
-        """What can be made read-only, by its name."""
+        """The folders that can be made read-only, by name."""
         found = {"checkpoint": self.checkpoint}
-        if self.table_folder is not None:
+        if self.place.folder is not None:
             log = "_delta_log" if self.setup.format == "delta" else "metadata"
-            found |= {"table": self.table_folder, "table's log": self.table_folder / log}
+            found |= {"table": self.place.folder, "table's log": self.place.folder / log}
         return found
 
 
 @contextmanager
 def deploy(setup: Setup, root: Path, servers: Servers) -> Iterator[Deployment]:
-    """Deploy a setup in the folder `root`, which is the trial's own."""
+    """Deploy a setup in the folder `root`, which belongs to the trial."""
     (root / "source").mkdir(parents=True)
+    postgres = servers.postgres() if setup.store == "postgres" else None
+    store_url = postgres.new_url() if postgres else f"sqlite:///{root}/checkpoints/ids/penstock.sqlite"
     with ExitStack() as stack:
-        lake, checkpoints = root / "lake", root / "checkpoints"
         disks: dict[str, Path] = {}
         if setup.environment == "small disks":
             disks = {
-                "table": stack.enter_context(small_disk(lake)),
-                "checkpoint": stack.enter_context(small_disk(checkpoints)),
+                what: stack.enter_context(small_disk(root / folder))
+                for what, folder in (("table", "lake"), ("checkpoint", "checkpoints"))
             }
-        postgres = servers.postgres() if setup.store == "postgres" else None
-        checkpoint = checkpoints / "ids"
-        store_url = postgres.new_url() if postgres else f"sqlite:///{checkpoint}/penstock.sqlite"
-        target = _target(setup, lake, servers)
-        options = {**target.options, **_FOR_ALL[setup.format], "store": store_url}
-        if setup.is_decoupled:
-            options |= _DECOUPLED
-        yield Deployment(
-            setup,
-            root,
-            checkpoint,
-            store_url,
-            options,
-            target.table,
-            target.folder,
-            disks,
-            postgres,
-            target.server,
-        )
+        yield Deployment(setup, root, _place(setup, root, servers), store_url, disks, postgres)
 
 
-_FOR_ALL: Mapping[Format, Mapping[str, str]] = {
-    "delta": {"partitionBy": "day", "schemaEvolution": "addColumns"},
-    "iceberg": {
-        "partitionSpec": "day",
-        "schemaEvolution": "addColumns",
-        "keepSnapshots": "8",
-        "snapshotGrace": "15s",
-    },
-}
-"""Snapshots expire during a trial, and their files go."""
-
-_DECOUPLED: Mapping[str, str] = {
-    "delivery": "decoupled",
-    "deliverAfterSeconds": "2",
-    "deliverAfterBatches": "12",
-    "backlogBatches": "15",
-    "backlogWaitSeconds": "10",
-    "compactEverySeconds": "20",
-}
-"""Backlogs get full, and visible files are compacted, during a trial."""
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A table that is to be: as the campaign reads it, and the options that name it for the stream."""
-
-    table: Table
-    options: Mapping[str, str]
-    folder: Path | None = None
-    server: Proxied | None = None
-
-
-def _target(setup: Setup, lake: Path, servers: Servers) -> _Target:
-    name = f"trial_{lake.parent.name.rpartition('-')[2]}"
+def _place(setup: Setup, root: Path, servers: Servers) -> Place:
+    name, folder = root.name.replace("-", "_"), root / "lake" / "table"
     if setup.environment == "S3":
-        return _on_s3(lake, f"{name}/table", servers)
+        return _on_s3(folder, name, servers)
     if setup.environment == "Azure":
-        return _on_azure(lake, f"{name}/table", servers)
+        return _on_azure(folder, name, servers)
     if setup.environment == "REST catalog":
         return _in_rest_catalog(name, servers)
-    folder = lake / "table"
     if setup.format == "delta":
-        return _Target(DeltaTable(folder), {"path": str(folder)}, folder)
+        return Place(DeltaTable(folder), {"path": str(folder)}, folder)
     options = {"warehouse": str(folder), "table": "lake.ids"}
-    return _Target(IcebergTable("lake.ids", folder), options, folder / "lake" / "ids")
+    return Place(IcebergTable("lake.ids", folder), options, folder / "lake" / "ids")
 
 
-def _on_s3(lake: Path, prefix: str, servers: Servers) -> _Target:
+def _on_s3(copy: Path, name: str, servers: Servers) -> Place:
     storage, server = servers.s3()
-    through = {**storage, "AWS_ENDPOINT_URL": server.proxy.url}
-    given = {f"storage.{key}": value for key, value in through.items()}
-    table = S3Mirror(lake / "mirror", prefix=prefix, storage=storage)
-    return _Target(table, {"path": f"s3://{BUCKET}/{prefix}", **given}, server=server)
+    client = s3_client(storage)
+
+    def names(prefix: str) -> Iterator[str]:
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix):
+            yield from (found["Key"] for found in page.get("Contents", ()))
+
+    def content(key: str) -> bytes:
+        read: bytes = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return read
+
+    options = _prefixed("storage", {**storage, "AWS_ENDPOINT_URL": server.proxy.url})
+    table = Mirror(copy, name, names, content)
+    return Place(table, {"path": f"s3://{BUCKET}/{name}", **options}, server=server)
 
 
-def _on_azure(lake: Path, prefix: str, servers: Servers) -> _Target:
+def _on_azure(copy: Path, name: str, servers: Servers) -> Place:
     url, server = servers.azure()
-    given = {f"storage.{key}": value for key, value in emulator_options().items()}
-    table = AzureMirror(lake / "mirror", prefix=prefix, url=url)
-    return _Target(table, {"path": f"az://{CONTAINER}/{prefix}", **given}, server=server)
+
+    def content(key: str) -> bytes:
+        read: bytes = azure_client(url).download_blob(key).readall()
+        return read
+
+    options = _prefixed("storage", emulator_options())
+    table = Mirror(copy, name, lambda prefix: azure_names(url, prefix), content)
+    return Place(table, {"path": f"az://{CONTAINER}/{name}", **options}, server=server)
 
 
-def _in_rest_catalog(namespace: str, servers: Servers) -> _Target:
+def _in_rest_catalog(namespace: str, servers: Servers) -> Place:
     catalog, server = servers.rest_catalog()
-    properties = catalog.properties_at(server.proxy.url)
-    given = {f"catalog.{key}": value for key, value in properties.items()}
+    options = _prefixed("catalog", catalog.properties_at(server.proxy.url))
     table = IcebergTable(f"{namespace}.ids", catalog="rest", catalog_properties=catalog.properties)
-    options = {"table": f"{namespace}.ids", "catalog": "rest", **given}
-    return _Target(table, options, catalog.warehouse / namespace / "ids", server)
+    options |= {"table": f"{namespace}.ids", "catalog": "rest"}
+    return Place(table, options, catalog.warehouse / namespace / "ids", server)
 
 
-# Tables that are behind a server ----------------------------------------------------------------------
+def _prefixed(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}.{key}": value for key, value in options.items()}
 
 
 @dataclass(frozen=True)
-class Mirror(DeltaTable, ABC):
-    """A Delta table in an object store, copied to a folder by `refresh`, past the proxy."""
+class Mirror(DeltaTable):
+    """A Delta table in an object store, copied to the folder `path`, past the proxy."""
 
-    prefix: str = ""
-
-    @abstractmethod
-    def names(self, prefix: str) -> Iterator[str]:
-        """Of all objects that begin so."""
-
-    @abstractmethod
-    def content(self, name: str) -> bytes: ...
+    prefix: str
+    names: Callable[[str], Iterable[str]]
+    """Lists the names of the objects with a prefix."""
+    content: Callable[[str], bytes]
 
     def refresh(self) -> None:
-        """The log comes first: then all files that it names are there to be copied."""
+        """Copy the log first: all files that it references are in the store then."""
         self._copy("_delta_log/")
         self._copy("")
 
@@ -260,33 +251,7 @@ class Mirror(DeltaTable, ABC):
             path = name.removeprefix(f"{self.prefix}/")
             if path.startswith("_delta_log/") != bool(below) or path.endswith("/_last_checkpoint"):
                 continue  # without that hint, readers list the log
-            target = Path(self.path) / path
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(self.content(name))
-
-
-@dataclass(frozen=True)
-class S3Mirror(Mirror):
-    storage: Mapping[str, str] = field(default_factory=dict)
-
-    def names(self, prefix: str) -> Iterator[str]:
-        listing = s3_client(dict(self.storage)).get_paginator("list_objects_v2")
-        for page in listing.paginate(Bucket=BUCKET, Prefix=prefix):
-            yield from (found["Key"] for found in page.get("Contents", ()))
-
-    def content(self, name: str) -> bytes:
-        content: bytes = s3_client(dict(self.storage)).get_object(Bucket=BUCKET, Key=name)["Body"].read()
-        return content
-
-
-@dataclass(frozen=True)
-class AzureMirror(Mirror):
-    url: str = ""
-
-    def names(self, prefix: str) -> Iterator[str]:
-        yield from azure_names(self.url, prefix)
-
-    def content(self, name: str) -> bytes:
-        content: bytes = azure_client(self.url).download_blob(name).readall()
-        return content
+            copy = Path(self.path) / path
+            if not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(self.content(name))

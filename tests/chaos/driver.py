@@ -1,158 +1,149 @@
-"""The driver program of the kill campaign: a stream of ids that is started again whenever its query fails.
-
-That is what a supervisor does in production, without the eight seconds that a new Spark takes. It ends only
-
-    0                  when it was told to finish, and has streamed all there is
-    TAKEN_OVER         when another run of the query has taken over
-    NEEDS_OPERATOR     when the sink says that somebody has to decide something
-    any other code     when its Spark is gone
-
-What happens to the query goes into a file, one JSON object a line.
-"""
+"""A driver of the campaign: its program, JVM, executors and Python workers."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import re
-import sys
+import shutil
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+import psutil
+from servers.processes import send
+from tests.chaos.deployments import CLUSTER, Deployment
+from tests.support.driver_process import SHORT_LIVED, DriverProcess
 
-import penstock
+PROGRAM = Path(__file__).with_name("program.py")
 
-TAKEN_OVER, NEEDS_OPERATOR = 3, 4
+Role = Literal["Python", "JVM", "executor", "planner", "task worker", "commit worker"]
 
-_TWO_AT_ONCE = "CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using"
-"""What Spark says when another query has written its checkpoint meanwhile."""
-_TAKEN_OVER = ("FencedError", "two at once")
-_NEEDS_OPERATOR = (
-    "CheckpointMismatchError",
-    "TableChangedError",
-    "TableNotSupportedError",
-    "SchemaMismatchError",
-    "ManifestCorruptError",
-)
-_LAST_LINE = re.compile(r"^(\w+Error|java[\w.]+): .*", re.MULTILINE)
-_RAISED = re.compile(r"^penstock\.committers\.errors\.(\w+): .*", re.MULTILINE)
-RETRY_S = 0.3
-FINISH_POLL_S = 1
+_WORKERS: Mapping[str, Role] = {
+    "pyspark.worker": "task worker",
+    "pyspark.sql.worker.write_into_data_source": "planner",
+    "pyspark.sql.worker.python_streaming_sink_runner": "commit worker",
+}
+"""By the module that Spark's daemon runs. The daemon itself only forks."""
 
-
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("format", help="name of the data source")
-    parser.add_argument("source")
-    parser.add_argument("checkpoint")
-    parser.add_argument("--option", action="append", default=[], help="key=value for the sink")
-    parser.add_argument("--conf", action="append", default=[], help="key=value for Spark")
-    parser.add_argument("--master", required=True)
-    parser.add_argument("--orders", type=Path, required=True, help="the query starts once this file is there")
-    parser.add_argument("--finish", type=Path, required=True, help="end once this file is there")
-    parser.add_argument("--events", type=Path, required=True, help="what happens to the query")
-    arguments = parser.parse_args()
-
-    parent = os.getppid()
-    builder = SparkSession.builder.master(arguments.master)
-    for pair in arguments.conf:
-        builder = builder.config(*pair.split("=", 1))
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    while not arguments.orders.exists():
-        _end_with(parent)
-        time.sleep(0.02)
-    orders = json.loads(arguments.orders.read_text())
-    if orders["point"]:
-        # Workers get it with the data source that is registered next.
-        spark.sparkContext.environment["PENSTOCK_PAUSE_AT"] = orders["point"]
-    penstock.register(spark)
-    events = Events(arguments.events)
-    return supervise(lambda: start(spark, arguments, orders), arguments.finish, events, parent)
+_CONF = {**SHORT_LIVED, "spark.sql.shuffle.partitions": "2"}
+_CONF_OF_CLUSTER = {
+    "spark.executor.extraJavaOptions": SHORT_LIVED["spark.driver.extraJavaOptions"],
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.task.maxFailures": "8",
+}
 
 
-def start(spark: SparkSession, arguments: argparse.Namespace, orders: Mapping[str, Any]) -> StreamingQuery:
-    rows = (
-        spark.readStream.schema("id LONG, day STRING")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(arguments.source)
-        .selectExpr("*", *orders["columns"])
-        .repartition(orders["partitions"])
-    )
-    writer = rows.writeStream.format(arguments.format).queryName("ids")
-    writer = writer.option("checkpointLocation", arguments.checkpoint)
-    for pair in arguments.option:
-        writer = writer.option(*pair.split("=", 1))
-    return writer.start()
+@cache
+def unprivileged() -> tuple[str, ...] | None:
+    """Return the command prefix that makes permissions and full disks bind a program; None if there is none.
+
+    Root without capabilities is an owner like any other.
+    """
+    if os.geteuid() != 0:
+        return ()
+    setpriv = shutil.which("setpriv")
+    return (setpriv, "--bounding-set=-all", "--inh-caps=-all") if setpriv else None
 
 
-def supervise(start: Callable[[], StreamingQuery], finish: Path, events: Events, parent: int) -> int:
-    """Keep the query running until `finish` is there and the source is exhausted."""
-    while True:
-        try:
-            query = start()
-            events.add("started", str(query.runId))
-            while not finish.exists():
-                _end_with(parent)
-                query.awaitTermination(FINISH_POLL_S)
-            query.processAllAvailable()
-            query.stop()
-        except Py4JNetworkError:
-            raise  # the JVM is gone
-        except (PySparkException, Py4JError) as error:
-            kind, message = in_short(with_causes(error))
-            events.add("failed", message)
-            if kind in _NEEDS_OPERATOR:
-                return NEEDS_OPERATOR
-            if kind in _TAKEN_OVER:
-                return TAKEN_OVER
-            time.sleep(RETRY_S)
-        else:
-            return 0
+class Driver(DriverProcess):
+    """A driver starts its Spark at once, and its query on request."""
 
+    def __init__(self, number: int, deployment: Deployment, finish: Path) -> None:
+        """
+        Args:
+            finish: the driver streams to the end of the source and ends once this file exists
+        """
+        self.number = number
+        self.point: str | None = None
+        """The crash point where it waits: `name` in any batch, `name@batch`, or none."""
+        files = deployment.root / f"driver-{number}"
+        self._request = files.with_suffix(".request")
+        self._events = files.with_suffix(".events")
+        self._paused = files.with_suffix(".paused")
+        setup = deployment.setup
+        arguments = [f"penstock.{setup.format}", str(deployment.source), str(deployment.checkpoint)]
+        arguments += ["--master", setup.master, "--finish", str(finish)]
+        arguments += ["--request", str(self._request), "--events", str(self._events)]
+        for key, value in deployment.options.items():
+            arguments += ["--option", f"{key}={value}"]
+        for key, value in (_CONF | (_CONF_OF_CLUSTER if setup.master == CLUSTER else {})).items():
+            arguments += ["--conf", f"{key}={value}"]
+        environment = {"PENSTOCK_PAUSE_FILE": str(self._paused)}
+        super().__init__(arguments, files.with_suffix(".log"), environment, PROGRAM, unprivileged() or ())
 
-def with_causes(error: BaseException | None) -> str:
-    """What Spark says of a commit that failed is only that it failed: the reason is its cause."""
-    text = ""
-    while error is not None:
-        text += f"{error}\n"
-        error = getattr(error, "_cause", None) or error.__cause__
-    return text
+    def start_query(self, point: str | None, columns: Sequence[str], partitions: int) -> None:
+        """Request the start of the query.
 
+        Args:
+            point: the crash point where the driver waits
+            columns: columns in addition to those of the source, as SQL expressions
+            partitions: tasks in a batch
+        """
+        self.point = point
+        request = {"point": point, "columns": [*columns], "partitions": partitions}
+        written = self._request.with_suffix(".new")
+        written.write_text(json.dumps(request))
+        written.rename(self._request)
 
-def in_short(error: str) -> tuple[str, str]:
-    """What the query failed with: the name of the error, if it is one of the sink's, and its last line."""
-    if found := re.search(f".*({_TWO_AT_ONCE}).*", error):
-        return "two at once", found[0]
-    if raised := [*_RAISED.finditer(error)]:
-        return raised[-1][1], raised[-1][0]
-    lines = [*_LAST_LINE.finditer(error)]
-    return "", lines[-1][0] if lines else " ".join(error.split())[:1000]
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
 
+    def events(self, event: str) -> list[str]:
+        """Return the details of all events of this kind, in order."""
+        if not self._events.exists():
+            return []
+        lines = self._events.read_text().splitlines(keepends=True)
+        found = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [one["detail"] for one in found if one["event"] == event]
 
-class Events:
-    """What happened to the query, for the process that watches this one."""
+    def paused(self) -> psutil.Process | None:
+        """Return the process that waits at the crash point."""
+        with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
+            process = psutil.Process(int(self._paused.read_text()))
+            if process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def processes(self) -> list[psutil.Process]:
+        """Return the live processes of the driver, including orphans."""
+        return self._processes()
 
-    def add(self, event: str, detail: str) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps({"time": time.time(), "event": event, "detail": detail}) + "\n")
+    def of_role(self, role: Role) -> list[psutil.Process]:
+        return [process for process in self.processes() if self._role(process) == role]
 
+    def _role(self, process: psutil.Process) -> Role | None:
+        with suppress(psutil.NoSuchProcess):
+            command = process.cmdline()
+            if process.pid == self.pid:
+                return "Python"
+            if process.name() == "java":
+                return "executor" if any("CoarseGrainedExecutor" in word for word in command) else "JVM"
+            parent = process.parent()
+            if command[-2:-1] == ["pyspark.daemon"] and parent is not None and parent.cmdline() == command:
+                return _WORKERS.get(command[-1])
+        return None
 
-def _end_with(parent: int) -> None:
-    """A campaign that was killed leaves no stream running."""
-    if os.getppid() != parent:
-        sys.exit(1)
+    def stop(self) -> int:
+        """Send SIGSTOP to all processes, including new ones. Return their number."""
+        stopped: set[int] = set()
+        while found := [process for process in self.processes() if process.pid not in stopped]:
+            send(signal.SIGSTOP, found)
+            stopped |= {process.pid for process in found}
+        return len(stopped)
 
+    def resume(self) -> None:
+        send(signal.SIGCONT, self.processes())
 
-if __name__ == "__main__":
-    sys.exit(main())
+    def wait_for_end(self, timeout_s: float) -> bool:
+        """Wait until no process is left. Return False if there still is one after `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while self.processes():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True

@@ -23,7 +23,7 @@ _COMMIT_HITS: Sequence[RequestFault] = (
     "request lost",
     "response lost",
     "response cut",
-    "landed, answered 503",
+    "committed, answered 503",
     "sent twice",
 )
 

@@ -1,4 +1,4 @@
-"""Tables made by Delta's own engine: written into, or refused by name. Made by make_foreign_tables.py."""
+"""Tables made by Delta's own engine: written into, or refused by name. Made by make_tables.py."""
 
 from __future__ import annotations
 

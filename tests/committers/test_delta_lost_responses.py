@@ -82,7 +82,7 @@ def test_a_batch_that_landed_with_its_response_lost_is_not_added_again(
     assert rows(stream) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("fault", ["response lost", "landed, answered 503"])
+@pytest.mark.parametrize("fault", ["response lost", "committed, answered 503"])
 def test_a_repeated_request_that_takes_its_own_commit_for_a_conflict_is_not_repeated_once_more(
     stream: DeltaStream, network: LossyProxy, fault: Fault
 ) -> None:

@@ -207,7 +207,7 @@ def test_a_file_that_could_not_be_written_is_not_kept(s3: S3) -> None:
         s3.ours.new_input(location).open()
 
 
-@pytest.mark.parametrize("fault", ["response lost", "landed, answered 500", "answered 503"])
+@pytest.mark.parametrize("fault", ["response lost", "committed, answered 500", "answered 503"])
 def test_a_lost_answer_loses_no_file(s3: S3, location: str, fault: Fault) -> None:
     s3.network.spend(fault, on="PUT")
     put(s3.ours, location, b"12345")

@@ -84,7 +84,7 @@ def test_a_table_dropped_while_the_commit_is_sent_is_said(stream: StoredQuery, l
 
 @pytest.mark.parametrize(
     "faults",
-    [["response lost"], ["landed, answered 500", *["answered 503"] * (SENDS_MAX - 1)]],
+    [["response lost"], ["committed, answered 500", *["answered 503"] * (SENDS_MAX - 1)]],
     ids=["refused then", "no answer then"],
 )
 def test_a_batch_that_landed_is_committed_whatever_the_answer(

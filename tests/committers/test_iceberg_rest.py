@@ -63,10 +63,10 @@ def test_a_batch_that_landed_is_committed_whatever_the_answer(
     """Of a request that came twice, the second is refused: by the batch itself."""
     faults: tuple[Fault, ...] = (
         "response lost",
-        "landed, answered 500",
-        "landed, answered 502",
-        "landed, answered 503",
-        "landed, answered 504",
+        "committed, answered 500",
+        "committed, answered 502",
+        "committed, answered 503",
+        "committed, answered 504",
         "sent twice",
     )
     for batch_id, fault in enumerate(faults, 1):

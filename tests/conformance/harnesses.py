@@ -1,4 +1,4 @@
-"""The destinations of this package, as the conformance suite asks for them."""
+"""The harnesses of the built-in destinations for the conformance suite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promi
 from penstock.testing.faults import lossy
 
 CRASH_POINTS = ("table.created", "write.file_open", "write.files_closed", "commit.start", "commit.landed")
-"""Those that each of them reaches."""
+"""The crash points that each built-in destination reaches."""
 
 
 class LakeHarness(LakeTable, DestinationHarness):
@@ -35,7 +35,7 @@ class LakeHarness(LakeTable, DestinationHarness):
         return {"bufferSize": "4mb"}
 
     def uncommitted(self) -> Collection[str]:
-        """Metadata belongs to commits, which are not at issue."""
+        """Data files only: metadata files belong to commits."""
         named = self._newest().live if self.exists else ()
         return {name for name in self.data_files() if str(self.folder / name) not in named}
 
@@ -44,7 +44,7 @@ class LakeHarness(LakeTable, DestinationHarness):
             (self.folder / name).unlink()
 
     def problems(self) -> list[str]:
-        """No file named twice, none missing, tokens ascending: see `testing.invariant`."""
+        """No file referenced twice, none missing, tokens ascending: see `testing.invariant`."""
         if not self.exists:
             return []
         source = f"(SELECT unnest({self.ids()}::BIGINT[]) AS id)"
@@ -143,7 +143,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
             if lost == "response":
                 connection.commit()
             else:
-                connection.close()  # the server sees only that the connection has ended
+                connection.close()  # the server only sees a closed connection
             raise psycopg.OperationalError("the connection was lost")
 
         return commit_answers(answer)
@@ -163,7 +163,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         self.sql("CREATE TABLE events (id bigint)")
 
     def roll_back(self) -> None:
-        """Of what Postgres itself can put back, only the fence says what the table holds."""
+        """After a restore, only the fence says which batches the table has."""
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
 
 

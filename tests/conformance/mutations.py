@@ -1,7 +1,7 @@
-"""Each claim of the conformance suite, with a change of the product by which it must fail.
+"""For each claim of the conformance suite, a change of the product that must make it fail.
 
-A claim that does not fail then checks nothing. One method or value is patched; the rest is real. The example
-of a plug-in stands for all destinations where it can. Import it once the plug-in is installed.
+A claim that passes nevertheless checks nothing. One method or value is patched; the rest is real. Where
+possible, the destination is the example of a plug-in; import this module after it is installed.
 """
 
 from __future__ import annotations
@@ -98,15 +98,15 @@ def _finish_without_rows(finish: Any, writer: PartWriter) -> Any:
     return finish(writer) or (DataFile(writer._path.name, 0, 0),)
 
 
-def _finish_in_sight(finish: Any, writer: PartWriter) -> Any:
+def _finish_visibly(finish: Any, writer: PartWriter) -> Any:
     files = finish(writer)
     if files:
-        seen = writer._path.parents[1] / "seen.jsonl"
-        seen.write_bytes(writer._path.read_bytes())
+        visible = writer._path.parents[1] / "visible.jsonl"
+        visible.write_bytes(writer._path.read_bytes())
     return files
 
 
-def _name_all_there_is(manifest: Any, target: JsonLines, batch: Any, content: str, payloads: Any) -> Manifest:
+def _name_all_parts(manifest: Any, target: JsonLines, batch: Any, content: str, payloads: Any) -> Manifest:
     there = [DataFile(path.name, path.stat().st_size, 1) for path in target.folder.glob(".parts/[!.]*")]
     named: Manifest = manifest(target, batch, content, [there])
     return named
@@ -125,14 +125,14 @@ def _keep_ten_batches(commit: Any, target: JsonLines, *args: Any) -> Any:
     return outcome
 
 
-def _commit_what_is_there(commit: Any, target: JsonLines, manifest: Manifest, *args: Any) -> Any:
+def _commit_without_rows(commit: Any, target: JsonLines, manifest: Manifest, *args: Any) -> Any:
     for file in FileManifests("jsonlines").decode(manifest):
         (target.folder / ".parts" / file.path).touch()
     return commit(target, manifest, *args)
 
 
 def _commit_in_two_steps(_commit: Any, target: JsonLines, manifest: Manifest, *_: Any) -> Committed:
-    """First the rows, then the token, and no look before."""
+    """First the rows, then the token, without reading the token before."""
     batch, files = manifest.batch, FileManifests("jsonlines").decode(manifest)
     rows = "".join((target.folder / ".parts" / file.path).read_text() for file in files)
     (target.folder / f"rows-{uuid.uuid4()}.jsonl").write_text(rows)
@@ -172,10 +172,10 @@ def _decode_leniently(decode: Any, manifests: FileManifests, manifest: Manifest)
         return ()
 
 
-def _commit_with_old_look(commit: Any, table: DeltaTableCommitter, *args: Any) -> Any:
-    look = table._cached_table
+def _commit_with_stale_cache(commit: Any, table: DeltaTableCommitter, *args: Any) -> Any:
+    cached = table._cached_table
     outcome = commit(table, *args)
-    table._cached_table = look
+    table._cached_table = cached
     return outcome
 
 
@@ -207,7 +207,7 @@ MUTATIONS = (
     Mutation(
         "a manifest without its last payload",
         method(JsonLines, "manifest", lambda real, *args: real(*args[:-1], args[-1][:-1])),
-        "the_rows_of_all_tasks_land_once",
+        "the_rows_of_all_tasks_are_committed_once",
         "prepared_batches_are_delivered_once",
     ),
     Mutation(
@@ -217,7 +217,7 @@ MUTATIONS = (
     ),
     Mutation(
         "parts that readers see",
-        method(PartWriter, "finish", _finish_in_sight),
+        method(PartWriter, "finish", _finish_visibly),
         "rows_are_invisible_until_their_batch_is_committed",
     ),
     Mutation(
@@ -234,16 +234,16 @@ MUTATIONS = (
         harness=DeltaHarness,
     ),
     Mutation(
-        "a commit that does not look at the token",
+        "a commit that does not read the token",
         returning(DeltaTableCommitter, "_is_in", False),
         "a_commit_that_is_repeated_adds_nothing",
-        "a_concurrent_driver_that_lands_first_is_noticed_by_the_commit",
+        "a_concurrent_driver_that_commits_first_is_noticed_by_the_commit",
         harness=DeltaHarness,
-        a_batch_that_landed_and_whose_response_was_lost_is_not_added_again={"batch_id": 0},
+        a_committed_batch_whose_response_was_lost_is_not_added_again={"batch_id": 0},
         two_drivers_that_commit_one_batch_at_once_add_it_once={"batch_id": 1},
     ),
     Mutation(
-        "only the very batch of the token counts as landed",
+        "only the batch of the token counts as committed",
         method(DeltaTableCommitter, "_is_in", _only_the_last),
         "a_batch_behind_the_token_adds_nothing",
         harness=DeltaHarness,
@@ -254,13 +254,13 @@ MUTATIONS = (
         "the_token_is_the_last_batch_of_the_query",
     ),
     Mutation(
-        "a commit that asks nobody",
+        "a commit that does not call check_token",
         method(JsonLines, "commit", lambda real, target, manifest, *_: real(target, manifest)),
         "the_token_is_checked_once_a_batch_is_to_be_added",
     ),
     Mutation(
-        "the first look at the table is kept over the commit",
-        method(DeltaTableCommitter, "commit", _commit_with_old_look),
+        "the cached table is not refreshed by the commit",
+        method(DeltaTableCommitter, "commit", _commit_with_stale_cache),
         "a_target_sees_its_own_commit",
         harness=DeltaHarness,
     ),
@@ -268,7 +268,7 @@ MUTATIONS = (
         "one token for all queries",
         method(JsonLines, "token", _token_of_any_query),
         "two_queries_have_a_token_each",
-        "two_queries_commit_beside_each_other",
+        "two_queries_commit_concurrently",
     ),
     Mutation(
         "another address in the store",
@@ -280,17 +280,17 @@ MUTATIONS = (
         "commands_find_the_destination_by_its_address",
     ),
     Mutation(
-        "a manifest that names all parts there are",
-        method(JsonLines, "manifest", _name_all_there_is),
+        "a manifest that references every part in the directory",
+        method(JsonLines, "manifest", _name_all_parts),
         a_crash_before_the_manifest_loses_and_doubles_nothing={"step": "all tasks finished"},
         a_crash_at_a_crash_point_loses_and_doubles_nothing={"point": "prepare.start"},
     ),
     Mutation(
-        "a commit that looks at nothing, in two steps",
+        "a commit in two steps that does not read the token",
         method(JsonLines, "commit", _commit_in_two_steps),
         "a_crash_in_every_start_loses_and_doubles_nothing",
-        "a_driver_that_wakes_up_late_adds_nothing",
-        "a_delivery_process_that_wakes_up_late_adds_nothing",
+        "a_driver_that_resumes_late_adds_nothing",
+        "a_delivery_process_that_resumes_late_adds_nothing",
         a_crash_around_the_commit_loses_and_doubles_nothing={"has_committed": True, "batch_id": 0},
         a_crash_in_recovery_loses_and_doubles_nothing={"point": "commit.landed"},
         a_crash_around_the_commit_of_a_delivery_loses_and_doubles_nothing={"has_committed": True},
@@ -298,15 +298,15 @@ MUTATIONS = (
     Mutation(
         "a recovery that does nothing",
         returning(Recovery, "recover", []),
-        "recovery_without_a_replay_commits_what_is_pending",
+        "recovery_without_a_replay_commits_pending_batches",
     ),
     Mutation(
-        "what a replay wrote in vain stays",
+        "files that a replay wrote in vain stay",
         returning(Preparation, "delete_unnamed", None),
-        "a_replay_that_is_partitioned_otherwise_adds_nothing",
+        "a_replay_with_other_partitions_adds_nothing",
     ),
     Mutation(
-        "an abort that deletes what may be named",
+        "an abort that deletes files that a manifest may reference",
         lambda: mock.patch.object(
             query, "abort_batch", lambda sink, messages: sink.open_table().discard(query.payloads(messages))
         ),
@@ -325,19 +325,19 @@ MUTATIONS = (
         "a_task_that_fails_leaves_nothing",
     ),
     Mutation(
-        "parts that are gone count as deleted",
+        "missing parts count as deleted",
         method(JsonLines, "discard", _count_all),
         "discarding_is_idempotent_and_touches_no_other_batch",
     ),
     Mutation(
-        "a destination that never misses anything",
+        "a destination that reports no part as missing",
         returning(JsonLines, "missing", []),
-        "what_a_manifest_needs_and_is_gone_is_missing",
-        "a_payload_that_is_gone_is_written_again_by_the_replay",
-        "a_payload_that_is_gone_and_that_no_replay_writes_again_is_an_error",
+        "a_deleted_payload_is_reported_as_missing",
+        "a_missing_payload_is_written_again_by_the_replay",
+        "a_missing_payload_that_no_replay_writes_again_is_an_error",
     ),
     Mutation(
-        "what a fenced run wrote stays",
+        "files of a fenced run stay",
         returning(Preparation, "delete", 0),
         "a_run_that_was_taken_over_commits_nothing",
     ),
@@ -354,7 +354,7 @@ MUTATIONS = (
     Mutation(
         "a pending batch that is not given up",
         _decide(RecordStatus.PREPARED_OTHER, Action.WRITE),
-        "a_pending_batch_with_other_offsets_gives_way",
+        "a_pending_batch_with_other_offsets_is_replaced",
     ),
     Mutation(
         "a commit that deletes the files of others",
@@ -362,28 +362,30 @@ MUTATIONS = (
         rows_of_other_writers_stay={"when": "in the commit"},
     ),
     Mutation(
-        "a plan that does not look whether the table is the same",
+        "a plan that does not check the identity of the table",
         returning(planning, "check_same_table", None),
         harness=DeltaHarness,
-        a_destination_that_has_changed_under_its_query_takes_no_batch={"change": "dropped"},
+        a_destination_that_has_changed_is_not_written={"change": "dropped"},
     ),
     Mutation(
-        "a commit that does not look whether the table is the same",
+        "a commit that does not check the identity of the table",
         _both(
             returning(delta_committer, "check_same_table", None),
             returning(DeltaTableCommitter, "_check_log_since", []),
         ),
         harness=DeltaHarness,
-        a_destination_that_changes_before_the_commit_takes_no_batch={"change": "dropped and created again"},
+        a_destination_that_changes_before_the_commit_is_not_committed_to={
+            "change": "dropped and created again"
+        },
     ),
     Mutation(
         "a store that does not accept",
         returning(SqlManifestStore, "accept_table", None),
-        "what_an_operator_accepts_is_written_again",
+        "a_table_that_an_operator_accepts_is_written_again",
         harness=DeltaHarness,
     ),
     Mutation(
-        "a plan that does not look for earlier queries",
+        "a plan that does not check for earlier queries",
         returning(planning, "check_new_query", None),
         "a_new_query_over_the_rows_of_an_earlier_one_is_noticed",
         harness=DeltaHarness,
@@ -399,13 +401,13 @@ MUTATIONS = (
     Mutation(
         "schemaEvolution is ignored",
         method(DeltaTableCommitter, "plan", _add_no_columns),
-        "a_new_column_comes_with_its_batch",
+        "a_new_column_is_added_with_its_batch",
         harness=DeltaHarness,
     ),
     Mutation(
-        "a plan that does not look at the types",
+        "a plan that does not check the types",
         method(DeltaTarget, "plan_batch", _plan_ids),
-        "rows_of_another_type_are_refused_before_any_moves",
+        "rows_of_another_type_are_refused_before_any_is_written",
         harness=DeltaHarness,
     ),
     Mutation(
@@ -427,12 +429,12 @@ MUTATIONS = (
     Mutation(
         "a directory that keeps ten batches",
         method(JsonLines, "commit", _keep_ten_batches),
-        "batches_of_a_long_stream_land_in_order",
+        "batches_of_a_long_stream_are_committed_in_order",
     ),
     Mutation(
         "wrong counts",
         method(FileManifests, "encode", lambda real, *args: replace(real(*args), rows=0)),
-        "a_manifest_comes_back_from_the_store_as_it_was",
+        "a_manifest_is_read_from_the_store_as_it_was_written",
     ),
     Mutation(
         "random names",
@@ -441,17 +443,17 @@ MUTATIONS = (
             "encode",
             lambda real, *args: replace(real(*args), content=uuid.uuid4().bytes),
         ),
-        "a_manifest_is_the_same_in_whichever_order_it_is_made",
+        "a_manifest_depends_only_on_the_plan_and_the_payloads",
     ),
     Mutation(
-        "a store that does not check what it reads, and a destination that takes what it gets",
+        "neither the store nor the destination checks what it reads",
         _both(returning(contents, "_is_whole", True), method(FileManifests, "decode", _decode_leniently)),
-        "a_manifest_that_is_damaged_in_the_store_is_told_as_damaged",
+        "a_manifest_that_is_damaged_in_the_store_is_reported",
     ),
     Mutation(
         "a damaged manifest is taken for an empty one",
         method(FileManifests, "decode", _decode_leniently),
-        a_manifest_that_cannot_be_read_is_told_as_damaged={"damage": "cut off"},
+        a_manifest_that_cannot_be_decoded_is_reported={"damage": "cut off"},
     ),
     Mutation(
         "an address that is never the same",
@@ -462,11 +464,11 @@ MUTATIONS = (
     Mutation(
         "all options are kept in the store",
         lambda: mock.patch.object(delta_options, "storable", lambda _known, options: dict(options)),
-        "no_secret_is_in_the_store_in_logs_or_in_what_others_see",
+        "no_secret_is_in_the_store_in_logs_or_in_a_repr",
         harness=DeltaHarness,
     ),
     Mutation(
-        "secrets are sent to tasks, though it was promised not to",
+        "secrets are sent to tasks, against the promise",
         _declare(DeltaHarness, shows_secrets_to_tasks=False),
         "tasks_get_the_secrets_that_they_need_and_no_others",
         harness=DeltaHarness,
@@ -474,7 +476,7 @@ MUTATIONS = (
     Mutation(
         "an error that shows the settings",
         method(PostgresServer, "failed", lambda _, server, *__: RetryableError(f"{dict(server.settings)}")),
-        "a_server_that_does_not_answer_is_told_without_secrets",
+        "an_unreachable_server_is_reported_without_secrets",
         harness=lambda _: PostgresHarness(lambda: "postgresql+psycopg://u@h/d?options=-csearch_path%3Ds"),
     ),
     Mutation(
@@ -488,26 +490,26 @@ MUTATIONS = (
         harness=DeltaHarness,
     ),
     Mutation(
-        "a delivery process that does not look for what the one before has begun",
+        "a delivery process that ignores an unfinished delivery",
         returning(SqlDeliveries, "unfinished", None),
         a_crash_of_a_delivery_process_loses_and_doubles_nothing={"point": "deliver.prepared"},
-        a_delivery_whose_commit_got_lost_is_finished_by_the_next={"lost": "request"},
+        a_delivery_whose_commit_was_lost_is_finished_by_the_next={"lost": "request"},
     ),
     Mutation(
-        "a commit of what is there",
-        _both(returning(JsonLines, "missing", []), method(JsonLines, "commit", _commit_what_is_there)),
-        "prepared_rows_that_are_gone_stop_the_delivery",
+        "a commit that ignores missing parts",
+        _both(returning(JsonLines, "missing", []), method(JsonLines, "commit", _commit_without_rows)),
+        "missing_prepared_rows_stop_the_delivery",
     ),
     Mutation(
-        "a clean-up that takes everything for young",
+        "a clean-up that classifies every file as young",
         returning(cleanup, "classify", cleanup.FileStatus.YOUNG),
-        "clean_up_deletes_what_lost_attempts_have_left",
+        "clean_up_deletes_the_files_of_lost_attempts",
         harness=DeltaHarness,
     ),
     Mutation(
-        "a clean-up that takes nothing for unsettled or of others",
+        "a clean-up that classifies every file as unneeded",
         returning(cleanup, "classify", cleanup.FileStatus.UNNEEDED),
-        "clean_up_keeps_what_is_pending_or_young_or_of_others",
+        "clean_up_keeps_files_that_are_pending_young_or_of_another_query",
         harness=DeltaHarness,
     ),
 )

@@ -1,4 +1,4 @@
-"""docs/destinations.md is made from what the destinations declare to the conformance suite."""
+"""docs/destinations.md is generated from the promises of the destinations and the claims of the suite."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROWS: dict[str, Callable[[DestinationHarness], str]] = {
     "Adds columns": lambda one: _yes(one.promises.adds_columns),
     "Refuses rows of another type": lambda one: _yes(one.promises.checks_schema),
     "Tasks are sent secrets, to connect with": lambda one: _yes(one.promises.shows_secrets_to_tasks),
-    "Notices a table that was dropped, replaced or put back": lambda one: _yes(
+    "Notices a table that was dropped, replaced or rolled back": lambda one: _yes(
         _target_is(one, SupportsTableIdentity)
     ),
     "Warns of a new query over old rows": lambda one: _yes(_target_is(one, SupportsOrigins)),

@@ -282,10 +282,11 @@ def test_the_page_on_types_is_what_really_happens(tmp_path: Path) -> None:
 
 PAGE = """# Types
 
-Made by `tests/datasource/test_types.py` from what was written and read back; do not edit by hand.
+`tests/datasource/test_types.py` generates this page from tables that it writes and reads back. Do not edit it
+by hand.
 
-A column is written without loss, or refused before any row moves. NULLs stay NULLs, also inside nested
-values. Columns that the table has and the rows have not are NULL.
+A column is written without loss, or refused before any row is written. NULLs are preserved, also inside
+nested values. Columns of the table that the rows do not have are NULL.
 
 ## Written
 
@@ -293,30 +294,31 @@ values. Columns that the table has and the rows have not are NULL.
 |---|---|---|---|---|
 {written}
 
-Iceberg has no integers of 8 and 16 bits: its data files hold them with 32.
+Iceberg has no 8-bit and 16-bit integers. Its data files store them with 32 bits.
 
 ## Bounds
 
-Bounds are what readers skip files by. Every column also counts its NULLs; lists and maps only at the top.
+Readers use bounds to skip files. The number of NULLs is stored for every column; of lists and maps only at
+the top level.
 
 | Spark | in a Delta table |
 |---|---|
 {bounds}
 
-In an Iceberg table they follow its column metrics (`write.metadata.metrics.*`): by default the first 16
-characters or bytes of strings and binaries, the upper bound rounded up. All others are exact. There is no
-upper bound beside a NaN, and none inside lists and maps.
+In an Iceberg table, bounds follow its column metrics (`write.metadata.metrics.*`). By default, the bounds of
+strings and binaries are the first 16 characters or bytes, with the upper bound rounded up. Other types have
+exact bounds. A column with a NaN has no upper bound, and lists and maps have no bounds inside.
 
-A Delta file in which a column has values but no bound (NaN, an infinite bound, a year outside 1 to 9999) has
-no bounds at all: `to_pyarrow_dataset` of deltalake would take the column for empty. Leave such a column out
-of the table property `delta.dataSkippingStatsColumns`, and the others keep theirs.
+If a column in a Delta file has values but no bound (NaN, an infinite bound, a year outside 1 to 9999), the
+file has no bounds at all. Otherwise `to_pyarrow_dataset` of deltalake would treat the column as empty. If
+you omit the column from the table property `delta.dataSkippingStatsColumns`, the other columns keep their
+bounds.
 
-The footers of data files have no statistics of `float` and `double`, at any level: Arrow leaves NaN out of
-the maximum, and Spark and DuckDB, for which NaN is greater than every number, would skip row groups with NaN.
-These columns have no Bloom filters either, which would hide -0.0 from a search for 0.0. The bounds in the
-table are not affected: readers skip files by them. Within a file, which has a row group for every 250,000
-rows, a filter on such a column reads all row groups, where statistics would let it skip some if the rows are
-sorted by the column.
+The footers of data files have no statistics of `float` and `double`, at any level. Arrow ignores NaN in the
+maximum. In Spark and DuckDB, NaN is greater than every number, so they would skip row groups with NaN. These
+columns have no Bloom filters either, because a search for 0.0 would miss -0.0. The bounds in the table are
+not affected, and readers still skip files. Inside a file, with a row group for every 250,000 rows, a filter
+on these columns reads all row groups, even if the rows are sorted by the column.
 
 ## Refused
 
@@ -324,14 +326,14 @@ sorted by the column.
 |---|---|
 {refused}
 
-Refused at every level are names that differ only in case, empty names, and names with a NUL character. In
-an Iceberg table no name with dots may be the path to another column (`a.b` beside a struct `a` with a field
-`b`). In a Delta table `timestamp_ntz` inside a map is refused, unless another column is or has a
-`timestamp_ntz` that is in no map: the Delta library gives the table the feature for it only then.
+Names that differ only in case, empty names, and names with a NUL character are refused at every level. In
+an Iceberg table, a name with dots must not be the path of another column (`a.b` and a struct `a` with a
+field `b`). In a Delta table, `timestamp_ntz` inside a map is refused, unless another column is or has a
+`timestamp_ntz` outside of maps. Only then does the Delta library enable the table feature for it.
 
-Refused while writing is a text that is no valid UTF-8, which `CAST(binary AS STRING)` makes: write
-`make_valid_utf8(col)`. PySpark 4.0, which hands over rows, has put U+FFFD there before. Half a character,
-an unpaired surrogate, is `?` in Spark itself.
+A string that is not valid UTF-8, for example from `CAST(binary AS STRING)`, is refused while writing: use
+`make_valid_utf8(col)`. PySpark 4.0 passes rows and replaces invalid bytes with U+FFFD before that. Spark
+itself replaces an unpaired surrogate with `?`.
 
 ## Postgres tables
 
@@ -343,19 +345,19 @@ an unpaired surrogate, is `?` in Spark itself.
 | `bigint` | `bigint` | `numeric` with enough digits |
 | `float` | `real` | `double precision` |
 | `double` | `double precision` | |
-| `decimal(p,s)` | `numeric(p,s)` | `numeric` with as many digits before and behind the point |
+| `decimal(p,s)` | `numeric(p,s)` | `numeric` with as many digits before and after the decimal point |
 | `string` | `text` | `varchar`, `uuid`, `json`, `jsonb` |
 | `binary` | `bytea` | |
 | `date` | `date` | |
 | `timestamp` | `timestamptz` | |
 | `timestamp_ntz` | `timestamp` | |
-| `array` of these | an array | as its elements |
+| `array` of these | an array | like its elements |
 
-NaN, infinities and -0.0 stay what they are. Structs, maps, and arrays of arrays, structs or maps are
-refused: write `to_json(col)`. Refused while writing: NUL characters in texts, which Postgres cannot hold, and
-years outside 1 to 9999. `varchar(n)`, `char(n)` and timestamps of less than microseconds would cut values,
-and are refused. A text that is no `uuid` or JSON fails its task. Columns that the table has and the rows have
-not get their default.
+NaN, infinities and -0.0 are preserved. Structs, maps, and arrays of arrays, structs or maps are refused: use
+`to_json(col)`. NUL characters in strings, which Postgres does not support, and years outside 1 to 9999 are
+refused while writing. `varchar(n)`, `char(n)` and timestamps with less precision than microseconds are
+refused, because they would truncate values. A string that is not a valid `uuid` or JSON fails its task.
+Columns of the table that the rows do not have get their default.
 
 ## HTTP endpoints
 
@@ -382,31 +384,31 @@ writing: a text that is no valid UTF-8, and years outside 1 to 9999.
 
 ## Partition columns of Delta tables
 
-Boolean, integers, decimals, string, date and timestamps. Float, double, binary and nested types are
-refused: NaN, -0.0 and bytes have no spelling that all engines share. The empty string becomes NULL, as in
-Spark. Refused while writing: years outside 1 to 9999, the text `__HIVE_DEFAULT_PARTITION__`, and a value
-whose escaped directory name is longer than 255 bytes; at start a column whose own name leaves no room for
-one.
+Boolean, integers, decimals, string, date and timestamps are accepted. Float, double, binary and nested types
+are refused, because engines write NaN, -0.0 and bytes in different ways. The empty string becomes NULL, as in
+Spark. Years outside 1 to 9999, the string `__HIVE_DEFAULT_PARTITION__`, and values with an escaped directory
+name longer than 255 bytes are refused while writing. A column name that leaves no room for a value is
+refused at start.
 
 ## Partitions of Iceberg tables
 
-Every transform that Iceberg defines for a type, but nothing by `double`. Refused at start: two decimals of
-the same precision and scale, by value or truncated, because pyiceberg would write manifests that other
-readers of Avro refuse. Refused while writing: years outside 1 to 9999 by value, day or hour, and decimals
-that do not fit their type when they are truncated, such as -99 in `decimal(2,0)`, which `truncate(10, col)`
-makes -100.
+Every transform that Iceberg defines for a type is accepted, but no partition by `double`. Two decimals of the
+same precision and scale, by value or truncated, are refused at start, because other Avro readers refuse the
+manifests that pyiceberg would write. Years outside 1 to 9999 by value, day or hour are refused while writing.
+So are decimals that do not fit their type once truncated: `truncate(10, col)` makes -100 of -99 in
+`decimal(2,0)`.
 
-## What readers miss
+## Filters of readers that miss rows
 
-`tests/filters` tries filters on every type with Spark, DuckDB, polars and the libraries, and lists where one
-finds other rows than a scan (`tests/filters/faults.py`). What can be avoided in a query or a table:
+`tests/filters` runs filters on every type with Spark, DuckDB, polars and the libraries. It lists each filter
+that finds other rows than a scan (`tests/filters/faults.py`). A query or table can avoid these:
 
-- Spark 4.0 takes 0.0 and -0.0 for equal, but looks for the very one in dictionaries of data files and in
-  partition values. `col BETWEEN -0.0D AND 0.0D` finds both.
-- NaN in a `float` column that an Iceberg table is partitioned by: `col > x` in Spark and DuckDB, and
-  `col = 'NaN'` in DuckDB, miss it.
-- A Delta table with a negative partition value such as -12.34 cannot be opened with `to_pyarrow_dataset` of
-  deltalake 1.6.6.
+- Spark 4.0 treats 0.0 and -0.0 as equal, but searches dictionaries of data files and partition values for
+  the exact value. `col BETWEEN -0.0D AND 0.0D` finds both.
+- If an Iceberg table is partitioned by a `float` column with NaN, `col > x` in Spark and DuckDB, and
+  `col = 'NaN'` in DuckDB, miss the NaN.
+- `to_pyarrow_dataset` of deltalake 1.6.6 cannot open a Delta table with a negative partition value such as
+  -12.34.
 """
 
 

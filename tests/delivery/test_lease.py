@@ -149,14 +149,14 @@ from penstock.cli import deliver as process
 from penstock.cli.app import app
 from penstock.delivery.worker import StreamWorker
 
-def hang(worker, order):
+def hang(worker, request):
     pool = concurrent.futures.ThreadPoolExecutor(1)  # Python waits for its threads at the end
     hung = pool.submit(threading.Event().wait)
-    print("hangs", flush=True)
+    print("stalled", flush=True)
     hung.result()
 
-StreamWorker.turn = hang
-process.cut_off_if_it_hangs = functools.partial(process.cut_off_if_it_hangs, seconds=0.3)
+StreamWorker.attempt = hang
+process.exit_if_stalled = functools.partial(process.exit_if_stalled, seconds=0.3)
 app(["deliver", "--store", *sys.argv[1:]])
 """
 
@@ -173,7 +173,7 @@ def test_the_first_sigterm_ends_a_process_whose_delivery_hangs(
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == "hangs\n"
+        assert process.stdout.readline() == "stalled\n"
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate(timeout=20)
     finally:

@@ -1,4 +1,4 @@
-"""The plug-in, as the conformance suite asks for it."""
+"""The harness of the plug-in for the conformance suite."""
 
 from __future__ import annotations
 

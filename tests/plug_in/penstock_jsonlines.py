@@ -81,7 +81,7 @@ class JsonLines:
 
     def commit(self, manifest: ps.Manifest, check_token: ps.CheckToken = lambda _: None) -> ps.Outcome:
         batch, query_id, files = manifest.batch, manifest.batch.stream.query_id, MANIFESTS.decode(manifest)
-        landed = self.folder / f"{query_id}.{batch.batch_id}.{batch.digest[:32]}.jsonl"
+        committed = self.folder / f"{query_id}.{batch.batch_id}.{batch.digest[:32]}.jsonl"
         with self._part(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed, or the process dies
             token = self.token(query_id)
@@ -95,10 +95,10 @@ class JsonLines:
                             shutil.copyfileobj(part, whole)
                     whole.flush()
                     os.fsync(whole.fileno())
-                self._part(".next").rename(landed)
-            except OSError as error:  # the disk is full, or somebody has deleted a part
-                if not landed.exists():
-                    raise RetryableError(f"Batch {batch.batch_id} did not land: {error}") from error
+                self._part(".next").rename(committed)
+            except OSError as error:  # the disk is full, or a part was deleted
+                if not committed.exists():
+                    raise RetryableError(f"Batch {batch.batch_id} was not committed: {error}") from error
         self.discard([files])
         return ps.Committed(self.now().version)
 

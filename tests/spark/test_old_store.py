@@ -1,7 +1,18 @@
-"""Tables, stores, checkpoints and option names of an earlier version go on with this one.
+"""Tables, stores, checkpoints and option names of an earlier version work with this one.
 
-`tests/fixtures/old_store/make.py` says what there is, and made it with that version. Tables, stores and
-checkpoints are as it wrote them, byte by byte: they are unpacked at the path where they were made.
+The archives in tests/fixtures/old_store were made by d033d8b, the last commit before destinations had a
+contract and stores had version 0005 of their schema, on pyspark 4.3.0; the Git history has the program
+(old_store/make.py). They hold absolute paths, and are unpacked where they were made. For each format there
+are two queries:
+
+- `coupled`: batches 0 and 1 are in the table. The driver was killed when a task had closed its files of batch
+  1, which are orphans now, and again after it had prepared batch 2, which is PREPARED, and in Spark's log of
+  offsets but not of commits.
+- `decoupled`: batches 0 to 3 were delivered together. A delivery of batches 4 and 5 was killed after it was
+  prepared, before its commit. Batches 6 and 7 are PREPARED. Spark has logged all of them.
+
+queries.json has the options of these queries, nearly all that there were; options.json has the names of all
+options and commands.
 """
 
 from __future__ import annotations
@@ -20,7 +31,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.fixtures.old_store import make
 from tests.support.id_stream import write_ids
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from typer.main import get_command
@@ -33,21 +43,26 @@ from penstock.datasource.options.parsing import parse_options
 
 pytestmark = pytest.mark.spark
 
-ARCHIVES = Path(make.__file__).parent
+ARCHIVES = Path(__file__).parents[1] / "fixtures" / "old_store"
 KNOWN: dict[str, Any] = json.loads((ARCHIVES / "options.json").read_text())
-LOCK = make.FOLDER.with_suffix(".lock")
+OPTIONS: dict[str, dict[str, dict[str, str]]] = json.loads((ARCHIVES / "queries.json").read_text())
+FOLDER = Path("/tmp/penstock-old-store")
+"""The path in the archives."""
+LOCK = FOLDER.with_suffix(".lock")
+ROWS = 10
+"""Rows in a batch, which is a file of the source."""
 
 
 @dataclass(frozen=True)
 class OldQuery:
-    """A query of the earlier version, as it was stopped."""
+    """A stopped query of the earlier version."""
 
     kind: str
     name: str
 
     @property
     def folder(self) -> Path:
-        return make.FOLDER / self.kind / self.name
+        return FOLDER / self.kind / self.name
 
     @property
     def source(self) -> Path:
@@ -59,7 +74,7 @@ class OldQuery:
 
     @property
     def options(self) -> dict[str, str]:
-        return {**make.TABLES[f"{self.name} {self.kind}"], **make.OPTIONS[self.name]}
+        return OPTIONS[self.kind][self.name]
 
     @property
     def table(self) -> LakeTable:
@@ -69,7 +84,7 @@ class OldQuery:
         return IcebergLake(Path(options["warehouse"]), options["table"])
 
     def command(self, *words: str, exit_code: int = 0) -> dict[str, Any]:
-        """What `penstock` prints with --json."""
+        """Return the JSON output of a `penstock` command."""
         ended = CliRunner().invoke(app, [*words, "--json", "--checkpoint", str(self.checkpoint)])
         assert ended.exit_code == exit_code, ended.output
         printed: dict[str, Any] = json.loads(ended.stdout)
@@ -81,35 +96,33 @@ class OldQuery:
         assert (stream["query_name"], stream["kind"]) == ("ids", self.kind)
         return dict(stream)
 
-    def run(self, spark: SparkSession, *columns: str) -> None:
-        """Stream all that the source has, with the options of then."""
+    def run(self, spark: SparkSession) -> None:
+        """Stream to the end of the source, with the old options."""
         rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
-        frame = rows.parquet(str(self.source)).selectExpr("*", *make.COLUMNS, *columns)
+        frame = rows.parquet(str(self.source)).selectExpr("*", "timestamp_seconds(1700000000 + id) AS at")
         writer = frame.writeStream.format(f"penstock.{self.kind}").queryName("ids")
         writer = writer.options(**self.options, checkpointLocation=str(self.checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def add_batch(self) -> None:
         number = self.batches()
-        write_ids(
-            self.source / f"{number:05}.parquet", range(number * make.ROWS, (number + 1) * make.ROWS), number
-        )
+        write_ids(self.source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
 
     def batches(self) -> int:
-        """As many as the source has files."""
+        """Return the number of batches, which is the number of files in the source."""
         return len(list(self.source.glob("*.parquet")))
 
     def forget_commit(self, batch_id: int) -> None:
-        """As if the driver had died just before Spark logged that the batch is done."""
+        """Restore the state before Spark logged that the batch is done."""
         for name in (f"{batch_id}", f".{batch_id}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
     def check_holds_each_row_once(self, batches: int) -> None:
-        """Those of the first batches, as duckdb reads source and table."""
+        """Check the rows of the first batches with duckdb."""
         files = [str(file) for file in sorted(self.source.glob("*.parquet"))[:batches]]
         found = testing.check(self.table, f"read_parquet({files})", columns="id, day")
         assert found.problems == []
-        assert found.rows == batches * make.ROWS
+        assert found.rows == batches * ROWS
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -117,13 +130,13 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """A format whose archive is unpacked, for one test at a time on this machine."""
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(make.FOLDER, ignore_errors=True)
+        shutil.rmtree(FOLDER, ignore_errors=True)
         try:
             with tarfile.open(ARCHIVES / f"{request.param}.tar.gz") as tar:
-                tar.extractall(make.FOLDER, filter="data")
+                tar.extractall(FOLDER, filter="data")
             yield request.param
         finally:
-            shutil.rmtree(make.FOLDER)
+            shutil.rmtree(FOLDER)
 
 
 @pytest.fixture
@@ -136,16 +149,16 @@ def decoupled(kind: str) -> OldQuery:
     return OldQuery(kind, "decoupled")
 
 
-def make_old(query: OldQuery) -> None:
-    """As if its files had been written a month ago, so that no age keeps one from clean-up."""
+def backdate(query: OldQuery) -> None:
+    """Date the data files back by a month, so that the clean-up regards none as young."""
     month_ago = time.time() - 30 * 86_400
     for file in query.table.folder.rglob("*.parquet"):
         os.utime(file, (month_ago, month_ago))
 
 
 def clean_up(query: OldQuery) -> set[str]:
-    """The data files that `penstock gc --delete` deletes."""
-    make_old(query)
+    """Run `penstock gc --delete`. Return the deleted data files."""
+    backdate(query)
     before = query.table.data_files()
     query.command("gc", "--delete")
     return before - query.table.data_files()
@@ -161,10 +174,10 @@ def states(query: OldQuery) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("with_recover", [True, False])
-def test_a_coupled_query_goes_on_behind_its_prepared_batch(
+def test_a_coupled_query_continues_after_its_prepared_batch(
     spark: SparkSession, coupled: OldQuery, with_recover: bool
 ) -> None:
-    """Its next start finishes the batch, which it runs again, as `penstock recover` does."""
+    """Its next start, or `penstock recover`, commits the prepared batch."""
     assert states(coupled) == {0: "COMMITTED", 1: "COMMITTED", 2: "PREPARED"}
     status = coupled.status()
     assert (status["pending"], status["last_batch"]["batch_id"], status["committed_rows"]) == (1, 2, 20)
@@ -188,7 +201,7 @@ def test_a_coupled_query_goes_on_behind_its_prepared_batch(
     assert coupled.status()["pending"] == 0
 
 
-def test_clean_up_of_a_coupled_query_deletes_what_its_killed_task_left_and_nothing_else(
+def test_clean_up_of_a_coupled_query_deletes_only_the_files_of_its_killed_task(
     coupled: OldQuery,
 ) -> None:
     prepared = {file["path"] for file in coupled.command("show", "ids", "2")["files"]}
@@ -207,7 +220,7 @@ def test_clean_up_of_a_coupled_query_deletes_what_its_killed_task_left_and_nothi
 
 
 @pytest.mark.parametrize("finish", ["deliver", "recover"])
-def test_an_unfinished_delivery_and_what_waits_behind_it_get_into_the_table(
+def test_an_unfinished_delivery_and_the_backlog_are_committed_to_the_table(
     spark: SparkSession, decoupled: OldQuery, finish: str
 ) -> None:
     assert states(decoupled) == {
@@ -237,7 +250,7 @@ def test_an_unfinished_delivery_and_what_waits_behind_it_get_into_the_table(
     assert states(decoupled) == dict.fromkeys(range(9), "COMMITTED")
 
 
-def test_clean_up_of_a_decoupled_query_deletes_nothing_that_its_deliveries_need(decoupled: OldQuery) -> None:
+def test_clean_up_of_a_decoupled_query_keeps_the_files_of_its_deliveries(decoupled: OldQuery) -> None:
     clean_up(decoupled)
     decoupled.command("deliver", "--once", "--no-maintenance")
     decoupled.check_holds_each_row_once(8)
@@ -249,16 +262,16 @@ def test_clean_up_of_a_decoupled_query_deletes_nothing_that_its_deliveries_need(
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_all_options_of_then_are_known(kind: str) -> None:
+def test_all_old_options_are_known(kind: str) -> None:
     module = import_module(f"penstock.datasource.{kind}.options")
-    then = KNOWN[f"penstock.{kind}"]
-    given = dict.fromkeys((*then["options"], *(f"{prefix}some.key" for prefix in then["prefixes"])), "x")
+    old = KNOWN[f"penstock.{kind}"]
+    given = dict.fromkeys((*old["options"], *(f"{prefix}some.key" for prefix in old["prefixes"])), "x")
     _, problems = parse_options(module.OPTIONS, module.PREFIXES, given)
     assert [problem for problem in problems if "is not an option" in problem] == []
     assert len(given) > 30
 
 
-def test_all_commands_of_then_take_their_options() -> None:
+def test_all_old_commands_take_their_options() -> None:
     now = get_command(app).commands  # type: ignore[attr-defined]
     missing = {
         name: sorted(set(spellings) - {spelling for one in now[name].params for spelling in one.opts})

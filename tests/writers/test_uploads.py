@@ -268,7 +268,7 @@ def test_abort_after_close_leaves_nothing(lake: Lake) -> None:
     assert lake.keys() == []
 
 
-@pytest.mark.parametrize("fault", ["response lost", "landed, answered 500", "answered 503"])
+@pytest.mark.parametrize("fault", ["response lost", "committed, answered 500", "answered 503"])
 def test_a_lost_answer_loses_no_file(lake: Lake, fault: Fault) -> None:
     """The client sends it again, to where its own file may be by now."""
     writer = lake.writer(numbers(40, 2))

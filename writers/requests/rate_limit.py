@@ -52,8 +52,8 @@ class RateLimit:
 
     The entries are limited by AIMD as in Flink's AsyncSinkWriter (FLIP-171). The limit starts with a fair
     share: the most that may be in flight, divided by the number of tasks that write to the destination. Four
-    rules are added to Flink's, whose average is three quarters of the limit at which the destination
-    throttles:
+    rules are added to Flink's, so that nearly all that the destination admits is used, and few requests are
+    refused:
 
     - Requests stay full. While less than a batch may be in flight, full requests are sent with pauses
       between them, instead of small ones without: many services limit requests, not entries.

@@ -29,6 +29,8 @@ class RetryBudget:
     backoff_first_s: float = 0.1
     """Doubles with each attempt."""
     backoff_max_s: float = 20.0
+    retry_after_max_s: float = 3600.0
+    """If the destination asks for a longer wait, the entry is sent again after this one."""
     on_exhausted: OnRefusal = "fail"
 
     def __post_init__(self) -> None:
@@ -44,6 +46,8 @@ class RetryBudget:
                 f"backoff_first_s ({self.backoff_first_s}) must be positive, and at most backoff_max_s "
                 f"({self.backoff_max_s})."
             )
+        if not 0 <= self.retry_after_max_s < float("inf"):
+            problems.append(f"retry_after_max_s must not be negative, but is {self.retry_after_max_s}.")
         if self.on_exhausted not in ("fail", "dead_letter"):
             problems.append(f"on_exhausted must be 'fail' or 'dead_letter', not {self.on_exhausted!r}.")
         if problems:
@@ -57,7 +61,7 @@ class RetryBudget:
         """
         doublings = min(attempts - 1, 1000)  # beyond, a float overflows
         backoff_s = draw * min(self.backoff_max_s, self.backoff_first_s * 2.0**doublings)
-        return max(backoff_s, retry_after_s or 0.0)
+        return max(backoff_s, min(retry_after_s or 0.0, self.retry_after_max_s))
 
     def is_exhausted(self, attempts: int, elapsed_s: float, delay_s: float) -> bool:
         """Return True if there must be no further attempt after a wait of `delay_s`."""

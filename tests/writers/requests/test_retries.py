@@ -131,6 +131,12 @@ def test_a_wait_that_the_destination_asks_for_is_kept() -> None:
     assert service.times[2] == pytest.approx(LATENCY_S + 7)
 
 
+def test_a_wait_that_the_destination_asks_for_is_bounded() -> None:
+    service = ScriptedService(Retry("503", retry_after_s=1e9))
+    took_s = written(service, retries=RetryBudget(attempts_max=2, total_s=None, retry_after_max_s=60))
+    assert took_s == pytest.approx(60 + 2 * LATENCY_S)
+
+
 @pytest.mark.parametrize("on_exhausted", ["fail", "dead_letter"])
 def test_attempts_are_limited(on_exhausted: str) -> None:
     service = ScriptedService([BUSY, DELIVERED, DELIVERED], BUSY, BUSY, BUSY)
