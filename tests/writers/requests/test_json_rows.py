@@ -18,7 +18,7 @@ from penstock.writers.requests.json_rows import check_json_schema, check_values,
 from penstock.writers.requests.row_ids import check_id_column, row_ids
 
 DOCUMENTS = Path(__file__).parents[3] / "docs" / "types.md"
-AT = datetime(2026, 1, 2, 3, 4, 5, 6)
+AT = datetime.fromisoformat("2026-01-02T03:04:05.000006")
 PLACE = RowPlace("q", 7, 3, 10, 110)
 
 VALUES: list[tuple[pa.DataType, Any, str]] = [
